@@ -1,0 +1,3 @@
+"""pytester, for the tests that run pytest inside pytest."""
+
+pytest_plugins = ["pytester"]

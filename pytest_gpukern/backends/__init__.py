@@ -1,0 +1,139 @@
+"""Backends: the libraries that variants are written with, behind one small Protocol."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+
+    from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.verify import Comparison
+
+Array = Any
+Form = tuple[tuple[int, ...], Any]
+"""Shape and dtype of an array."""
+
+
+class Workspace(Protocol):
+    """Arrays of one case where its variant wants them: inputs, outputs, and what a launch returned.
+
+    Attributes:
+        arrays: name → array of the backend's own type, or scalar, as given to the variant.
+    """
+
+    arrays: dict[str, Array]
+
+    def load(self, inputs: Mapping[str, Any]) -> None:
+        """Copies new contents into the same input arrays and waits for it."""
+
+    def poison(self) -> None:
+        """Fills every output with `verify.POISON` and waits for it."""
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes an array that a launch returned as `output`; None where it is no array of this backend."""
+
+    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
+        """Compares an output with its reference, on the device where it lives there."""
+
+    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies an output to the host and waits for it."""
+
+    def digest(self) -> dict[str, int]:
+        """A hash of the contents of each input array."""
+
+    def close(self) -> None:
+        """Gives the memory back."""
+
+
+class Backend(Protocol):
+    """One library that variants are written with.
+
+    Attributes:
+        name: as in `Problem.variant("…")`.
+        on_gpu: its kernels run on a real GPU.
+        simulated: its kernels run in Numba's simulator.
+        stream: what variants get as `stream`, in the library's own type; None on the host.
+    """
+
+    name: str
+    on_gpu: bool
+    simulated: bool
+
+    @property
+    def stream(self) -> Any:
+        """The stream to launch on."""
+
+    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> Workspace:
+        """Makes the arrays of a case, inputs loaded and outputs poisoned."""
+
+    def current(self) -> AbstractContextManager[Any]:
+        """While entered, launches that name no stream go to `stream`."""
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device, whatever library or stream it came from."""
+
+    def release(self) -> None:
+        """Gives pooled device memory back."""
+
+
+LIBRARIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "host": (),
+    "numba": (("numba", "numba"), ("numba.cuda", "numba-cuda")),
+    "cupy": (("cupy", "cupy-cuda13x"),),
+}
+"""Backend → (module, package that brings it), in the order in which a missing one is reported."""
+
+
+def missing_library(name: str) -> str | None:
+    """Which package backend `name` lacks, in words, without importing anything heavy; None if none."""
+    for module, package in LIBRARIES[name]:
+        if not installed(module):
+            return f"{package} is not installed"
+    return None
+
+
+def installed(module: str) -> bool:
+    """Whether `module` can be found; only its parents' packages are ever looked into, not executed."""
+    top, _, rest = module.partition(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    if module == "numba.cuda":  # Numba itself carries an older numba.cuda: numba-cuda is what is meant
+        return importlib.util.find_spec("numba_cuda") is not None
+    locations = list(spec.submodule_search_locations or ())
+    return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
+
+
+def open_backend(name: str, *, simulated: bool) -> Backend:
+    """The backend `name`, ready for use on the pinned device.
+
+    Raises:
+        LookupError: there is no such backend.
+        ImportError: its library is missing or broken; ask `missing_library` first.
+    """
+    if name == "host":
+        from pytest_gpukern.backends.host import HostBackend
+
+        return HostBackend()
+    if name == "numba" and simulated:
+        from pytest_gpukern.backends.simulated import SimulatedBackend
+
+        return SimulatedBackend()
+    if name == "numba":
+        from pytest_gpukern.backends.numba import NumbaBackend
+
+        return NumbaBackend()
+    if name == "cupy":
+        from pytest_gpukern.backends.cupy import CupyBackend
+
+        return CupyBackend()
+    raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")

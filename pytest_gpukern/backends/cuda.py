@@ -1,0 +1,182 @@
+"""The CUDA layer under every GPU library: one primary context, one stream, memory and our own kernels.
+
+Libraries share its arrays through `__cuda_array_interface__` (version 3), so a case's inputs exist once
+whatever library its variant is written with.
+https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.backends import cuda_source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+_BLOCK = 256
+
+
+class CudaError(Exception):
+    """A call of the CUDA driver failed; the message holds the call and CUDA's name for the error."""
+
+
+def checked(call: str, *arguments: Any) -> Any:
+    """Calls `call` of the CUDA driver API and returns what it returns beside the status.
+
+    Raises:
+        CudaError: the status is not success.
+    """
+    from cuda.bindings import driver
+
+    status, *values = getattr(driver, call)(*arguments)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise CudaError(f"{call}: {status.name}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class DeviceArray:
+    """A contiguous array in device memory, visible to every library.
+
+    Attributes:
+        pointer: device address.
+        nbytes: size of the contents; the allocation is rounded up to 16 bytes.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        import numpy as np
+
+        self.shape = tuple(int(length) for length in shape)
+        self.dtype = np.dtype(dtype)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
+        self.pointer = int(checked("cuMemAlloc", self.allocated_bytes))
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def free(self) -> None:
+        """Gives the memory back; a second call does nothing."""
+        if self.pointer:
+            checked("cuMemFree", self.pointer)
+            self.pointer = 0
+
+    def upload(self, host: np.ndarray[Any, Any]) -> None:
+        """Copies from pageable host memory and waits."""
+        import numpy as np
+
+        source = np.ascontiguousarray(host, dtype=self.dtype)
+        if self.nbytes:
+            checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
+
+    def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies to pageable host memory and waits."""
+        import numpy as np
+
+        host = np.empty(self.shape, self.dtype) if into is None else into
+        if self.nbytes:
+            checked("cuMemcpyDtoH", host.ctypes.data, self.pointer, self.nbytes)
+        return host
+
+
+class CudaRuntime:
+    """The primary context of the pinned device, its timed stream and the plugin's own kernels.
+
+    Attributes:
+        device: cuda.core's device, ordinal 0 after pinning.
+        stream: the non-blocking stream that variants launch on and events are recorded in.
+    """
+
+    def __init__(self) -> None:
+        from cuda.core import Device
+
+        self.device = Device(0)
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+        self._flush_buffer: DeviceArray | None = None
+        self._persisting_reset = False
+
+    @functools.cached_property
+    def l2_bytes(self) -> int:
+        """Size of the L2 cache."""
+        return int(self.device.properties.l2_cache_size)
+
+    @functools.cached_property
+    def resident_threads(self) -> int:
+        """Threads that fill the device once."""
+        properties = self.device.properties
+        return int(properties.multiprocessor_count * properties.max_threads_per_multiprocessor)
+
+    @functools.cache  # noqa: B019 - one runtime lives as long as the process
+    def kernel(self, source: str, name: str) -> Any:
+        """Compiles `source` with NVRTC for this device and returns its kernel `name`."""
+        from cuda.core import Program, ProgramOptions
+
+        options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
+        return Program(source, "c++", options).compile("cubin").get_kernel(name)
+
+    def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
+        """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
+        from cuda.core import LaunchConfig, launch
+
+        blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
+        launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
+
+    def synchronize(self) -> None:
+        """Waits for all work in the context, on every stream."""
+        self.device.sync()
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be allocated."""
+        return int(checked("cuMemGetInfo")[0])
+
+    def flush_l2(self, stream: Any = None) -> None:
+        """Queues a read of twice the L2 on `stream` and lets go of lines set to persist."""
+        import numpy as np
+
+        if self._flush_buffer is None:
+            self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
+            checked("cuMemsetD32", self._flush_buffer.pointer, 0, self._flush_buffer.allocated_bytes // 4)
+        count = self._flush_buffer.nbytes // 16 - 1  # the last 16 bytes are the sink
+        kernel = self.kernel(cuda_source.TIMING, "gpukern_flush")
+        pointer = self._flush_buffer.pointer
+        self.launch(kernel, count, pointer, np.uint64(count), pointer + 16 * count, stream=stream)
+
+    def reset_persisting_l2(self) -> None:
+        """Frees the part of the L2 that an access-policy window may have set aside; memsets do not."""
+        from cuda.bindings import driver
+
+        checked("cuCtxResetPersistingL2Cache")
+        checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
+
+    def hash(self, array: DeviceArray) -> int:
+        """A 64-bit hash of the contents, computed on the device."""
+        import numpy as np
+
+        total = DeviceArray((1,), np.uint64)
+        try:
+            total.upload(np.zeros(1, np.uint64))
+            whole = array.nbytes // 4
+            kernel = self.kernel(cuda_source.HASH, "gpukern_hash")
+            self.launch(kernel, whole, array.pointer, np.uint64(whole), total.pointer)
+            self.synchronize()
+            rest = array.nbytes - 4 * whole
+            tail = np.zeros(rest, np.uint8)
+            if rest:
+                checked("cuMemcpyDtoH", tail.ctypes.data, array.pointer + 4 * whole, rest)
+            return int(total.download()[0]) ^ int.from_bytes(tail.tobytes(), "little")
+        finally:
+            total.free()
+
+
+@functools.cache
+def runtime() -> CudaRuntime:
+    """The one runtime of this process, made on first use, after the device was pinned."""
+    return CudaRuntime()

@@ -1,0 +1,111 @@
+"""Compares a device array with its reference without copying it to the host."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern import verify
+from pytest_gpukern.backends import cuda_source
+from pytest_gpukern.backends.cuda import DeviceArray, checked
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.backends.cuda import CudaRuntime
+    from pytest_gpukern.problem import Tolerance
+
+_C_TYPES = {
+    "float16": "f16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "unsigned char",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+}
+_FLOATS = ("float16", "float32", "float64")
+
+
+def compare_on_device(
+    runtime: CudaRuntime,
+    pointer: int,
+    shape: tuple[int, ...],
+    dtype: Any,
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+) -> verify.Comparison | None:
+    """As `verify.compare` for an array on the device; None for dtypes it has no kernel for."""
+    import numpy as np
+
+    actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
+    is_float = actual_name in _FLOATS
+    if actual_name not in _C_TYPES or (
+        expected_name not in _FLOATS if is_float else actual_name != expected_name
+    ):
+        return None
+    source = cuda_source.compare_source(_C_TYPES[actual_name], _C_TYPES[expected_name], is_float=is_float)
+    info = np.finfo(actual_name) if is_float else np.finfo("float64")
+    reference = DeviceArray(expected.shape, expected.dtype)
+    found = DeviceArray((10,), np.uint64)
+    try:
+        reference.upload(expected)
+        highest = np.iinfo(np.uint64).max
+        found.upload(np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest], np.uint64))
+        kernel = runtime.kernel(source, "gpukern_compare")
+        count = math.prod(shape)
+        arguments = (
+            pointer,
+            reference.pointer,
+            np.uint64(count),
+            np.float64(tolerance.rtol),
+            np.float64(tolerance.atol),
+            np.uint32(verify.POISON),
+            np.int32(info.nmant),
+            np.int32(info.minexp),
+            found.pointer,
+        )
+        for second_pass in (0, 1):
+            runtime.launch(kernel, count, *arguments, np.int32(second_pass))
+        runtime.synchronize()
+        return _read_comparison(found.download(), pointer, shape, np.dtype(dtype), expected)
+    finally:
+        reference.free()
+        found.free()
+
+
+def _read_comparison(
+    found: np.ndarray[Any, Any],
+    pointer: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    expected: np.ndarray[Any, Any],
+) -> verify.Comparison:
+    import numpy as np
+
+    flat = expected.reshape(-1)
+
+    def extreme(slot: int) -> verify.Extreme:
+        value = float(found[slot : slot + 1].view(np.float64)[0])
+        if value == 0:
+            return verify.Extreme(0.0)
+        index = int(found[slot + 3])
+        element = np.empty(1, dtype)
+        checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
+        return verify.Extreme(value, index, flat[index].item(), element[0].item())
+
+    return verify.Comparison(
+        shape=shape,
+        mismatches=int(found[0]),
+        unwritten=int(found[1]),
+        unexpected_nan=int(found[2]),
+        first_unwritten=int(found[3]) if found[1] else -1,
+        absolute=extreme(4),
+        relative=extreme(5),
+        ulp=extreme(6) if dtype.kind == "f" else verify.Extreme(),
+    )

@@ -1,0 +1,160 @@
+"""CUDA C++ of the kernels that the plugin itself launches: blocking, flushing, hashing, comparing."""
+
+TIMING = r"""
+__device__ unsigned long long now_ns() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Keeps the stream busy until the host has queued everything behind it. The time-out turns what would be a
+// deadlock (a call that synchronizes, a full launch queue) into a flag that the host can read.
+extern "C" __global__ void gpukern_block(volatile unsigned *released, unsigned ticket,
+                                         unsigned long long timeout_ns, volatile unsigned *timed_out) {
+  unsigned long long start = now_ns();
+  while ((int)(*released - ticket) < 0) {
+    if (now_ns() - start > timeout_ns) {
+      *timed_out = ticket;
+      __threadfence_system();
+      return;
+    }
+    __nanosleep(200);
+  }
+}
+
+// Reads a buffer larger than the L2: what was cached is evicted, and no dirty line is left to be written
+// back into the next measurement, as a memset would leave.
+extern "C" __global__ void gpukern_flush(const uint4 *data, unsigned long long count, unsigned *sink) {
+  size_t stride = (size_t)gridDim.x * blockDim.x;
+  unsigned seen = 0;
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+    uint4 v = data[i];
+    seen |= v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (seen == 0x9E3779B9u) *sink = seen;  // never true: the buffer is zero, but the compiler cannot know
+}
+"""
+
+HASH = r"""
+__device__ unsigned long long mix(unsigned long long x) {  // finalizer of SplitMix64 (Steele et al. 2014)
+  x ^= x >> 30; x *= 0xBF58476D1CE4E5B9ull;
+  x ^= x >> 27; x *= 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+extern "C" __global__ void gpukern_hash(const unsigned *words, unsigned long long count,
+                                        unsigned long long *sum) {
+  size_t stride = (size_t)gridDim.x * blockDim.x;
+  unsigned long long mine = 0;
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+    mine += mix(words[i] + (i << 32) + i * 0x9E3779B97F4A7C15ull);
+  atomicAdd(sum, mine);
+}
+"""
+
+COMPARE = r"""
+typedef unsigned long long u64;
+struct f16 { unsigned short bits; };
+
+__device__ double wide(double v) { return v; }
+__device__ double wide(float v) { return v; }
+__device__ double wide(f16 v) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+  return f;
+}
+__device__ double rounded(double e, double) { return e; }
+__device__ double rounded(double e, float) { return (float)e; }
+__device__ double rounded(double e, f16) {
+  f16 h;
+  asm("cvt.rn.f16.f64 %0, %1;" : "=h"(h.bits) : "d"(e));
+  return wide(h);
+}
+
+__device__ bool holds_poison(const void *data, u64 i, int width, unsigned poison) {
+  if (width == 8) {
+    u64 both = ((u64)poison << 32) | poison;
+    return ((const u64 *)data)[i] == both;
+  }
+  if (width == 4) return ((const unsigned *)data)[i] == poison;
+  if (width == 2) return ((const unsigned short *)data)[i] == (unsigned short)(poison >> (16 * (i & 1)));
+  return ((const unsigned char *)data)[i] == (unsigned char)(poison >> (8 * (i & 3)));
+}
+
+// found: mismatches, unwritten, unexpected NaN, first unwritten, then the largest absolute, relative and ULP
+// error as the bits of a double (which order like integers for values >= 0), then their first indices.
+struct Errors { double absolute, relative, ulp; bool bad, unwritten, nan; };
+
+template <typename A, typename E>
+__device__ Errors judge(const A *actual, const E *expected, u64 i, double rtol, double atol, unsigned poison,
+                        int mantissa_bits, int min_exponent) {
+  Errors r = {0, 0, 0, false, false, false};
+  double a = wide(actual[i]), e = wide(expected[i]);
+  bool actual_nan = a != a, expected_nan = e != e;
+  if (actual_nan && expected_nan) return r;
+  bool equal = a == rounded(e, actual[i]);
+  double error = fabs(a - e), size = fabs(e);
+  if (equal && !isfinite(error)) error = 0;
+  bool passed = (equal || error <= atol + rtol * size) && !actual_nan && !expected_nan;
+  r.bad = !passed;
+  r.unwritten = r.bad && holds_poison(actual, i, sizeof(A), poison);
+  r.nan = r.bad && actual_nan && !r.unwritten;
+  if (actual_nan || expected_nan || r.unwritten) return r;
+  r.absolute = error;
+  r.relative = size > 0 ? error / size : 0;
+  int exponent = size > 0 ? (isfinite(size) ? ilogb(size) : 1 << 20) : min_exponent;
+  int top = sizeof(A) == 8 ? 1023 : sizeof(A) == 4 ? 127 : 15;
+  r.ulp = ldexp(error, mantissa_bits - max(min(exponent, top), min_exponent));
+  return r;
+}
+
+template <typename T>
+__device__ Errors judge_integer(const T *actual, const T *expected, u64 i, unsigned poison) {
+  Errors r = {0, 0, 0, false, false, false};
+  T a = actual[i], e = expected[i];
+  if (a == e) return r;
+  r.bad = true;
+  r.unwritten = holds_poison(actual, i, sizeof(T), poison);
+  if (r.unwritten) return r;
+  r.absolute = a > e ? (double)((u64)a - (u64)e) : (double)((u64)e - (u64)a);
+  r.relative = e != 0 ? r.absolute / fabs((double)e) : 0;
+  return r;
+}
+
+__device__ void note(u64 *slot, u64 *index, double value, u64 i, bool second_pass) {
+  u64 bits = __double_as_longlong(value);
+  if (!second_pass) {
+    if (value > 0 && bits > *(volatile u64 *)slot) atomicMax(slot, bits);
+  } else if (bits == *slot && i < *(volatile u64 *)index) {
+    atomicMin(index, i);
+  }
+}
+
+__device__ void record(const Errors &r, u64 i, u64 *found, bool second_pass) {
+  if (!second_pass && r.bad) {
+    atomicAdd(&found[0], 1ull);
+    if (r.unwritten) { atomicAdd(&found[1], 1ull); atomicMin(&found[3], i); }
+    if (r.nan) atomicAdd(&found[2], 1ull);
+  }
+  note(&found[4], &found[7], r.absolute, i, second_pass);
+  note(&found[5], &found[8], r.relative, i, second_pass);
+  note(&found[6], &found[9], r.ulp, i, second_pass);
+}
+
+extern "C" __global__ void gpukern_compare(const ACTUAL *actual, const EXPECTED *expected, u64 count,
+                                           double rtol, double atol, unsigned poison, int mantissa_bits,
+                                           int min_exponent, u64 *found, int second_pass) {
+  u64 stride = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+    record(JUDGE, i, found, second_pass);
+}
+"""
+
+JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
+JUDGE_INTEGER = "judge_integer(actual, expected, i, poison)"
+
+
+def compare_source(actual: str, expected: str, *, is_float: bool) -> str:
+    """Source of `gpukern_compare` for one pair of C types."""
+    judge = JUDGE_FLOAT if is_float else JUDGE_INTEGER
+    return f"#define ACTUAL {actual}\n#define EXPECTED {expected}\n#define JUDGE {judge}\n" + COMPARE

@@ -1,0 +1,122 @@
+"""Device arrays of one case, shared by every library through `__cuda_array_interface__`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern import verify
+from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
+from pytest_gpukern.backends.cuda_compare import compare_on_device
+from pytest_gpukern.backends.host import is_array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from pytest_gpukern.backends import Form
+    from pytest_gpukern.problem import Output, Tolerance
+
+
+class CudaWorkspace:
+    """Device arrays of one case, wrapped in a library's own type by `wrap`."""
+
+    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output], wrap: Any) -> None:
+        self._runtime = runtime()
+        self._inputs: dict[str, DeviceArray] = {}
+        self._outputs: dict[str, DeviceArray] = {}
+        self._returned: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        try:
+            for name, value in inputs.items():
+                if is_array(value):
+                    self._inputs[name] = DeviceArray(value.shape, value.dtype)
+                    self._inputs[name].upload(value)
+                    self.arrays[name] = wrap(self._inputs[name])
+                else:
+                    self.arrays[name] = value
+            for name, output in outputs.items():
+                self._outputs[name] = DeviceArray(output.shape, output.dtype)
+                self.arrays[name] = wrap(self._outputs[name])
+            self.poison()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, inputs: Mapping[str, Any]) -> None:
+        """Copies new contents into the same input arrays and waits."""
+        for name, array in self._inputs.items():
+            array.upload(inputs[name])
+        self._runtime.synchronize()
+
+    def poison(self) -> None:
+        """Fills every output with `verify.POISON` and waits."""
+        for array in self._outputs.values():
+            checked("cuMemsetD32", array.pointer, verify.POISON, array.allocated_bytes // 4)
+        self._returned.clear()
+        self._runtime.synchronize()
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes a device array that a launch returned; None for anything that is none."""
+        import numpy as np
+
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            return None
+        self._returned[output] = value
+        return tuple(interface["shape"]), np.dtype(interface["typestr"])
+
+    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> verify.Comparison:
+        """Compares on the device, or on the host where no kernel fits dtype or strides."""
+        pointer, shape, dtype, contiguous = self._place(output)
+        if contiguous and 0 not in shape:
+            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance)
+            if found is not None:
+                return found
+        return verify.compare(self.fetch(output), expected, tolerance)
+
+    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies an output to the host and waits."""
+        import numpy as np
+
+        pointer, shape, dtype, contiguous = self._place(output)
+        if contiguous:
+            host = np.empty(shape, dtype) if into is None else into
+            if host.nbytes:
+                checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
+            return host
+        strides = self._returned[output].__cuda_array_interface__["strides"]
+        low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+        high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+        raw = np.empty(high - low + dtype.itemsize, np.uint8)
+        checked("cuMemcpyDtoH", raw.ctypes.data, pointer + low, raw.nbytes)
+        view = np.ndarray(shape, dtype, raw, offset=-low, strides=strides)
+        if into is None:
+            return view.copy()
+        into[...] = view
+        return into
+
+    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
+        """Address, shape, dtype of an output and whether it is C-contiguous."""
+        import numpy as np
+
+        array = self._returned.get(output, self._outputs[output])
+        interface = array.__cuda_array_interface__
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        strides = interface.get("strides")
+        packed, step = [], dtype.itemsize
+        for length in reversed(shape):
+            packed.append(step)
+            step *= length
+        return int(interface["data"][0]), shape, dtype, strides in (None, tuple(reversed(packed)))
+
+    def digest(self) -> dict[str, int]:
+        """A hash of each input, computed on the device."""
+        return {name: self._runtime.hash(array) for name, array in self._inputs.items()}
+
+    def close(self) -> None:
+        """Frees the arrays."""
+        self.arrays.clear()
+        self._returned.clear()
+        for array in (*self._inputs.values(), *self._outputs.values()):
+            array.free()

@@ -1,0 +1,115 @@
+"""Variants that run on the host's processor, on NumPy arrays."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from pytest_gpukern.backends import Form
+    from pytest_gpukern.problem import Output, Tolerance
+
+
+def is_array(value: Any) -> bool:
+    """Whether an input is an array to be placed, rather than a scalar to be passed on."""
+    return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
+
+
+def poison(array: np.ndarray[Any, Any]) -> None:
+    """Fills a contiguous array with `verify.POISON`."""
+    import numpy as np
+
+    raw = array.reshape(-1).view(np.uint8)
+    whole = raw.size // 4 * 4
+    raw[:whole].view(np.uint32)[:] = verify.POISON
+    raw[whole:] = np.frombuffer(np.uint32(verify.POISON).tobytes(), np.uint8)[: raw.size - whole]
+
+
+class HostWorkspace:
+    """NumPy arrays of one case; the inputs are private copies."""
+
+    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
+        import numpy as np
+
+        self._inputs = [name for name, value in inputs.items() if is_array(value)]
+        self._outputs = list(outputs)
+        self._host: dict[str, Any] = {
+            name: np.array(value, order="C") if is_array(value) else value for name, value in inputs.items()
+        }
+        for name, output in outputs.items():
+            self._host[name] = np.empty(output.shape, output.dtype)
+        self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
+        self.arrays: dict[str, Any] = dict(self._host)
+        self.poison()
+
+    def load(self, inputs: Mapping[str, Any]) -> None:
+        """Copies new contents into the same input arrays."""
+        for name in self._inputs:
+            self._host[name][...] = inputs[name]
+
+    def poison(self) -> None:
+        """Fills every output with `verify.POISON`."""
+        for name in self._outputs:
+            poison(self._host[name])
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes a NumPy array that a launch returned; None for anything else."""
+        import numpy as np
+
+        if not isinstance(value, np.ndarray):
+            return None
+        self._bound[output] = value
+        return value.shape, value.dtype
+
+    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> verify.Comparison:
+        """Compares on the host."""
+        return verify.compare(self._bound[output], expected, tolerance)
+
+    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """A copy of an output."""
+        import numpy as np
+
+        if into is None:
+            return np.array(self._bound[output])
+        into[...] = self._bound[output]
+        return into
+
+    def digest(self) -> dict[str, int]:
+        """CRC-32 of each input."""
+        return {name: zlib.crc32(self._host[name].reshape(-1).view("u1")) for name in self._inputs}
+
+    def close(self) -> None:
+        """Drops the arrays."""
+        self.arrays.clear()
+        self._host.clear()
+        self._bound.clear()
+
+
+class HostBackend:
+    """NumPy, and whatever else computes on NumPy arrays."""
+
+    name = "host"
+    on_gpu = False
+    simulated = False
+    stream = None
+
+    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> HostWorkspace:
+        """NumPy arrays, inputs copied and outputs poisoned."""
+        return HostWorkspace(inputs, outputs)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Nothing: the host has no streams."""
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        """Nothing: a host call has ended when it returns."""
+
+    def release(self) -> None:
+        """Nothing is pooled."""

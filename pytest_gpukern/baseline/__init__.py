@@ -1,0 +1,33 @@
+"""What is known of earlier sessions: the record, its file format and the store that reads and writes it."""
+
+from pytest_gpukern.baseline.merge import Refusal
+from pytest_gpukern.baseline.record import (
+    Baseline,
+    BaselineError,
+    Epoch,
+    OutputAccuracy,
+    Record,
+    RecordedSession,
+    RecordedTime,
+)
+from pytest_gpukern.baseline.schema import MIGRATIONS, SCHEMA, load, parse, render
+from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport
+
+__all__ = [
+    "MIGRATIONS",
+    "SCHEMA",
+    "Baseline",
+    "BaselineError",
+    "BaselineMode",
+    "Epoch",
+    "OutputAccuracy",
+    "Record",
+    "RecordedSession",
+    "RecordedTime",
+    "Refusal",
+    "Store",
+    "WriteReport",
+    "load",
+    "parse",
+    "render",
+]

@@ -1,0 +1,273 @@
+"""The record of a case in memory: epochs of sessions of times, oldest first.
+
+Every value has `extra`: fields that this version does not know. They are kept when the file is rewritten, so
+that a release which adds an optional field does not lose it to an older one working on the same file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gate import Conditions, SessionTime
+from pytest_gpukern.stats import quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpukern.result import JsonDict, Measurement, OutputError
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Which quantiles of a session's samples a record keeps."""
+
+DIGITS = 6
+"""Significant digits of recorded times and errors: 1e-6 relative, far below any timer's repeatability."""
+
+NEWEST_EPOCHS = 3
+MOST_SESSIONS = 20
+RESTORE = (
+    "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
+)
+
+
+class BaselineError(Exception):
+    """A baseline file that cannot be read or written, or a name that must not become one.
+
+    Attributes:
+        path: the file.
+        where: the field inside it, such as `cases['…'].epochs[0].opened`, or None.
+        problem: what is wrong.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, path: Path, problem: str, remedy: str, *, where: str | None = None) -> None:
+        self.path, self.where, self.problem, self.remedy = path, where, problem, remedy
+        field_text = f"{where}: " if where else ""
+        super().__init__(f"{path}: {field_text}{problem}. {remedy}.")
+
+
+@dataclass(frozen=True)
+class RecordedTime:
+    """One measurement of one session, in nanoseconds, without its samples."""
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    n: int
+    quantiles_ns: tuple[float, ...]
+    extra: JsonDict = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> RecordedTime:
+        """What a record keeps of a measurement, rounded to `DIGITS` significant digits."""
+        summary = measurement.summary
+        return cls(
+            median_ns=rounded(summary.median_ns),
+            low_ns=rounded(summary.low_ns),
+            high_ns=rounded(summary.high_ns),
+            n=summary.n,
+            quantiles_ns=tuple(rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES)),
+        )
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(self, quantiles_ns=list(self.quantiles_ns))
+
+
+@dataclass(frozen=True)
+class OutputAccuracy:
+    """How far one output was from its reference; None where nothing finite was compared."""
+
+    max_abs: float | None
+    max_rel: float | None
+    max_ulp: float | None
+    extra: JsonDict = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: OutputError) -> OutputAccuracy:
+        """What a record keeps of an output's comparison; non-finite errors become None."""
+        return cls(_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp))
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(self)
+
+
+@dataclass(frozen=True)
+class RecordedSession:
+    """What one process measured of one case.
+
+    Attributes:
+        recorded: when, as an ISO 8601 time with its offset.
+        fingerprint: key into `Baseline.fingerprints`.
+        first_call_ns: time of the first call, compilation included, or None.
+        correctness: output name → accuracy.
+        measurements: `scope/timer/cache` → time; never empty.
+        extra: unknown fields.
+    """
+
+    recorded: str
+    fingerprint: str
+    first_call_ns: float | None
+    correctness: dict[str, OutputAccuracy]
+    measurements: dict[str, RecordedTime]
+    extra: JsonDict = field(default_factory=dict)
+
+    def only(self, keys: set[str]) -> RecordedSession:
+        """The same session with some of its measurements."""
+        kept = {key: time for key, time in self.measurements.items() if key in keys}
+        return dataclasses.replace(self, measurements=kept)
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(
+            self,
+            correctness={name: accuracy.to_json() for name, accuracy in self.correctness.items()},
+            measurements={key: time.to_json() for key, time in self.measurements.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The sessions of a record between two deliberate updates.
+
+    The problem version and the point as measured belong here, not to the record: an update may follow a
+    change of either, and the older epochs keep what they were measured with.
+    """
+
+    opened: str
+    reason: str | None
+    problem_version: int
+    measured_point: JsonDict
+    sessions: tuple[RecordedSession, ...]
+    extra: JsonDict = field(default_factory=dict)
+
+    @property
+    def keys(self) -> set[str]:
+        """The measurements that its sessions hold."""
+        return {key for session in self.sessions for key in session.measurements}
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(self, sessions=[session.to_json() for session in self.sessions])
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
+
+    point: JsonDict
+    epochs: tuple[Epoch, ...]
+    extra: JsonDict = field(default_factory=dict)
+
+    @property
+    def keys(self) -> set[str]:
+        """The measurements that any epoch holds."""
+        return {key for epoch in self.epochs for key in epoch.keys}
+
+    def current(self, key: str) -> Epoch | None:
+        """The newest epoch that holds a measurement: an update of one scope leaves the others judged."""
+        return next((epoch for epoch in reversed(self.epochs) if key in epoch.keys), None)
+
+    def anchor(self, key: str) -> Epoch | None:
+        """The oldest epoch that holds a measurement: against many small steps that add up unseen."""
+        return next((epoch for epoch in self.epochs if key in epoch.keys), None)
+
+    def opening(self, epoch: Epoch) -> Record:
+        """The record with a new current epoch.
+
+        Of the older ones stay the newest two, and the oldest and the newest of every measurement.
+        """
+        epochs = (*self.epochs, epoch)
+        keys = {key for each in epochs for key in each.keys}
+        kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
+        for key in keys:
+            holders = [index for index, each in enumerate(epochs) if key in each.keys]
+            kept |= {holders[0], holders[-1]}
+        return dataclasses.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(self, epochs=[epoch.to_json() for epoch in self.epochs])
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The contents of one file: the records of one problem on one device model.
+
+    Attributes:
+        problem: the file's `baseline_name`: the problem or test module.
+        device_model: key of the device model, or of the CPU model for host variants.
+        fingerprints: fingerprint → its identity's values, each stored once.
+        cases: case id → record.
+        extra: unknown fields.
+    """
+
+    problem: str
+    device_model: str
+    fingerprints: dict[str, JsonDict] = field(default_factory=dict)
+    cases: dict[str, Record] = field(default_factory=dict)
+    extra: JsonDict = field(default_factory=dict)
+
+    def lookup(self, case_id: str) -> Record | None:
+        """The record of a case, or None."""
+        return self.cases.get(case_id)
+
+    def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
+        """What the gate compares a measurement with, from the current epoch.
+
+        Where the case was never measured under `key` but was in the same scope, those sessions are returned
+        with their own key, so that the gate can say in what they differ. Other scopes are no substitute.
+        """
+        record = self.cases.get(case_id)
+        if record is None:
+            return ()
+        scope = key.partition("/")[0]
+        similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
+        return tuple(
+            time
+            for wanted in ([key] if key in similar else similar)
+            for time in _times(record, wanted, self.device_model)
+        )
+
+    def referenced(self) -> Baseline:
+        """The same without fingerprints that no session refers to."""
+        used = {
+            session.fingerprint
+            for record in self.cases.values()
+            for epoch in record.epochs
+            for session in epoch.sessions
+        }
+        kept = {name: value for name, value in self.fingerprints.items() if name in used}
+        return dataclasses.replace(self, fingerprints=kept)
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON, without the schema's version."""
+        return _json(self, cases={name: record.to_json() for name, record in self.cases.items()})
+
+
+def _times(record: Record, key: str, device_model: str) -> Iterator[SessionTime]:
+    epoch = record.current(key)
+    for session in epoch.sessions if epoch else ():
+        time = session.measurements.get(key)
+        if epoch is not None and time is not None:
+            conditions = Conditions(epoch.problem_version, epoch.measured_point, device_model)
+            yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions)
+
+
+def rounded(value: float) -> float:
+    """A recorded number: `DIGITS` significant digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _finite(value: float | None) -> float | None:
+    return rounded(value) if value is not None and math.isfinite(value) else None
+
+
+def _json(value: Any, **converted: object) -> JsonDict:
+    """A value of this module as a dict: unknown fields, then known ones, some of them already converted."""
+    names = [each.name for each in dataclasses.fields(value) if each.name != "extra"]
+    return {**value.extra, **{name: converted.get(name, getattr(value, name)) for name in names}}

@@ -1,0 +1,257 @@
+"""The baselines beside a suite: read by every process, written once, at the end, by the controller."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline import file, schema
+from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
+from pytest_gpukern.baseline.record import Baseline, BaselineError
+from pytest_gpukern.result import CaseInfo, Correctness, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.gate import SessionTime
+
+_NAME = re.compile(r"\w(?:[\w.+-]*[\w+-])?")
+_MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
+_LONGEST_NAME = 200  # bytes; file systems end at 255, and the temporary file's name is longer
+
+
+class BaselineMode(enum.StrEnum):
+    """What a run does with baselines; all but `off` compare."""
+
+    OFF = "off"
+    COMPARE = "compare"
+    CREATE = "create"
+    UPDATE = "update"
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may write files."""
+        return self in (BaselineMode.CREATE, BaselineMode.UPDATE)
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What `Store.flush` did.
+
+    Attributes:
+        written: files that were written.
+        added: ids of cases that were recorded for the first time, or in a scope that they lacked.
+        updated: ids of cases whose record has a new epoch.
+        kept: ids of cases that `create` found recorded already and left untouched.
+        refused: results that must not become a baseline.
+        errors: files that could not be read or written; they are as they were.
+    """
+
+    written: tuple[Path, ...] = ()
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    errors: tuple[BaselineError, ...] = ()
+
+
+class Store:
+    """Reads records, queues results and writes them once.
+
+    Args:
+        mode: `off`, `compare`, `create` or `update`.
+        directory_override: folder of all baselines, instead of the one beside each suite.
+        reason: why an update is made; stored with the epochs that it opens.
+        now: the clock, for tests.
+    """
+
+    def __init__(
+        self,
+        mode: BaselineMode | str,
+        *,
+        directory_override: Path | None = None,
+        reason: str | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.mode = BaselineMode(mode)
+        self._directory_override = directory_override
+        self._reason = reason or None
+        self._now = now
+        self._read: dict[Path, Baseline | None] = {}
+        self._queue: dict[Path, list[Entry]] = {}
+        self._refused: list[Refusal] = []
+
+    def path_for(self, case: CaseInfo, model_key: str) -> Path:
+        """`<folder>/<name>.<model key>.json`; raises BaselineError for a name that would leave the folder."""
+        folder = self._directory_override or Path(case.baseline_dir)
+        for pattern, name, what in (
+            (_NAME, case.baseline_name, "baseline name"),
+            (_MODEL, model_key, "device model key"),
+        ):
+            if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
+                dots = " and, inside, single dots" if pattern is _NAME else ""
+                remedy = f"Use letters, digits, '_', '-', '+'{dots}"
+                raise BaselineError(folder, f"{what} {name!r} cannot name a file here", remedy)
+        return folder / f"{case.baseline_name}.{model_key}.json"
+
+    def baseline(self, case: CaseInfo, model_key: str) -> Baseline | None:
+        """The stored baseline that a case belongs to, or None; each file is read once.
+
+        Raises:
+            BaselineError: the file is damaged, of another problem or device, or written by a newer version.
+        """
+        if self.mode is BaselineMode.OFF:
+            return None
+        return self._cached(self.path_for(case, model_key), case.baseline_name, model_key)
+
+    def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
+        """What the gate compares a measurement with: the current sessions of its case under `key`.
+
+        Where there are none, those that come nearest and that the gate calls UNCOMPARABLE, naming the
+        difference: other timers or cache policies of the same scope, else other device models.
+
+        Raises:
+            BaselineError: as for `baseline`.
+        """
+        own = self.baseline(case, model_key)
+        if own is not None and own.lookup(case.id) is not None:
+            return own.session_times(case.id, key)
+        found: list[SessionTime] = []
+        for model in self._other_models(case, model_key):
+            other = self.baseline(case, model)
+            if other is not None:
+                found += other.session_times(case.id, key)
+        return tuple(found)
+
+    def add(self, result: Result, *, model_key: str) -> None:
+        """Queues one session's result for `flush`; without effect in modes that write nothing.
+
+        Several results of one case become the sessions of one epoch. What must not become a baseline is
+        refused, and listed in the report.
+        """
+        if not self.mode.writes:
+            return
+        problem = _unfit(result)
+        if problem is not None:
+            self._refused.append(Refusal(result.case.id, problem))
+            return
+        try:
+            path = self.path_for(result.case, model_key)
+            entry = Entry.of(result, model_key=model_key, recorded=self._stamp())
+            self._rehearse(entry, path)
+        except BaselineError as error:
+            where = f"{error.where}: " if error.where else ""
+            self._refused.append(Refusal(result.case.id, where + error.problem))
+        else:
+            self._queue.setdefault(path, []).append(entry)
+
+    def flush(self) -> WriteReport:
+        """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
+        report = WriteReport(refused=tuple(self._refused))
+        queue, self._queue, self._refused = self._queue, {}, []
+        for path, entries in sorted(queue.items()):
+            try:
+                report = self._write(path, entries, report)
+            except BaselineError as error:
+                report = dataclasses.replace(report, errors=(*report.errors, error))
+        self._read.clear()
+        return report
+
+    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
+        with file.locked(path.parent):
+            name, model_key = entries[0].case.baseline_name, entries[0].model_key
+            base = _stored(path, name, model_key) or Baseline(name, model_key)
+            merge = Merge(base, self._stamp(), self._reason)
+            for group in _by_case(entries):
+                (merge.create if self.mode is BaselineMode.CREATE else merge.update)(group)
+            written = merge.added or merge.updated
+            if written:
+                file.replace(path, schema.render(merge.baseline.referenced()))
+        return dataclasses.replace(
+            report,
+            written=(*report.written, *([path] if written else [])),
+            added=(*report.added, *merge.added),
+            updated=(*report.updated, *merge.updated),
+            kept=(*report.kept, *merge.kept),
+            refused=(*report.refused, *merge.refused),
+        )
+
+    def _rehearse(self, entry: Entry, path: Path) -> None:
+        """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
+        merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), self._stamp(), self._reason)
+        try:
+            merge.update([entry])
+            schema.parse(schema.render(merge.baseline), path)
+        except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
+            problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
+            raise BaselineError(path, problem, "Rename what has this character in its name") from error
+
+    def _cached(self, path: Path, name: str, model_key: str) -> Baseline | None:
+        if path not in self._read:
+            self._read[path] = _stored(path, name, model_key)
+        return self._read[path]
+
+    def _other_models(self, case: CaseInfo, model_key: str) -> list[str]:
+        if self.mode is BaselineMode.OFF:
+            return []
+        own, prefix = self.path_for(case, model_key), f"{case.baseline_name}."
+        others = [path for path in own.parent.glob(f"{prefix}*.json") if path != own]
+        models = [path.name.removeprefix(prefix).removesuffix(".json") for path in others]
+        return sorted(model for model in models if _MODEL.fullmatch(model))
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
+    """The file's content, or None where there is no file; a file copied from elsewhere is an error."""
+    try:
+        baseline = schema.load(path)
+    except BaselineError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    for where, named, held in (
+        ("problem", name, baseline.problem),
+        ("device_model", model_key, baseline.device_model),
+    ):
+        if named != held:
+            problem = f"the file is named for {named!r} but holds {held!r}"
+            raise BaselineError(path, problem, "Give it its own name back, or delete it", where=where)
+    return baseline
+
+
+def _unfit(result: Result) -> str | None:
+    """Why a result must not become a baseline, or None."""
+    if result.simulated:
+        return "the simulator's times say nothing about speed"
+    if result.correctness is Correctness.INCORRECT:
+        return f"INCORRECT: {result.diagnosis}" if result.diagnosis else "INCORRECT"
+    if not result.measurements:
+        return "nothing was measured"
+    for measurement in result.measurements:
+        if measurement.invalid is not None:
+            return f"{measurement.key} is INVALID: {measurement.invalid}"
+        summary = measurement.summary
+        if not summary.median_ns > 0:
+            return f"{measurement.key} has a median of {summary.median_ns:g} ns"
+        if not all(map(math.isfinite, (summary.low_ns, summary.high_ns, *measurement.samples_ns))):
+            return f"{measurement.key} has a time that is not finite"
+        if not measurement.samples_ns:
+            return f"{measurement.key} has no samples"
+    if len({measurement.key for measurement in result.measurements}) < len(result.measurements):
+        return "it has two measurements of the same scope, timer and cache policy"
+    return None
+
+
+def _by_case(entries: list[Entry]) -> list[list[Entry]]:
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.case.id, []).append(entry)
+    return list(groups.values())

@@ -1,0 +1,332 @@
+"""What the `gpu_benchmark` fixture gives to a test: call, measure, verify, run a case, reject one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_gpukern.gate import failing
+from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pytest_gpukern.environment import Environment
+    from pytest_gpukern.marker import MarkerOptions
+    from pytest_gpukern.problem import Case
+    from pytest_gpukern.timers import Setup, Timer
+    from pytest_gpukern.verify import Diagnosis
+
+
+class GpuBenchmark:
+    """Measures and verifies what one test launches; one object a test.
+
+    Args:
+        environment: device, settings, backends and baselines.
+        marker: arguments of the test's marker.
+        nodeid: pytest's name of the test.
+        test_file: the test's file; baselines lie beside it.
+    """
+
+    def __init__(self, environment: Environment, marker: MarkerOptions, nodeid: str, test_file: Path) -> None:
+        self._environment = environment
+        self._marker = marker
+        self._nodeid = nodeid
+        self._test_file = test_file
+        self.result: Result | None = None
+        """What the test found out so far; None before anything ran."""
+
+    # any callable of the user's
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function` once untimed, then measures it; returns what the first call returned.
+
+        The first call compiles and loads; its time is reported apart. The device is synchronized around
+        every sample, whatever library the function launches with; work on a non-blocking stream of its own
+        that outlasts the call makes the measurement INVALID.
+
+        Without a GPU the test is skipped; in the simulator, and without `--gpu-benchmark`, the function is
+        called once and not measured.
+        """
+        self._refuse_second_use()
+        bound = functools.partial(function, *args, **kwargs)
+        synchronize = self._start()
+        returned = self._first_call(bound, synchronize)
+        if self._measures:
+            self._measure(bound, synchronize, setup=None)
+        return returned
+
+    def pedantic(
+        self,
+        function: Callable[..., Any],
+        /,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        setup: Callable[[], Any] | None = None,
+        check: Callable[..., Any] | None = None,
+    ) -> Any:
+        """As calling the fixture, with fresh arguments for every call: for kernels that update in place.
+
+        Args:
+            function: what is measured.
+            args: its positional arguments, where there is no `setup`.
+            kwargs: its named arguments, where there is no `setup`.
+            setup: untimed; returns (args, kwargs), or a tuple of positional arguments alone.
+            check: `check(returned, *args, **kwargs)` raises where the call was wrong. It judges the first,
+                untimed call and one more after timing.
+
+        Raises:
+            TypeError: both `setup` and arguments are given, or `setup` returns something else.
+        """
+        self._refuse_second_use()
+        if setup is not None and (args or kwargs):
+            raise TypeError("pedantic: give setup, or args and kwargs, not both")
+        named = dict(kwargs or {})
+
+        def fresh() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+            return (args, named) if setup is None else _arguments(setup())
+
+        synchronize = self._start()
+        first_args, first_kwargs = fresh()
+        returned = self._first_call(functools.partial(function, *first_args, **first_kwargs), synchronize)
+        self._judge_call(check, returned, first_args, first_kwargs, "before timing")
+        if self._measures:
+            self._measure(function, synchronize, setup=fresh)
+            last_args, last_kwargs = fresh()
+            last = function(*last_args, **last_kwargs)
+            synchronize()
+            self._judge_call(check, last, last_args, last_kwargs, "after timing")
+        return returned
+
+    def verify(
+        self, actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None
+    ) -> None:
+        """Compares an output with its reference, records the error, and fails the test where it is outside.
+
+        An element passes where |actual − expected| ≤ atol + rtol · |expected|; `expected` is the reference,
+        in the same or a higher precision. NaN passes only where the reference is NaN.
+
+        Args:
+            actual: array on the device or the host, any shape.
+            expected: reference of the same shape.
+            rtol: relative bound; by default that of `torch.testing.assert_close` for the dtype of `actual`.
+            atol: absolute bound; 0 where only `rtol` is given.
+
+        Raises:
+            ValueError: a bound is negative or not finite.
+        """
+        from pytest_gpukern.backends.convert import to_host
+        from pytest_gpukern.problem import Output, Tolerance
+        from pytest_gpukern.verify import compare, diagnose_form, diagnose_values
+
+        if self._environment.has_gpu:
+            from pytest_gpukern.backends.cuda import runtime
+
+            runtime().synchronize()
+        found, reference = to_host(actual), to_host(expected)
+        if rtol is None and atol is None:
+            tolerance = Tolerance.for_dtype(found.dtype)
+        else:
+            tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
+        number = len(self.result.errors) + 1 if self.result else 1
+        name = "output" if number == 1 else f"output {number}"
+        diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
+        errors: dict[str, OutputError] = {}
+        if diagnosis is None:
+            comparison = compare(found, reference, tolerance, poisoned=False)
+            errors = {name: comparison.error}
+            diagnosis = diagnose_values(name, comparison, tolerance)
+        self._record_check(diagnosis, errors)
+
+    # cases of a problem
+
+    def run(self, case: Case) -> None:
+        """Checks a case, measures it where measuring is on, checks it again, and fails the test if wrong.
+
+        The test is skipped, with the reason, where the case cannot run here.
+        """
+        from pytest_gpukern.runner import NotRunError, run_case
+
+        self._refuse_second_use()
+        try:
+            self.result = run_case(case, self._environment, self._marker, self._nodeid, self._test_file)
+        except NotRunError as reason:
+            pytest.skip(str(reason))
+        if self.result.correctness is Correctness.INCORRECT:
+            _fail(f"{case.id}: INCORRECT\n{self.result.diagnosis}")
+
+    def reject(self, case: Case) -> None:
+        """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
+        from pytest_gpukern.runner import NotRunError, diagnose_case
+
+        try:
+            diagnosis = diagnose_case(case, self._environment)
+        except NotRunError as reason:
+            pytest.skip(str(reason))
+        if diagnosis is None:
+            _fail(f"{case.id} is broken on purpose ({case.variant.rejected_for}), and the checker passed it")
+        if diagnosis.fault != case.variant.rejected_for:
+            _fail(
+                f"{case.id} was rejected for {diagnosis.fault!s}, not for {case.variant.rejected_for}\n"
+                f"{diagnosis.message}"
+            )
+
+    # the end of the test
+
+    def conclude(self) -> str | None:
+        """Judges a plain test's measurements; why the gate fails the test, in words, or None."""
+        from pytest_gpukern.runner import judged
+
+        result, settings = self.result, self._environment.settings
+        if result is None:
+            return None
+        if result.measurements and not result.verdicts:
+            self.result = result = judged(result, self._environment, self._marker, on_gpu=True)
+        if settings.gate == "off":
+            return None
+        bad = failing(result, strict=settings.strict)
+        lines = [
+            f"{result.case.id}: {verdict.kind} ({key}): {verdict.reason}" for key, verdict in bad.items()
+        ]
+        return "\n".join(lines) or None
+
+    # inside
+
+    @property
+    def _measures(self) -> bool:
+        return self._environment.settings.benchmark and self._environment.has_gpu
+
+    def _refuse_second_use(self) -> None:
+        if self.result is not None:
+            raise RuntimeError("gpu_benchmark measures once a test: split the test, or parametrize it")
+
+    def _start(self) -> Callable[[], None]:
+        """Begins the test's result; returns what waits for the device."""
+        environment = self._environment
+        if environment.device is None:
+            pytest.skip(environment.why_no_gpu)
+        self.result = Result(
+            case=self._case_info(),
+            nodeid=self._nodeid,
+            fingerprint=environment.fingerprint.to_json(),
+            simulated=environment.device.is_simulated,
+        )
+        if environment.device.is_simulated:
+            return _nothing
+        from pytest_gpukern.backends.cuda import runtime
+
+        return runtime().synchronize
+
+    def _first_call(self, call: Callable[[], Any], synchronize: Callable[[], None]) -> Any:
+        synchronize()
+        start = time.perf_counter_ns()
+        returned = call()
+        synchronize()
+        self._update(first_call_ns=float(time.perf_counter_ns() - start))
+        return returned
+
+    def _measure(
+        self, call: Callable[..., Any], synchronize: Callable[[], None], setup: Setup | None
+    ) -> None:
+        from pytest_gpukern.measure import measure, warm_up
+        from pytest_gpukern.timers import bind
+
+        with self._environment.exclusive():
+            warm = warm_up(lambda: bind(call, 1, setup)[0](), synchronize)
+            measurement = measure(
+                call,
+                self._timer(synchronize),
+                scope="kernel",
+                cache=self._marker.cache or self._environment.settings.cache,
+                call_ns=warm.settled_ns,
+                traffic_bytes=self._marker.bytes,
+                flops=self._marker.flops,
+                setup=setup,
+            )
+        self._update(measurements=(measurement,))
+
+    def _timer(self, synchronize: Callable[[], None]) -> Timer:
+        from pytest_gpukern.backends.cuda import runtime
+
+        if (self._marker.timer or self._environment.settings.timer) == "host":
+            from pytest_gpukern.timers.host import HostTimer
+
+            return HostTimer(synchronize, runtime().flush_l2)
+        from pytest_gpukern.timers.event import EventTimer
+
+        # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and what
+        # waits for every other blocking stream.
+        return EventTimer(runtime(), runtime().device.default_stream)
+
+    def _judge_call(
+        self,
+        check: Callable[..., Any] | None,
+        returned: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        when: str,
+    ) -> None:
+        if check is None:
+            return
+        try:
+            check(returned, *args, **kwargs)
+        except Exception as error:
+            self._update(correctness=Correctness.INCORRECT, diagnosis=f"check {when}: {error}")
+            raise
+        self._update(correctness=Correctness.PASSED)
+
+    def _record_check(self, diagnosis: Diagnosis | None, errors: dict[str, OutputError]) -> None:
+        if self.result is not None:
+            failed = diagnosis is not None or self.result.correctness is Correctness.INCORRECT
+            self._update(
+                correctness=Correctness.INCORRECT if failed else Correctness.PASSED,
+                diagnosis=diagnosis.message if diagnosis else self.result.diagnosis,
+                errors={**self.result.errors, **errors},
+            )
+        if diagnosis is not None:
+            _fail(f"INCORRECT\n{diagnosis.message}")
+
+    def _update(self, **changes: Any) -> None:
+        assert self.result is not None
+        self.result = dataclasses.replace(self.result, **changes)
+
+    def _case_info(self) -> CaseInfo:
+        module = self._test_file.stem
+        name = self._nodeid.partition("::")[2] or self._nodeid
+        return CaseInfo(
+            id=f"{module}/{name.replace('::', '.')}",
+            problem=module,
+            problem_version=1,
+            variant=name,
+            backend=None,
+            point={},
+            measured_point={},
+            parameters={},
+            baseline_dir=str(self._test_file.parent / "baselines"),
+            baseline_name=module,
+        )
+
+
+def _arguments(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What a `setup` returned, as positional and named arguments."""
+    if isinstance(made, tuple):
+        if len(made) == 2 and isinstance(made[0], (tuple, list)) and isinstance(made[1], dict):
+            return tuple(made[0]), made[1]
+        return made, {}
+    raise TypeError(
+        f"setup returned {type(made).__name__}: it returns (args, kwargs), or a tuple of positional arguments"
+    )
+
+
+def _nothing() -> None:
+    """The simulator has nothing to wait for."""
+
+
+def _fail(message: str) -> NoReturn:
+    pytest.fail(message, pytrace=False)

@@ -1,0 +1,229 @@
+"""Launches a variant on known data and checks what it did: outputs, inputs, statistics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.problem import Run, call_by_name
+from pytest_gpukern.verify import Diagnosis, Fault, diagnose_form, diagnose_values
+
+if TYPE_CHECKING:
+    from pytest_gpukern.backends import Backend, Workspace
+    from pytest_gpukern.dataset import Dataset
+    from pytest_gpukern.problem import Case, Point
+    from pytest_gpukern.result import OutputError
+
+
+class IncorrectError(Exception):
+    """A variant's output is wrong; `diagnosis` says how."""
+
+    def __init__(self, diagnosis: Diagnosis, errors: Mapping[str, OutputError] | None = None) -> None:
+        super().__init__(diagnosis.message)
+        self.diagnosis = diagnosis
+        self.errors = dict(errors or {})
+
+
+@dataclass
+class Prepared:
+    """A variant ready to be launched on a data set in its workspace.
+
+    Attributes:
+        launch: exactly what is timed.
+        dataset: what the buffers hold now.
+        errors: worst error of each output so far.
+        first_call_ns: wall time of the first launch, compiling and loading included.
+        last_returned: what the last timed launch of an allocating variant returned.
+    """
+
+    case: Case
+    backend: Backend
+    workspace: Workspace
+    launch: Callable[[], Any]
+    dataset: Dataset
+    errors: dict[str, OutputError] = field(default_factory=dict)
+    first_call_ns: float | None = None
+    last_returned: Any = None
+
+
+def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, dataset: Dataset) -> Prepared:
+    """Calls the variant's untimed part.
+
+    Raises:
+        IncorrectError: it raised.
+    """
+    variant = case.variant
+    assert variant.prepare is not None
+    available = {**point, **case.parameters, **workspace.arrays, "stream": backend.stream}
+    try:
+        with backend.current():
+            launch = call_by_name(variant.prepare, available)
+    except Exception as error:
+        raise _launch_failed(case, "preparing", error) from error
+    if not callable(launch):
+        raise IncorrectError(
+            Diagnosis(
+                Fault.WRONG_TYPE,
+                f"{variant.label} returned {type(launch).__name__}; a variant returns what is to be timed",
+            )
+        )
+    return Prepared(case, backend, workspace, launch, dataset)
+
+
+def check(
+    case: Case, point: Point, backend: Backend, workspace: Workspace, datasets: list[Dataset]
+) -> Prepared:
+    """Launches the variant on every data set, in the same buffers, and checks each launch.
+
+    Returns the variant prepared on the last set, correct so far.
+
+    Raises:
+        IncorrectError: with the first fault found.
+    """
+    prepared = prepare(case, point, backend, workspace, datasets[0])
+    runs = []
+    for number, dataset in enumerate(datasets):
+        if number:
+            workspace.load(dataset.inputs)
+            if dataset.scalars != prepared.dataset.scalars:
+                workspace.arrays.update(dataset.scalars)
+                again = prepare(case, point, backend, workspace, dataset)
+                prepared.launch = again.launch
+            prepared.dataset = dataset
+        checked_launch(prepared, earlier=datasets[:number])
+        if case.problem.check is not None:
+            outputs = {name: workspace.fetch(name) for name in dataset.specs}
+            runs.append(Run(point, dataset.inputs, outputs))
+    if case.problem.check is not None:
+        complaint = case.problem.check(runs)
+        if complaint:
+            raise IncorrectError(
+                Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors
+            )
+    return prepared
+
+
+def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
+    """Poisons the outputs, launches once and checks outputs and inputs.
+
+    Args:
+        prepared: the variant.
+        earlier: sets that the same buffers held before; a result that fits one of those is stale.
+
+    Raises:
+        IncorrectError: something is wrong; the message says what, where and by how much.
+    """
+    workspace, backend = prepared.workspace, prepared.backend
+    workspace.poison()
+    before = workspace.digest()
+    backend.synchronize()
+    start = time.perf_counter_ns()
+    try:
+        with backend.current():
+            returned = prepared.launch()
+        backend.synchronize()
+    except Exception as error:
+        raise _launch_failed(prepared.case, "launching", error) from error
+    if prepared.first_call_ns is None:
+        prepared.first_call_ns = float(time.perf_counter_ns() - start)
+    if prepared.case.variant.allocates:
+        adopt(prepared, returned)
+    changed = [name for name, digest in workspace.digest().items() if digest != before[name]]
+    check_outputs(prepared, earlier or [])
+    if changed:
+        raise IncorrectError(
+            Diagnosis(
+                Fault.INPUT_MODIFIED, f"{Fault.INPUT_MODIFIED}: the launch changed {', '.join(changed)}"
+            ),
+            prepared.errors,
+        )
+
+
+def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
+    """Compares what the outputs hold now with the reference of the data set in the buffers.
+
+    Raises:
+        IncorrectError: an output is outside its tolerance.
+    """
+    dataset = prepared.dataset
+    if dataset.expected is None:
+        _check_written(prepared)
+        return
+    for name, expected in dataset.expected.items():
+        tolerance = dataset.tolerances[name]
+        comparison = prepared.workspace.compare(name, expected, tolerance)
+        worst = prepared.errors.get(name)
+        if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
+            prepared.errors[name] = comparison.error
+        diagnosis = diagnose_values(name, comparison, tolerance)
+        if diagnosis is None:
+            continue
+        for old in earlier or []:
+            if (
+                old.expected is not None
+                and not prepared.workspace.compare(name, old.expected[name], tolerance).mismatches
+            ):
+                diagnosis = Diagnosis(
+                    Fault.STALE_RESULT,
+                    f"{name}: {Fault.STALE_RESULT}: right for the inputs that the buffers held before, "
+                    f"not for those they hold now\n{diagnosis.message}",
+                )
+        raise IncorrectError(diagnosis, prepared.errors)
+
+
+def _check_written(prepared: Prepared) -> None:
+    """Without a reference, at least nothing may still be poison."""
+    import numpy as np
+
+    from pytest_gpukern.problem import Tolerance
+
+    for name, spec in prepared.dataset.specs.items():
+        other = np.zeros(spec.shape, spec.dtype)
+        comparison = prepared.workspace.compare(name, other, Tolerance())
+        if comparison.unwritten:
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.NOT_WRITTEN,
+                    f"{name}: {Fault.NOT_WRITTEN}: {comparison.unwritten} of {comparison.size} elements",
+                )
+            )
+
+
+def adopt(prepared: Prepared, returned: Any) -> None:
+    """Takes the arrays that an allocating variant returned, after checking their form.
+
+    Raises:
+        IncorrectError: type, shape or dtype is not what the problem declares.
+    """
+    specs = prepared.dataset.specs
+    if isinstance(returned, Mapping):
+        values = dict(returned)
+    elif isinstance(returned, tuple) and len(specs) > 1:
+        values = dict(zip(specs, returned, strict=False))
+    else:
+        values = dict.fromkeys(list(specs)[:1], returned)
+    for name, spec in specs.items():
+        form = prepared.workspace.adopt(name, values.get(name))
+        if form is None:
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.WRONG_TYPE,
+                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {type(values.get(name)).__name__}, "
+                    f"which is no array of the backend {prepared.backend.name}",
+                )
+            )
+        diagnosis = diagnose_form(name, *form, spec)
+        if diagnosis is not None:
+            raise IncorrectError(diagnosis)
+
+
+def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
+    """The failure to report for an exception of a variant; a feature the simulator lacks stays what it is."""
+    from pytest_gpukern.simulator import SimulatorUnsupported
+
+    if isinstance(error, SimulatorUnsupported):
+        return error
+    message = f"{Fault.LAUNCH_FAILED}: {doing} {case.variant.label}: {type(error).__name__}: {error}"
+    return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message))

@@ -1,0 +1,68 @@
+"""The end of a test: verdict, skips for what the simulator lacks, and the result on the report."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.state import BENCHMARK, MARKER, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class GpukernWarning(UserWarning):
+    """A verdict that would fail its test, under `--gpukern-gate=warn`."""
+
+
+@contextmanager
+def skip_what_the_simulator_lacks() -> Iterator[None]:
+    """Turns `SimulatorUnsupported` into a skip that names the feature."""
+    try:
+        yield
+    except Exception as error:
+        reason = simulator_lacks(error)
+        if reason is not None:
+            pytest.skip(reason)
+        raise
+
+
+def simulator_lacks(error: BaseException) -> str | None:
+    """The reason for a skip where `error` says that the simulator lacks a feature, else None."""
+    module = sys.modules.get("pytest_gpukern.simulator.errors")
+    if module is None or not isinstance(error, module.SimulatorUnsupported):
+        return None
+    return f"not in the simulator: {error.feature}"
+
+
+def conclude(item: pytest.Item) -> None:
+    """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is None:
+        return
+    complaint = benchmark.conclude()
+    if complaint is None:
+        return
+    if settings_of(item.config).gate == "warn":
+        warnings.warn(GpukernWarning(complaint), stacklevel=2)
+        return
+    pytest.fail(complaint, pytrace=False)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is None:
+        return
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec is not None else None
+    mark = item.get_closest_marker(MARKER)
+    report.gpukern = {  # type: ignore[attr-defined]
+        "id": getattr(case, "id", item.nodeid),
+        "group": mark.kwargs.get("group") if mark else None,
+        "result": benchmark.result.to_json() if benchmark.result is not None else None,
+    }

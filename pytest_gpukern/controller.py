@@ -1,0 +1,143 @@
+"""Collects results in the process that reports, and writes everything that is written, once, at the end."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpukern import __version__
+from pytest_gpukern.state import environment_of, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_gpukern.baseline import WriteReport
+    from pytest_gpukern.result import Result
+
+
+class Controller:
+    """Gathers what travels on the reports of a run; registered in the controller only."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.results: list[Result] = []
+        self.skips: list[tuple[str, str]] = []
+        self.groups: dict[str, str | None] = {}
+        self._failed = 0
+        self.problems: list[str] = []
+        self.write_report: WriteReport | None = None
+        self._total = 0
+        self._finished = 0
+        self._progress: Any = None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Notes how many tests there are."""
+        self._total = len(session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes the result off a report, from this process or a worker."""
+        carried = getattr(report, "gpukern", None)
+        if report.when == "teardown":
+            self._finished += 1
+        if carried is None or (report.when == "setup" and report.passed):
+            return
+        from pytest_gpukern.result import Result
+
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.skips.append((carried["id"], reason.removeprefix("Skipped: ")))
+            return
+        self._failed += report.failed
+        if carried["result"] is None:
+            return
+        result = Result.from_json(carried["result"])
+        self.results.append(result)
+        self.groups[report.nodeid] = carried["group"]
+        self._show_progress(result)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Publishes to pytest-benchmark, writes files, and fails a run that judged nothing."""
+        settings = settings_of(self._config)
+        if self.results:
+            from pytest_gpukern.interop import publish
+
+            publish(self._config, self.results, self.groups)
+        outcome = yield
+        if settings.asked:
+            self._write()
+            if settings.require_gpu and not self._judged_on_gpu():
+                self.problems.append(
+                    "--gpukern-require=gpu: nothing was measured on a GPU in this run"
+                    + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
+                )
+        if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return outcome
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tables, skips, what was written, and the last line."""
+        if not (self.results or self.skips or self.problems):
+            return
+        from pytest_gpukern.report import terminal
+
+        for line in terminal.render(
+            self.results,
+            self.skips,
+            width=terminalreporter._tw.fullwidth,
+            failed=self._failed,
+            gate=settings_of(self._config).gate,
+            strict=settings_of(self._config).strict,
+        ):
+            terminalreporter.write_line(line.text, **line.markup)
+        for text in self._written_lines():
+            terminalreporter.write_line(text)
+        for problem in self.problems:
+            terminalreporter.write_line(f"gpukern: {problem}", red=True)
+
+    def _write(self) -> None:
+        """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
+        settings = settings_of(self._config)
+        environment = environment_of(self._config)
+        if settings.baseline in ("create", "update"):
+            for result in self.results:
+                on_gpu = result.case.backend != "host"
+                environment.store.add(result, model_key=environment.model_key(on_gpu=on_gpu))
+            self.write_report = environment.store.flush()
+            self.problems += [str(error) for error in self.write_report.errors]
+        if settings.output is not None:
+            from pytest_gpukern.report.run_file import RunFileError, write_run_file
+
+            try:
+                write_run_file(settings.output, self.results, created=datetime.now(UTC), version=__version__)
+            except RunFileError as error:
+                self.problems.append(str(error))
+
+    def _written_lines(self) -> list[str]:
+        report = self.write_report
+        if report is None:
+            return []
+        lines = [f"gpukern: wrote {path}" for path in report.written]
+        lines += [f"gpukern: not recorded: {refusal.case_id}: {refusal.reason}" for refusal in report.refused]
+        return lines
+
+    def _judged_on_gpu(self) -> bool:
+        return any(
+            result.measurements and not result.simulated and result.case.backend != "host"
+            for result in self.results
+        )
+
+    def _show_progress(self, result: Result) -> None:
+        from pytest_gpukern.report.progress import Progress
+
+        if self._progress is None:
+            self._progress = Progress(started_s=time.monotonic())
+        line = self._progress.update(result, self._finished, self._total, time.monotonic())
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if line is not None and reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)

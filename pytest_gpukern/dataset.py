@@ -1,0 +1,98 @@
+"""Inputs and reference of a problem at one point, made once for all variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.problem import Output, Point, Problem, Tolerance
+
+_SECOND_SET_BYTES = 1 << 28
+"""Inputs larger than this are checked with one set of contents: two would not fit small hosts."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One set of inputs with what is expected of the outputs.
+
+    Attributes:
+        seed_offset: which set it is; set 0 is also the one that is timed where there is only one.
+        inputs: name → NumPy array or scalar; never given to a variant, only copies of it.
+        specs: shape and dtype of each output.
+        expected: reference of each output; None where the problem has only a statistical check.
+        tolerances: of each output.
+    """
+
+    seed_offset: int
+    inputs: dict[str, Any]
+    specs: dict[str, Output]
+    expected: dict[str, np.ndarray[Any, Any]] | None
+    tolerances: dict[str, Tolerance]
+
+    @classmethod
+    def make(cls, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+        """Draws the inputs and computes the reference, first, from arrays that nobody else holds."""
+        inputs = problem.inputs(point, seed_offset)
+        specs = problem.output_specs(point, inputs)
+        return cls(
+            seed_offset=seed_offset,
+            inputs=inputs,
+            specs=specs,
+            expected=problem.reference(point, inputs),
+            tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
+        )
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of the input arrays."""
+        return sum(int(getattr(value, "nbytes", 0)) for value in self.inputs.values())
+
+    @property
+    def output_bytes(self) -> int:
+        """Size of the output arrays."""
+        import math
+
+        import numpy as np
+
+        return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The inputs that are no arrays; a variant takes them when it prepares."""
+        return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
+
+
+class Datasets:
+    """The data sets of the point in hand; those of the point before are dropped.
+
+    Cases come point by point, so that keeping one point makes each reference once.
+    """
+
+    def __init__(self) -> None:
+        self._held: tuple[int, str] | None = None
+        self._sets: dict[int, Dataset] = {}
+
+    def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+        """The set `seed_offset` of a problem at a point."""
+        wanted = (id(problem), repr(sorted(point.items())))
+        if self._held != wanted:
+            self._sets.clear()
+            self._held = wanted
+        if seed_offset not in self._sets:
+            self._sets[seed_offset] = Dataset.make(problem, point, seed_offset)
+        return self._sets[seed_offset]
+
+    def for_check(self, problem: Problem, point: Point) -> list[Dataset]:
+        """The sets that a variant is checked with: a statistical check's seeds, else two, or one if huge.
+
+        The second set has other contents in the same buffers, which a stored result does not fit.
+        """
+        if problem.check is not None:
+            return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
+        first = self.get(problem, point, 0)
+        if first.input_bytes > _SECOND_SET_BYTES:
+            return [first]
+        return [first, self.get(problem, point, 1)]

@@ -1,0 +1,47 @@
+"""The device a run measures on: finding, choosing, pinning, describing and locking it.
+
+Loading this package loads the standard library alone; NVML, CUDA, NumPy and threadpoolctl are loaded by the
+functions that ask them. Nothing here creates a CUDA context.
+"""
+
+from .errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
+from .fingerprint import Fingerprint, header_lines, take_fingerprint
+from .lock import DeviceLock
+from .lock_file import Holder
+from .model import Device, DeviceValues, FixedValues
+from .nvml import GpuProcess, GpuRecord, MigRecord, Nvml, PowerLimits
+from .peers import peer_access_warnings
+from .pinning import Pin, pin
+from .processes import foreign_process_warning, foreign_processes
+from .pynvml_adapter import open_nvml
+from .selection import select
+from .visibility import cuda_order_in_child, missing_gpu_reason, visible_devices
+
+__all__ = [
+    "Device",
+    "DeviceError",
+    "DeviceLock",
+    "DeviceLockTimeout",
+    "DeviceValues",
+    "Fingerprint",
+    "FixedValues",
+    "GpuProcess",
+    "GpuRecord",
+    "Holder",
+    "MigRecord",
+    "Nvml",
+    "NvmlUnavailable",
+    "Pin",
+    "PowerLimits",
+    "cuda_order_in_child",
+    "foreign_process_warning",
+    "foreign_processes",
+    "header_lines",
+    "missing_gpu_reason",
+    "open_nvml",
+    "peer_access_warnings",
+    "pin",
+    "select",
+    "take_fingerprint",
+    "visible_devices",
+]

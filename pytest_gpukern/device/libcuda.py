@@ -1,0 +1,170 @@
+"""What only the CUDA driver library knows, asked through ctypes and without creating a context.
+
+This file imports nothing of the package: it is also run as a script, in a process of its own, so that
+asking does not initialise CUDA in the caller. Driver API:
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import uuid as uuid_module
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+_CUDA_SUCCESS = 0
+_CUDA_ERROR_NOT_INITIALIZED = 3
+_CUDA_ERROR_NO_DEVICE = 100
+_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_…
+_L2_CACHE_SIZE = 38
+
+
+class CudaError(Exception):
+    """The CUDA driver library is missing or refused a call; the message says which and how."""
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A device as CUDA enumerates it: UUID without its prefix, multiprocessors, L2 cache in bytes."""
+
+    uuid: str
+    multiprocessor_count: int
+    l2_bytes: int
+
+
+class CudaDriver(Protocol):
+    """What is asked of CUDA."""
+
+    def is_initialized(self) -> bool:
+        """Return whether CUDA is initialised in this process, after which devices cannot be hidden."""
+
+    def devices(self) -> tuple[CudaDevice, ...]:
+        """Return the devices this process sees, by CUDA's ordinals; initialises CUDA."""
+
+    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
+        """Return the devices a fresh process with this environment sees; leaves this process as it is."""
+
+
+class LibCuda:
+    """The CudaDriver protocol on the real libcuda.
+
+    A process forked after CUDA was initialised can no longer use CUDA, whatever it does: start processes that
+    measure by spawning (subprocess, multiprocessing's "spawn").
+    """
+
+    def is_initialized(self) -> bool:
+        """Ask for the current context: before cuInit that answers CUDA_ERROR_NOT_INITIALIZED."""
+        library = _loaded_library()
+        if library is None:
+            return False
+        context = ctypes.c_void_p()
+        return int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_ERROR_NOT_INITIALIZED
+
+    def devices(self) -> tuple[CudaDevice, ...]:
+        """Initialise CUDA without a context and list its devices. Raises CudaError."""
+        library = load_library()
+        status = int(library.cuInit(0))
+        if status == _CUDA_ERROR_NO_DEVICE:
+            return ()
+        _check(library, status, "cuInit")
+        count = ctypes.c_int()
+        _check(library, library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        return tuple(_device(library, ordinal) for ordinal in range(count.value))
+
+    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
+        """Run this file as a script with `environ` and read its answer. Raises CudaError."""
+        # -I keeps this folder off the child's sys.path, where its modules would hide others.
+        command = [sys.executable, "-I", str(Path(__file__))]
+        try:
+            # 60 s: eight GPUs without persistence mode take several seconds to wake.
+            done = subprocess.run(
+                command, env=dict(environ), capture_output=True, text=True, timeout=60, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CudaError(f"CUDA could not be asked in a process of its own: {error}") from error
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+            raise CudaError(f"CUDA could not be asked in a process of its own: {last[0]}")
+        return tuple(CudaDevice(**entry) for entry in json.loads(done.stdout))
+
+
+def load_library() -> Any:
+    """Load the CUDA driver library, which neither initialises CUDA nor touches a device. Raises CudaError."""
+    try:
+        return ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        raise CudaError(f"CUDA library missing ({error})") from error
+
+
+def bare_uuid(uuid: str) -> str:
+    """Drop the "GPU-" or "MIG-" that NVML puts before a UUID and CUDA does not."""
+    return uuid.split("-", 1)[1] if uuid.startswith(("GPU-", "MIG-")) else uuid
+
+
+def _loaded_library() -> Any:
+    """Return libcuda if this process has loaded it already, else None."""
+    if sys.platform == "win32":
+        try:
+            return load_library()
+        except CudaError:
+            return None
+    try:
+        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+def _device(library: Any, ordinal: int) -> CudaDevice:
+    handle = ctypes.c_int()
+    _check(library, library.cuDeviceGet(ctypes.byref(handle), ordinal), "cuDeviceGet")
+    return CudaDevice(
+        uuid=_uuid(library, handle),
+        multiprocessor_count=_attribute(library, handle, _MULTIPROCESSOR_COUNT),
+        l2_bytes=_attribute(library, handle, _L2_CACHE_SIZE),
+    )
+
+
+def _uuid(library: Any, handle: ctypes.c_int) -> str:
+    # The second version, since CUDA 11.4, gives a MIG instance its own UUID; the first gives its GPU's.
+    raw = (ctypes.c_ubyte * 16)()
+    _check(library, library.cuDeviceGetUuid_v2(raw, handle), "cuDeviceGetUuid_v2")
+    return str(uuid_module.UUID(bytes=bytes(raw)))
+
+
+def _attribute(library: Any, handle: ctypes.c_int, attribute: int) -> int:
+    value = ctypes.c_int()
+    status = library.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+    _check(library, status, f"cuDeviceGetAttribute({attribute})")
+    return value.value
+
+
+def _check(library: Any, status: int, call: str) -> None:
+    if status == _CUDA_SUCCESS:
+        return
+    name = ctypes.c_char_p()
+    library.cuGetErrorName(status, ctypes.byref(name))
+    words = name.value.decode() if name.value else "unknown error"
+    hint = (
+        " (a process forked after CUDA was initialised cannot use it)"
+        if status == _CUDA_ERROR_NOT_INITIALIZED
+        else ""
+    )
+    raise CudaError(f"{call} failed with {words} ({status}){hint}")
+
+
+if __name__ == "__main__":
+    try:
+        answer = [asdict(device) for device in LibCuda().devices()]
+    except CudaError as problem:
+        sys.exit(str(problem))
+    sys.stdout.write(json.dumps(answer))

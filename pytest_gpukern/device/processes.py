@@ -1,0 +1,44 @@
+"""Other programs on the GPU, which share its clocks, caches and memory with a measurement."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from .process_tree import ancestors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .model import Device
+    from .nvml import GpuProcess, Nvml
+
+
+def foreign_processes(nvml: Nvml, device: Device) -> tuple[GpuProcess, ...]:
+    """Return the processes with a CUDA context on `device` other than us, our ancestors and children.
+
+    Ask before the first CUDA context of this process: in a container NVML gives process ids of the host, so
+    that our own context could not be told from a stranger's afterwards. Empty for the simulator, and where
+    the driver does not list processes (WSL, some containers).
+    """
+    if device.is_simulated:
+        return ()
+    own = {os.getpid(), *ancestors()}
+    return tuple(
+        process
+        for process in nvml.compute_processes(device.uuid)
+        if process.pid not in own and not _is_child(process.pid)
+    )
+
+
+def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> str | None:
+    """Say who else is on the device, or None when nobody is."""
+    if not processes:
+        return None
+    others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
+    named = ", ".join(str(process) for process in processes)
+    return f"{others} used {device} before this run, which makes its times unreliable: {named}"
+
+
+def _is_child(pid: int) -> bool:
+    return pid > 0 and os.getpid() in ancestors(pid)

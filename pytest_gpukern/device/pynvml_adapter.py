@@ -1,0 +1,287 @@
+"""NVML through nvidia-ml-py (`pynvml`): strings are bytes in some versions, and any call may be refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import DeviceError, NvmlUnavailable
+from .nvml import GpuProcess, GpuRecord, MigRecord, PowerLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+# nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+_NO_PERMISSION = 4
+_NOT_FOUND = 6
+_DRIVER_NOT_LOADED = 9
+_LIBRARY_NOT_FOUND = 12
+_FUNCTION_NOT_FOUND = 13
+_GPU_IS_LOST = 15
+_LIB_RM_VERSION_MISMATCH = 18
+_NO_DATA = 21
+_ARGUMENT_VERSION_MISMATCH = 25
+_DEPRECATED = 26
+_GPU_NOT_FOUND = 28
+_UNKNOWN = 999
+
+# "This device, driver or user cannot be told": never a reason to stop a run. WSL, containers, integrated GPUs
+# and MIG instances each refuse some of the calls below.
+_UNANSWERED = frozenset(
+    {
+        _INVALID_ARGUMENT,
+        _NOT_SUPPORTED,
+        _NO_PERMISSION,
+        _NOT_FOUND,
+        _FUNCTION_NOT_FOUND,
+        _NO_DATA,
+        _ARGUMENT_VERSION_MISMATCH,
+        _DEPRECATED,
+        _UNKNOWN,
+    }
+)
+
+_INIT_REASONS = {
+    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1 not found)",
+    _DRIVER_NOT_LOADED: "the NVIDIA driver library is there, but the kernel driver is not loaded",
+    _NO_PERMISSION: "the NVIDIA driver is loaded, but this user has no permission to use it (/dev/nvidia*)",
+    _LIB_RM_VERSION_MISMATCH: (
+        "driver/library version mismatch: the NVIDIA library and the loaded kernel driver are of different "
+        "versions, as after an upgrade without a reboot"
+    ),
+    _FUNCTION_NOT_FOUND: "the NVIDIA driver library is too old for nvidia-ml-py or is a stub",
+    _GPU_NOT_FOUND: "the NVIDIA driver is loaded, but it found no GPU",
+}
+
+# pynvml's own NVML_P2P_CAPS_INDEX_READ is the tuple (0,): a comma too many in its source, still there in
+# 13.615.
+_P2P_READ, _P2P_WRITE, _P2P_OK = 0, 1, 0
+_CLOCK_SM, _CLOCK_MEMORY = 1, 2
+
+
+def open_nvml() -> PyNvml:
+    """Open NVML for this process; the caller closes it.
+
+    NVML counts openings, so other libraries that use it are undisturbed. An opened object must not be used
+    after a fork: open a new one there.
+
+    Raises NvmlUnavailable with the reason: package missing, driver library missing, driver not loaded, no
+    permission, versions of library and driver that differ, no GPU.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailable(
+            f"NVML cannot be asked: the package nvidia-ml-py is not usable ({error})"
+        ) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        fallback = f"NVML could not start: {error}"
+        raise NvmlUnavailable(_INIT_REASONS.get(_code(error), fallback)) from None
+    nvml = PyNvml(pynvml)
+    if nvml.count() == 0:
+        nvml.close()
+        raise NvmlUnavailable(_INIT_REASONS[_GPU_NOT_FOUND])
+    return nvml
+
+
+class PyNvml:
+    """The Nvml protocol on an initialised `pynvml` module."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self._handles: dict[str, Any] = {}
+        self._closed = False
+
+    def __enter__(self) -> PyNvml:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hand NVML back, once."""
+        if not self._closed:
+            self._closed = True
+            self._optional("close NVML", self._pynvml.nvmlShutdown)
+
+    def count(self) -> int:
+        """Return the number of GPUs NVML lists, those it cannot open included."""
+        return int(self._optional("count GPUs", self._pynvml.nvmlDeviceGetCount) or 0)
+
+    def gpus(self) -> tuple[GpuRecord, ...]:
+        """Every GPU this process may open, in NVML's order, which is that of the PCI bus ids.
+
+        A GPU that may not be opened (no permission, lost) keeps its index but is left out.
+        """
+        records = (self._gpu(index) for index in range(self.count()))
+        return tuple(record for record in records if record is not None)
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version."""
+        return _text(self._optional("ask the driver version", self._pynvml.nvmlSystemGetDriverVersion))
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Return the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
+        encoded = self._optional("ask the CUDA version", self._pynvml.nvmlSystemGetCudaDriverVersion)
+        return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
+
+    def memory_free_bytes(self, uuid: str) -> int:
+        """Return the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
+        info = self._optional("ask free memory", self._pynvml.nvmlDeviceGetMemoryInfo, self._handle(uuid))
+        return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
+
+    def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return the processes with a CUDA context on the device; empty where the driver does not tell."""
+        handle = self._handle(uuid)
+        found = self._optional("list processes", self._pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if found is None and hasattr(self._pynvml, "nvmlDeviceGetComputeRunningProcesses_v2"):
+            # Drivers before R510 know only the second version of the call.
+            v2 = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
+            found = self._optional("list processes", v2, handle)
+        return tuple(self._process(process) for process in found or ())
+
+    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
+        """Return whether both GPUs can read and write each other's memory; None where NVML does not tell."""
+        first, second = self._handle(uuid), self._handle(other_uuid)
+        states = [
+            self._optional("ask peer access", self._pynvml.nvmlDeviceGetP2PStatus, one, other, capability)
+            for one, other in ((first, second), (second, first))
+            for capability in (_P2P_READ, _P2P_WRITE)
+        ]
+        if any(state is None for state in states):
+            return None
+        return all(state == _P2P_OK for state in states)
+
+    def limits(self, uuid: str) -> PowerLimits:
+        """Return the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
+        handle, nvml = self._handle(uuid), self._pynvml
+        power_mw = self._optional("ask the power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        return PowerLimits(
+            power_w=None if power_mw is None else power_mw / 1000,
+            sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, handle, _CLOCK_SM),
+            memory_clock_mhz=self._optional(
+                "ask clocks", nvml.nvmlDeviceGetMaxClockInfo, handle, _CLOCK_MEMORY
+            ),
+        )
+
+    def _gpu(self, index: int) -> GpuRecord | None:
+        nvml = self._pynvml
+        handle = self._optional("open a GPU", nvml.nvmlDeviceGetHandleByIndex, index, also=_GPU_IS_LOST)
+        uuid = None if handle is None else _text(self._optional("ask a UUID", nvml.nvmlDeviceGetUUID, handle))
+        if not uuid:
+            return None
+        self._handles[uuid] = handle
+        pci = self._optional("ask the PCI bus id", nvml.nvmlDeviceGetPciInfo, handle)
+        capability = self._optional("ask the capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        # [current, pending]
+        mig = self._optional("ask the MIG mode", nvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+        name = self._name(handle) or "NVIDIA GPU of unknown name"
+        return GpuRecord(
+            index=index,
+            name=name,
+            uuid=uuid,
+            compute_capability=(0, 0) if capability is None else (int(capability[0]), int(capability[1])),
+            memory_total_bytes=self._memory_total_bytes(handle),
+            pci_bus_id="" if pci is None else _text(pci.busId) or "",
+            mig_enabled=bool(mig[0]),
+            mig_instances=self._mig_instances(handle, name) if mig[0] else (),
+        )
+
+    def _mig_instances(self, parent: Any, parent_name: str) -> tuple[MigRecord, ...]:
+        nvml = self._pynvml
+        limit = self._optional("count MIG devices", nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0
+        instances = []
+        for slot in range(limit):
+            # Slots without an instance answer NOT_FOUND.
+            handle = self._optional(
+                "open a MIG device", nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, slot
+            )
+            uuid = None if handle is None else _text(self._optional("ask", nvml.nvmlDeviceGetUUID, handle))
+            if not uuid:
+                continue
+            self._handles[uuid] = handle
+            profile = self._mig_profile(handle)
+            instances.append(
+                MigRecord(
+                    uuid=uuid,
+                    name=f"{parent_name} MIG {profile}",
+                    gpu_instance_id=self._id(nvml.nvmlDeviceGetGpuInstanceId, handle),
+                    compute_instance_id=self._id(nvml.nvmlDeviceGetComputeInstanceId, handle),
+                    profile=profile,
+                    memory_total_bytes=self._memory_total_bytes(handle),
+                )
+            )
+        return tuple(instances)
+
+    def _mig_profile(self, handle: Any) -> str:
+        """Name the profile ("1g.18gb") by the device name, or else by the instance's slices and memory."""
+        named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
+        if named:
+            return named.group(1)
+        attributes = self._optional("ask MIG attributes", self._pynvml.nvmlDeviceGetAttributes, handle)
+        if attributes is None:
+            return "unknown"
+        slices, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+        part = "" if compute == slices else f"{compute}c."
+        return f"{part}{slices}g.{round(attributes.memorySizeMB / 1024)}gb"
+
+    def _memory_total_bytes(self, handle: Any) -> int:
+        info = self._optional("ask memory", self._pynvml.nvmlDeviceGetMemoryInfo, handle)
+        return _host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
+
+    def _name(self, handle: Any) -> str | None:
+        return _text(self._optional("ask a name", self._pynvml.nvmlDeviceGetName, handle))
+
+    def _id(self, call: Callable[..., int], handle: Any) -> int:
+        found = self._optional("ask an instance id", call, handle)
+        return -1 if found is None else int(found)
+
+    def _process(self, process: Any) -> GpuProcess:
+        used = process.usedGpuMemory
+        pid = int(process.pid)
+        name = (
+            self._optional("ask a process name", self._pynvml.nvmlSystemGetProcessName, pid) if pid else None
+        )
+        return GpuProcess(pid, _text(name) or None, None if used is None else int(used) >> 20)
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self.gpus()
+        try:
+            return self._handles[uuid]
+        except KeyError:
+            raise DeviceError(
+                f"NVML lists no device with the UUID {uuid}; was a MIG instance removed?"
+            ) from None
+
+    def _optional(self, action: str, call: Callable[..., T], *args: Any, also: int | None = None) -> T | None:
+        """Call NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
+        try:
+            return call(*args)
+        except self._pynvml.NVMLError as error:
+            if _code(error) in _UNANSWERED or _code(error) == also:
+                return None
+            raise DeviceError(f"NVML failed to {action}: {error}") from error
+
+
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "value", _UNKNOWN))
+
+
+def _text(value: bytes | str | None) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _host_memory_bytes(pages: str) -> int:
+    """Integrated GPUs (Jetson, GB10) share the host's memory and NVML answers "not supported" for them."""
+    try:
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0

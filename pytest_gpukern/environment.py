@@ -1,0 +1,192 @@
+"""What a run measures with: the device, its fingerprint, the backends that work here and the baselines."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern import backends, device, simulator
+from pytest_gpukern.baseline import Store
+from pytest_gpukern.dataset import Datasets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpukern.backends import Backend
+    from pytest_gpukern.device import Device, DeviceLock, Fingerprint
+    from pytest_gpukern.gate import SessionTime
+    from pytest_gpukern.result import CaseInfo
+    from pytest_gpukern.settings import Settings
+    from pytest_gpukern.simulator import SimulatorState
+
+
+class Environment:
+    """Device, fingerprint, backends and baselines of one process; everything is found on first use.
+
+    Args:
+        settings: what the run was asked to do.
+        simulated: whether Numba's simulator stands in for a GPU, and why.
+        device_spec: which GPU, where somebody chose already (the controller for its workers).
+        on_wait: is told who holds the device while we wait for it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        simulated: SimulatorState,
+        *,
+        device_spec: str | None = None,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.simulated = simulated
+        self.store = Store(settings.baseline, directory_override=settings.baseline_dir)
+        self.datasets = Datasets()
+        self.warnings: list[str] = []
+        self._device_spec = device_spec or settings.device
+        self._on_wait = on_wait
+        self._backends: dict[str, Backend] = {}
+        self._pin: device.Pin | None = None
+        self._nvml: device.Nvml | None = None
+
+    # the device
+
+    @functools.cached_property
+    def device(self) -> Device | None:
+        """The GPU, chosen and pinned; the simulator in its place; or None, and `missing_gpu` says why.
+
+        Raises:
+            DeviceError: the choice or CUDA_VISIBLE_DEVICES fits no device, or two.
+        """
+        if self.simulated.active:
+            return device.Device.simulated()
+        if self.missing_gpu is not None:
+            return None
+        self._nvml = nvml = device.open_nvml()
+        visible = device.visible_devices(nvml, os.environ)
+        chosen = device.select(self._device_spec, visible)
+        if self.settings.asked:
+            self.warnings += device.peer_access_warnings(nvml, visible)
+            strangers = device.foreign_process_warning(chosen, device.foreign_processes(nvml, chosen))
+            self.warnings += [strangers] if strangers else []
+        self._pin = device.pin(chosen, os.environ, sys.modules)
+        return chosen
+
+    @functools.cached_property
+    def missing_gpu(self) -> str | None:
+        """Why there is no GPU, in words, or None."""
+        return device.missing_gpu_reason(os.environ)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether kernels run on a real GPU here."""
+        return self.device is not None and not self.device.is_simulated
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The conditions of this session."""
+        found = self.device
+        return device.take_fingerprint(found, self._nvml)
+
+    @property
+    def why_no_gpu(self) -> str:
+        """For skips: what is missing and what was tried instead."""
+        if self.simulated.active:
+            return "no GPU: the simulator runs Numba kernels only"
+        return f"no GPU: {self.missing_gpu}"
+
+    # what runs here
+
+    @property
+    def size(self) -> str:
+        """`smoke` or `full`: full sizes are for measuring on a real GPU, unless somebody says otherwise."""
+        if self.settings.size is not None:
+            return self.settings.size
+        return "full" if self.settings.benchmark and self.has_gpu else "smoke"
+
+    @functools.cache  # noqa: B019 - one environment lives as long as the process
+    def unusable(self, name: str) -> str | None:
+        """Why backend `name` cannot run here, in words, or None."""
+        if name not in backends.LIBRARIES:
+            return f"the backend {name!r} is none of {', '.join(backends.LIBRARIES)}"
+        missing = backends.missing_library(name)
+        if missing is not None:
+            return missing
+        if name == "host" or self.has_gpu or (name == "numba" and self.simulated.active):
+            return None
+        return self.why_no_gpu
+
+    def backend(self, name: str) -> Backend:
+        """The backend `name`, opened once; ask `unusable` first."""
+        if name not in self._backends:
+            self._backends[name] = backends.open_backend(name, simulated=self.simulated.active)
+        return self._backends[name]
+
+    def memory_budget_bytes(self) -> float:
+        """Host memory that inputs, outputs and reference of one case may take: an eighth of what is free.
+
+        Up to four copies of the arrays exist at a time (the data set, a variant's private one, what it
+        stages or returns), and half of the memory is not ours.
+        """
+        return available_host_bytes() / 8
+
+    # baselines
+
+    def model_key(self, *, on_gpu: bool) -> str:
+        """Which hardware a time belongs to: the device's model, or the processor's for a host variant."""
+        if on_gpu and self.device is not None:
+            return self.device.model_key
+        return self.fingerprint.cpu_model_key
+
+    def recorded(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
+        """The recorded sessions that a measurement under `key` is judged by."""
+        return self.store.sessions_for(case, self.model_key(on_gpu=on_gpu), key)
+
+    # one measurement at a time
+
+    @functools.cached_property
+    def _lock(self) -> DeviceLock | None:
+        return device.DeviceLock(self.device.uuid) if self.has_gpu and self.device else None
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the device for one measurement; does nothing without a GPU."""
+        lock = self._lock
+        if lock is None:
+            yield
+            return
+        lock.acquire(self._on_wait)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def close(self) -> None:
+        """Puts the process's environment back and closes NVML."""
+        if self._pin is not None:
+            self._pin.restore()
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+        simulator.deactivate()
+
+
+def available_host_bytes() -> float:
+    """Host memory that can be used without swapping, as Linux estimates it; else half of what there is."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file of ours
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def cannot_import(error: BaseException) -> str | None:
+    """Why an exception while importing kernels means that there is no GPU, in words, or None."""
+    reason: Any = simulator.missing_gpu_reason(error)
+    return f"no GPU: {reason}" if reason else None

@@ -1,0 +1,67 @@
+"""The fixtures that users see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.benchmark import GpuBenchmark
+    from pytest_gpukern.device import Device
+    from pytest_gpukern.measure import WarmUp
+
+
+@pytest.fixture(scope="session")
+def gpu_device(pytestconfig: pytest.Config) -> Device:
+    """The GPU of this run: index, name, UUID, compute capability, memory, multiprocessors, L2 bytes.
+
+    `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
+    reason.
+    """
+    from pytest_gpukern.state import environment_of
+
+    environment = environment_of(pytestconfig)
+    if environment.device is None:
+        pytest.skip(environment.why_no_gpu)
+    return environment.device
+
+
+@pytest.fixture(scope="session")
+def gpu_synchronize(gpu_device: Device) -> Callable[[], None]:
+    """A callable that waits for everything on the device, whatever library or stream it came from."""
+    if gpu_device.is_simulated:
+        return lambda: None
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime().synchronize
+
+
+@pytest.fixture(scope="session")
+def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
+    """A callable that runs another until its time settles: `gpu_warmup(f, *args, **kwargs)`.
+
+    Returns a `WarmUp` with the first call's time apart, in nanoseconds, since it may compile and load.
+    """
+    from pytest_gpukern.measure import warm_up
+
+    def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmUp:
+        return warm_up(lambda: function(*args, **kwargs), gpu_synchronize)
+
+    return run
+
+
+@pytest.fixture
+def gpu_benchmark(request: pytest.FixtureRequest) -> GpuBenchmark:
+    """Measures and verifies what a test launches; see `GpuBenchmark`."""
+    from pytest_gpukern.state import benchmark_for
+
+    return benchmark_for(request.node)
+
+
+@pytest.fixture
+def gpukern(gpu_benchmark: GpuBenchmark) -> GpuBenchmark:
+    """The same object as `gpu_benchmark`, under the plugin's own name."""
+    return gpu_benchmark

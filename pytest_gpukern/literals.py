@@ -1,0 +1,41 @@
+"""Reads constants out of source text without executing anything."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+}
+
+
+def constant(node: ast.expr) -> Any:
+    """The value of a literal or of arithmetic on literals, such as `10**8` or `(128, 256)`.
+
+    Raises:
+        ValueError: it is anything else; nothing is ever executed.
+    """
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = constant(node.left), constant(node.right)
+        if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+            raise ValueError("arithmetic on something that is not a number")
+        if isinstance(node.op, ast.Pow) and (abs(right) > 64 or abs(left) > 1 << 32):
+            raise ValueError("a power too large to be meant")
+        return _ARITHMETIC[type(node.op)](left, right)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return tuple(constant(element) for element in node.elts)
+    if isinstance(node, ast.Dict):
+        return {
+            constant(key): constant(value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key is not None
+        }
+    return ast.literal_eval(node)

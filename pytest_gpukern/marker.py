@@ -1,0 +1,71 @@
+"""Arguments of the `gpu_benchmark` marker; unknown ones are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.options import TIMERS, SettingsError, parse_threshold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class MarkerOptions:
+    """Arguments of `@pytest.mark.gpu_benchmark`, all optional.
+
+    Attributes:
+        bytes: fewest bytes that one call moves through device memory; gives GB/s.
+        flops: floating-point operations of one call; gives GFLOP/s.
+        threshold: smallest relative slowdown that matters for this test, 0.02 or "2%".
+        timer: `auto`, `event` or `host`.
+        cache: `cold` or `hot`.
+        group: pytest-benchmark's group; by default the test's module.
+    """
+
+    bytes: float | None = None
+    flops: float | None = None
+    threshold: float | None = None
+    timer: str | None = None
+    cache: str | None = None
+    group: str | None = None
+
+    @classmethod
+    def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
+        """Reads a mark's arguments.
+
+        Raises:
+            SettingsError: an argument is unknown, positional or impossible; the message names the test.
+        """
+        known = tuple(cls.__dataclass_fields__)
+        if args:
+            raise SettingsError(
+                f"{where}: gpu_benchmark takes no positional arguments, found {args!r}; "
+                f"name them: {', '.join(known)}"
+            )
+        values = dict(kwargs)
+        for name in values:
+            if name not in known:
+                raise SettingsError(
+                    f"{where}: gpu_benchmark has no argument {name!r}; it takes {', '.join(known)}"
+                )
+        for name in ("bytes", "flops"):
+            value = values.get(name)
+            if value is not None and (
+                not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")
+            ):
+                raise SettingsError(
+                    f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
+                )
+        for name, choices in (("timer", ("auto", *TIMERS)), ("cache", ("cold", "hot"))):
+            if values.get(name) is not None and values[name] not in choices:
+                raise SettingsError(
+                    f"{where}: gpu_benchmark({name}={values[name]!r}): one of {', '.join(choices)}"
+                )
+        if values.get("threshold") is not None:
+            label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"
+            values["threshold"] = parse_threshold(str(values["threshold"]), label)
+        if values.get("group") is not None and not isinstance(values["group"], str):
+            raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
+        return cls(**values)

@@ -1,0 +1,118 @@
+"""The table of options: one row gives the command line, the ini twin and the check of its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pytest
+
+BACKENDS = ("host", "numba", "cupy")
+TIMERS = ("event", "host")
+DEFAULT_THRESHOLD = 0.02
+
+
+class SettingsError(Exception):
+    """An option, ini value or marker argument that cannot work; the message holds value, rule and remedy."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its name without prefix, what is allowed, and its help."""
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    flag: bool = False
+    repeatable: bool = False
+    listed: bool = False
+
+    @property
+    def cli(self) -> str:
+        """As written on the command line."""
+        return f"--gpukern-{self.name}"
+
+    @property
+    def ini(self) -> str:
+        """As written in an ini file; also the attribute that pytest stores the value under."""
+        return "gpukern_" + self.name.replace("-", "_")
+
+
+OPTIONS = (
+    Option("device", "GPU to use: index, UUID or its prefix, or part of the name", metavar="INDEX|UUID|NAME"),
+    Option(
+        "simulator",
+        "Numba's CUDA simulator: where there is no GPU (auto), always, or never",
+        choices=("auto", "always", "never"),
+    ),
+    Option("timer", "how to time; auto picks the best that works", choices=("auto", *TIMERS)),
+    Option("cache", "flush the L2 before each sample (cold, the default) or not", choices=("cold", "hot")),
+    Option("scope", "scopes to measure, comma separated", ("kernel", "transfer", "end_to_end"), listed=True),
+    Option("backend", "backends to run, comma separated", BACKENDS, listed=True),
+    Option("size", "problem sizes; full by default with --gpu-benchmark on a GPU", choices=("smoke", "full")),
+    Option(
+        "axis",
+        "values of a problem's axis instead of its own; repeatable",
+        metavar="NAME=V[,V…]",
+        repeatable=True,
+    ),
+    Option(
+        "baseline",
+        "compare with the stored baseline (default), create what is missing, update, or off",
+        choices=("compare", "create", "update", "off"),
+    ),
+    Option("baseline-dir", "folder of baselines, instead of baselines/ beside each test", metavar="DIR"),
+    Option("write-in-ci", "allow writing baselines although CI is set in the environment", flag=True),
+    Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
+    Option("gate", "what a bad verdict does to its test", choices=("fail", "warn", "off")),
+    Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too", flag=True),
+    Option("require", "fail a run that measured or judged nothing on a GPU", choices=("gpu", "none")),
+    Option("threshold", "smallest slowdown that matters, such as 2%% or 0.02", metavar="PERCENT"),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Registers `--gpu-benchmark`, every `--gpukern-…` and its ini twin."""
+    group = parser.getgroup("gpukern", "GPU kernels: right and fast (pytest-gpukern)")
+    group.addoption(
+        "--gpu-benchmark",
+        action="store_true",
+        default=False,
+        help="measure; without it each case runs once at a smoke size and is checked",
+    )
+    for option in OPTIONS:
+        if option.flag:
+            group.addoption(option.cli, dest=option.ini, action="store_true", default=None, help=option.help)
+            parser.addini(option.ini, option.help, type="bool", default=False)
+            continue
+        metavar = option.metavar or "{" + ",".join(option.choices) + "}"
+        action = "append" if option.repeatable else "store"
+        ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
+        group.addoption(
+            option.cli, dest=option.ini, action=action, default=None, metavar=metavar, help=option.help
+        )
+        parser.addini(
+            option.ini,
+            option.help.replace("%%", "%"),
+            type=ini_type,
+            default=[] if option.repeatable else "",
+        )
+
+
+def parse_threshold(text: str, label: str) -> float:
+    """`2%` or `0.02` as 0.02; `label` names the option in the error.
+
+    Raises:
+        SettingsError: it is no number, or not between 0 and 100 %.
+    """
+    stripped = text.strip()
+    percent = stripped.endswith("%")
+    try:
+        value = float(stripped.rstrip("%").strip()) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise SettingsError(f"{label}: a threshold is more than 0 and less than 100 %, such as 2% or 0.02")
+    return value

@@ -1,0 +1,149 @@
+"""pytest's hooks, each a few lines that delegate. Loads nothing but the standard library and pytest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpukern.fixtures import gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup, gpukern
+from pytest_gpukern.options import add_options
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_gpukern.controller import Controller
+
+__all__ = ["gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup", "gpukern"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers options and ini values."""
+    add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Switches the simulator on, where this run asked for it, before any conftest can import Numba."""
+    from pytest_gpukern.state import settings_of, simulator_of
+
+    if settings_of(early_config).asked:
+        simulator_of(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Checks the options, chooses the device and gives the controller its collector."""
+    from pytest_gpukern.state import environment_of, settings_of
+
+    config.addinivalue_line(
+        "markers",
+        "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=): measured and judged by "
+        "pytest-gpukern; every argument is optional",
+    )
+    if settings_of(config).asked:
+        environment_of(config)
+    if not hasattr(config, "workerinput"):
+        from pytest_gpukern.controller import Controller
+
+        config.pluginmanager.register(Controller(config), "gpukern-controller")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Puts the process's environment back."""
+    from pytest_gpukern.state import ENVIRONMENT
+
+    if ENVIRONMENT in config.stash:
+        config.stash[ENVIRONMENT].close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test item a case."""
+    declared = getattr(metafunc.function, "_gpukern_problem", None)
+    if declared is not None:
+        from pytest_gpukern.collecting import parametrize_cases
+
+        parametrize_cases(metafunc, *declared)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module that decorates for CUDA where there is no GPU is skipped with the reason."""
+    report = yield
+    if report.failed:
+        from pytest_gpukern.collecting import skip_without_gpu
+
+        skip_without_gpu(collector, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Refuses unknown marker arguments and unreadable baselines before anything runs."""
+    from pytest_gpukern.collecting import refuse_bad_items
+    from pytest_gpukern.interop import counted_as_benchmarks
+
+    with counted_as_benchmarks(config, items):
+        yield
+    refuse_bad_items(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Judges inside the test, so that a regression fails it by name."""
+    from pytest_gpukern.concluding import conclude, skip_what_the_simulator_lacks
+
+    with skip_what_the_simulator_lacks():
+        outcome = yield
+    conclude(item)
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Lets the result travel on the report as plain JSON."""
+    report = yield
+    if call.when != "teardown":
+        from pytest_gpukern.concluding import attach
+
+        attach(item, report)
+    return report
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Device, driver, CUDA, libraries, simulator state and BLAS, for a run that asked for the plugin."""
+    from pytest_gpukern.collecting import header
+
+    return header(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells an xdist worker which device was chosen: the worker sees no other, so an index means another."""
+    from pytest_gpukern.state import environment_of, settings_of
+
+    if settings_of(node.config).asked:
+        device = environment_of(node.config).device
+        if device is not None and not device.is_simulated:
+            node.workerinput["gpukern_device"] = device.uuid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Adds the device to pytest-benchmark's JSON."""
+    from pytest_gpukern.state import environment_of, settings_of
+
+    if settings_of(config).asked:
+        from pytest_gpukern.interop import machine_info as describe
+
+        machine_info.update(describe(environment_of(config).fingerprint.to_json()))
+
+
+def controller_of(config: pytest.Config) -> Controller | None:
+    """The object that collects results in the process that reports; None in an xdist worker."""
+    return config.pluginmanager.get_plugin("gpukern-controller")

@@ -1,0 +1,46 @@
+"""A line now and then while a long run measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report import units
+from pytest_gpukern.report.rows import rows_of
+
+if TYPE_CHECKING:
+    from pytest_gpukern.result import Result
+
+EVERY_S = 10.0
+
+
+class Progress:
+    """Decides when a progress line is due and what it says; the clock is the caller's.
+
+    Args:
+        started_s: when the run started, in seconds of the clock that `update` is given.
+        every_s: shortest time between two lines, and before the first.
+    """
+
+    def __init__(self, started_s: float, every_s: float = EVERY_S) -> None:
+        self._started_s = started_s
+        self._every_s = every_s
+        self._last_s = started_s
+
+    def update(self, result: Result | None, finished: int, total: int, now_s: float) -> str | None:
+        """`gpukern: 37 of 98 · vector_exp/cupy.exp/n=10000000 48.6 µs · 2 min 10 s`, or None if not due.
+
+        Args:
+            result: of the test that has just finished, or None where it found nothing out.
+            finished: tests that have finished.
+            total: tests selected.
+            now_s: seconds on the same clock as `started_s`.
+        """
+        if now_s - self._last_s < self._every_s:
+            return None
+        self._last_s = now_s
+        parts = [f"gpukern: {finished} of {total}", units.duration(now_s - self._started_s)]
+        if result is not None:
+            first = rows_of(result, ())[0]
+            state = first.verdict if first.verdict == "INCORRECT" else first.time
+            parts.insert(1, f"{result.case.id} {state}")
+        return " · ".join(parts)

@@ -1,0 +1,191 @@
+"""Results as rows of text: one a measurement, or one for a result without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report import units
+from pytest_gpukern.report.speedup import speedup
+from pytest_gpukern.result import Correctness, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpukern.result import Measurement, OutputError, Result, Verdict
+
+_COMPUTE_BOUND = 10.0
+"""Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
+
+_MARKUP: dict[str, dict[str, bool]] = {
+    "INCORRECT": {"red": True},
+    "INVALID": {"red": True},
+    "SLOWER": {"red": True},
+    "FASTER": {"green": True},
+    "UNDECIDED": {"yellow": True},
+}
+_EXPLAINED = (
+    VerdictKind.SLOWER,
+    VerdictKind.UNDECIDED,
+    VerdictKind.UNCOMPARABLE,
+    VerdictKind.INVALID,
+)
+
+
+@dataclass(frozen=True)
+class Footnote:
+    """Something to say about a row: `kind` is a verdict's, or empty for a warning or a note."""
+
+    kind: str
+    text: str
+
+    @property
+    def markup(self) -> dict[str, bool]:
+        """Colour of its line, that of the verdict."""
+        return _MARKUP.get(self.kind, {})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a problem's table, as text.
+
+    Attributes:
+        label: how a footnote refers to the row.
+        timing: (timer, cache policy) of its measurement, or None without one.
+        markup: colour of the line.
+        footnotes: what is said under the table about it.
+        others: text of the columns, as titled.
+    """
+
+    label: str
+    variant: str = ""
+    size: str = ""
+    scope: str = ""
+    time: str = ""
+    uncertainty: str = ""
+    rate: str = ""
+    speedup: str = ""
+    error: str = ""
+    verdict: str = ""
+    timing: tuple[str, str] | None = None
+    markup: dict[str, bool] = field(default_factory=dict)
+    footnotes: tuple[Footnote, ...] = ()
+
+
+def variant_label(result: Result) -> str:
+    """`backend.variant`, or the name of a plain test."""
+    case = result.case
+    return f"{case.backend}.{case.variant}" if case.backend else case.variant
+
+
+def verdict_of(result: Result, measurement: Measurement) -> tuple[str, float | None, str]:
+    """Kind, ratio and reason of a measurement's verdict; INVALID also where nothing was compared."""
+    verdict: Verdict | None = result.verdicts.get(measurement.key)
+    if measurement.invalid is not None:
+        return VerdictKind.INVALID.value, None, measurement.invalid
+    return (verdict.kind.value, verdict.ratio, verdict.reason) if verdict else ("", None, "")
+
+
+def rows_of(result: Result, peers: Sequence[Result]) -> list[Row]:
+    """The rows of one result; only the first names the case and its error.
+
+    Args:
+        result: what one test found out.
+        peers: all results of its problem, among which the variant for the speed-up is looked up.
+    """
+    if result.correctness is Correctness.INCORRECT or not result.measurements:
+        return [_unmeasured(result)]
+    return [_measured(result, index, peers) for index in range(len(result.measurements))]
+
+
+def _unmeasured(result: Result) -> Row:
+    incorrect = result.correctness is Correctness.INCORRECT
+    checked = "not checked" if result.correctness is Correctness.UNCHECKED else "checked"
+    state = units.NOTHING if incorrect else "simulated" if result.simulated else checked
+    footnotes = [Footnote("", note) for note in result.notes]
+    if incorrect and result.diagnosis:
+        footnotes.insert(0, Footnote("INCORRECT", result.diagnosis.strip().partition("\n")[0]))
+    return Row(
+        label=_label(result),
+        variant=variant_label(result),
+        size=result.case.size_text,
+        time=state,
+        error=error_text(result),
+        verdict="INCORRECT" if incorrect else "",
+        markup=dict(_MARKUP["INCORRECT"]) if incorrect else {},
+        footnotes=tuple(footnotes),
+    )
+
+
+def _measured(result: Result, index: int, peers: Sequence[Result]) -> Row:
+    measurement = result.measurements[index]
+    kind, ratio, reason = verdict_of(result, measurement)
+    footnotes = [Footnote("", warning) for warning in measurement.summary.warnings]
+    if index == 0:
+        footnotes += [Footnote("", note) for note in result.notes]
+    if kind in _EXPLAINED:
+        footnotes.insert(0, Footnote(kind, reason))
+    shown = kind not in ("SAME", "NEW") and units.is_number(ratio)
+    summary = measurement.summary
+    simulated = "simulated" if result.simulated else ""
+    return Row(
+        label=f"{_label(result)} {measurement.scope}",
+        variant=variant_label(result) if index == 0 else "",
+        size=result.case.size_text if index == 0 else "",
+        scope=measurement.scope,
+        # The simulator's time is no time of a kernel, whoever took it.
+        time=simulated or units.time(summary.median_ns, _half_width(measurement)),
+        uncertainty="" if simulated else units.uncertainty(_half_width(measurement)),
+        rate="" if simulated else rate_text(measurement),
+        speedup="" if simulated else speedup(result, measurement, peers),
+        error=error_text(result) if index == 0 else "",
+        verdict=f"{kind} {units.change(ratio)}" if shown else kind,
+        timing=(measurement.timer, measurement.cache),
+        markup=dict(_MARKUP.get(kind, {})),
+        footnotes=tuple(footnotes),
+    )
+
+
+def _label(result: Result) -> str:
+    return f"{variant_label(result)} {result.case.size_text}".rstrip()
+
+
+def _half_width(measurement: Measurement) -> float | None:
+    summary = measurement.summary
+    known = all(units.is_number(value) for value in (summary.median_ns, summary.low_ns, summary.high_ns))
+    return summary.half_width if known else None
+
+
+def rate_text(measurement: Measurement) -> str:
+    """GB/s of the declared traffic, or GFLOP/s where the work has no traffic or 10 operations a byte."""
+    traffic, flops = measurement.traffic_bytes, measurement.flops
+    median_ns = measurement.summary.median_ns
+    if flops and (not traffic or flops / traffic > _COMPUTE_BOUND):
+        return units.throughput(flops, median_ns)
+    return units.bandwidth(traffic, median_ns) if traffic else ""
+
+
+def error_text(result: Result) -> str:
+    """The worst error over the outputs: in ULP where all have one, else relative, else absolute."""
+    if not result.errors:
+        unchecked = result.correctness is Correctness.UNCHECKED and bool(result.measurements)
+        return "unchecked" if unchecked else ""
+    errors = list(result.errors.values())
+    if all(error.max_abs == 0 for error in errors):
+        return units.EXACT
+    for name, text in (
+        ("max_ulp", units.ulps),
+        ("max_rel", units.relative_error),
+        ("max_abs", units.absolute_error),
+    ):
+        worst = _worst(errors, name)
+        if worst is not None:
+            return text(worst)
+    return units.NOTHING
+
+
+def _worst(errors: list[OutputError], name: str) -> float | None:
+    """The largest of a figure over the outputs that are not exact, or None where one of them lacks it."""
+    values: list[float | None] = [getattr(error, name) for error in errors if error.max_abs != 0]
+    numbers = [value for value in values if units.is_number(value)]
+    return max(numbers) if len(numbers) == len(values) else None

@@ -1,0 +1,168 @@
+"""The file of a run: every result as versioned JSON, for whoever wants to compute with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_gpukern.baseline.file import replace
+from pytest_gpukern.baseline.record import BaselineError
+from pytest_gpukern.report.shape import ShapeError, check_shape
+from pytest_gpukern.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+    from pathlib import Path
+
+    from pytest_gpukern.result import JsonDict
+
+SCHEMA = 1
+"""The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
+
+_DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
+_UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
+
+
+class RunFileError(Exception):
+    """A run file that cannot be written or read.
+
+    Attributes:
+        path: the file.
+        where: the field inside it, such as `results[3].case.id`, or None.
+        problem: what is wrong.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, path: Path, problem: str, remedy: str, *, where: str | None = None) -> None:
+        self.path, self.where, self.problem, self.remedy = path, where, problem, remedy
+        field_text = f"{where}: " if where else ""
+        super().__init__(f"{path}: {field_text}{problem}. {remedy}.")
+
+
+def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, version: str) -> None:
+    """Writes all results of a run, whole or not at all; folders that are missing are made.
+
+    Args:
+        path: the file, which is replaced if it is there.
+        results: one a test; each distinct fingerprint is stored once.
+        created: when, with a time zone.
+        version: of this package.
+
+    Raises:
+        RunFileError: it cannot be written; an old file is as it was.
+    """
+    fingerprints: dict[str, JsonDict] = {}
+    entries: list[JsonDict] = []
+    for result in results:
+        entry = result.to_json()
+        fingerprint = entry["fingerprint"]
+        identity = _identity(fingerprint)
+        fingerprints[identity] = fingerprint
+        entries.append({**entry, "fingerprint": identity})
+    data = {
+        "schema": SCHEMA,
+        "gpukern": version,
+        "created": created.isoformat(timespec="seconds"),
+        "fingerprints": fingerprints,
+        "results": entries,
+    }
+    content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, content.encode())
+    except BaselineError as error:
+        raise RunFileError(path, error.problem, _UNWRITABLE) from error
+    except OSError as error:
+        raise RunFileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
+
+
+def read_run_file(path: Path) -> list[Result]:
+    """Reads the results of a run, every field checked; numbers that were not finite are None.
+
+    Raises:
+        RunFileError: the file is missing, empty, damaged, no run file or from a newer release.
+    """
+    data = _decoded(path)
+    _check_schema(data, path)
+    fingerprints = _member(data, "fingerprints", dict, path)
+    results = _member(data, "results", list, path)
+    return [_result(entry, fingerprints, f"results[{i}]", path) for i, entry in enumerate(results)]
+
+
+def _identity(fingerprint: JsonDict) -> str:
+    """Twelve hexadecimal digits, equal where all fields are: the same as `Fingerprint.identity`."""
+    canonical = json.dumps(fingerprint, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _decoded(path: Path) -> JsonDict:
+    def constant(token: str) -> NoReturn:
+        raise RunFileError(path, f"holds {token}, which is no JSON number", _DAMAGED)
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        raise RunFileError(path, problem, "Check the path and its permissions") from error
+    if not content.strip():
+        raise RunFileError(path, "is empty", _DAMAGED)
+    try:
+        data = json.loads(content, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(path, f"is not JSON: {error}", _DAMAGED) from error
+    if not isinstance(data, dict):
+        raise RunFileError(path, f"holds {_kind(data)} instead of an object", _DAMAGED)
+    return data
+
+
+def _check_schema(data: JsonDict, path: Path) -> None:
+    schema = data.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        remedy = "Give a file that --gpukern-output wrote"
+        raise RunFileError(path, f"is {schema!r}, so this is no run file", remedy, where="schema")
+    if schema > SCHEMA:
+        writer = data.get("gpukern", "a newer release")
+        problem = f"is {schema}, written by {writer}; this release reads up to {SCHEMA}"
+        raise RunFileError(path, problem, "Upgrade pytest-gpukern", where="schema")
+
+
+def _member(data: JsonDict, name: str, kind: type, path: Path) -> Any:
+    if name not in data:
+        raise RunFileError(path, "is missing", _DAMAGED, where=name)
+    value = data[name]
+    if not isinstance(value, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise RunFileError(path, f"is {_kind(value)} instead of {wanted}", _DAMAGED, where=name)
+    return value
+
+
+def _result(entry: object, fingerprints: JsonDict, where: str, path: Path) -> Result:
+    if not isinstance(entry, dict):
+        raise RunFileError(path, f"is {_kind(entry)} instead of an object", _DAMAGED, where=where)
+    identity = entry.get("fingerprint")
+    if not isinstance(identity, str) or not isinstance(fingerprints.get(identity), dict):
+        problem = f"names {identity!r}, which is none of the fingerprints"
+        raise RunFileError(path, problem, _DAMAGED, where=f"{where}.fingerprint")
+    plain = {**entry, "fingerprint": fingerprints[identity]}
+    try:
+        check_shape(plain, Result, where)
+    except ShapeError as error:
+        raise RunFileError(path, error.problem, _DAMAGED, where=error.where) from error
+    try:
+        return Result.from_json(plain)
+    except KeyError as error:
+        raise RunFileError(path, "is missing", _DAMAGED, where=f"{where}.{error.args[0]}") from error
+
+
+def _kind(value: object) -> str:
+    return {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        bool: "true or false",
+        type(None): "null",
+    }[type(value)]

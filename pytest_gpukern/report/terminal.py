@@ -1,0 +1,188 @@
+"""The terminal report: a table a problem, what was skipped, and a last line that counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
+from pytest_gpukern.report.rows import rows_of, variant_label
+from pytest_gpukern.report.totals import Skip, totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpukern.report.rows import Footnote, Row
+    from pytest_gpukern.result import Result
+
+__all__ = ["Line", "Skip", "render", "skip_lines", "tables"]
+
+_INDENT = "  "
+_NARROWEST_VARIANT = 12
+_NARROWEST_SIZE = 10
+_IDS_SHOWN = 3
+_BOLD = {"bold": True}
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+Timing = tuple[str, str]
+"""Timer and cache policy of a measurement."""
+
+
+def render(
+    results: Sequence[Result],
+    skips: Sequence[Skip] = (),
+    *,
+    width: int,
+    failed: int = 0,
+    gate: str = "fail",
+    strict: bool = False,
+) -> list[Line]:
+    """The whole report of a run: tables, skips and the last line; nothing for a run without any.
+
+    Args:
+        results: one a test, in the order in which they arrived.
+        skips: id and reason, in words, of each case or test that did not run.
+        width: of the terminal, in columns.
+        failed: tests that failed for whatever reason.
+        gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
+        strict: whether verdicts that say "don't know" fail.
+    """
+    if not results and not skips:
+        return []
+    last = totals(results, skips, failed=failed, gate=gate, strict=strict)
+    return [*tables(results, width=width), *skip_lines(skips, width=width), Line(last, dict(_BOLD))]
+
+
+def tables(results: Sequence[Result], *, width: int) -> list[Line]:
+    """A table a problem, in order of arrival, each followed by its footnotes and an empty line."""
+    problems: dict[str, list[Result]] = {}
+    for result in results:
+        problems.setdefault(result.case.problem, []).append(result)
+    return [line for name, members in problems.items() for line in _problem(name, members, width)]
+
+
+def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
+    """A line a distinct reason: how many, why, and up to three ids."""
+    reasons: dict[str, list[str]] = {}
+    for identifier, reason in skips:
+        reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
+    lines = [
+        line
+        for reason, identifiers in reasons.items()
+        for line in wrapped(f"{len(identifiers)} skipped: {reason} ({_some(identifiers)})", width)
+    ]
+    return [*lines, Line("")] if lines else []
+
+
+def _some(identifiers: Sequence[str]) -> str:
+    shown = ", ".join(identifiers[:_IDS_SHOWN])
+    return f"{shown}, …" if len(identifiers) > _IDS_SHOWN else shown
+
+
+def _problem(name: str, results: list[Result], width: int) -> list[Line]:
+    rows = [row for result in _ordered(results) for row in rows_of(result, results)]
+    timings = _timings(rows)
+    against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)
+    if not any(row.speedup for row in rows):
+        against = {}
+    parts = [name, *(_timing_words(timing) for timing in timings[:1])]
+    if against:
+        parts.append(f"speed-up against {' or '.join(against)}")
+    body = _flat(rows, timings, width) or _stacked(rows, timings, width)
+    legend = [f"{_mark(i)} timed by {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
+    if legend:
+        body.append(Line(_INDENT + "  ".join(legend)))
+    return [Line(" · ".join(parts), dict(_BOLD)), *body, *_footnotes(rows, width), Line("")]
+
+
+def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
+    """A row a line, or nothing where that does not fit without leaving columns out."""
+    case = [
+        Column("variant", tuple(row.variant for row in rows), narrowest=_NARROWEST_VARIANT),
+        Column("size", tuple(row.size for row in rows), narrowest=_NARROWEST_SIZE),
+    ]
+    texts, left_out = table([*case, *_columns(rows, timings)], width, indent=_INDENT)
+    if left_out or max(map(display_width, texts)) > width:
+        return []
+    return [Line(texts[0]), *(Line(t, dict(row.markup)) for t, row in zip(texts[1:], rows, strict=True))]
+
+
+def _stacked(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
+    """For narrow terminals: variant and size on a line of their own, the measurements under it."""
+    columns = _columns(rows, timings)
+    texts, left_out = table(columns, width, indent=2 * _INDENT)
+    if left_out:
+        texts, left_out = table(columns, width, indent=2 * _INDENT, gap=1)
+    lines = [Line(texts[0])]
+    for text, row in zip(texts[1:], rows, strict=True):
+        if row.variant:
+            lines.append(Line(_INDENT + shorten(f"{row.variant} {row.size}".rstrip(), width - len(_INDENT))))
+        lines.append(Line(text, dict(row.markup)))
+    if left_out:
+        hint = f"left out for want of width: {', '.join(left_out)}; widen the terminal or set COLUMNS"
+        lines += wrapped(hint, width, indent=_INDENT)
+    return lines
+
+
+def _ordered(results: list[Result]) -> list[Result]:
+    """By point, then by variant, each in order of its first arrival: parallel workers mix them."""
+    points: dict[str, int] = {}
+    variants: dict[str, int] = {}
+    for result in results:
+        points.setdefault(_point(result), len(points))
+        variants.setdefault(variant_label(result), len(variants))
+    return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
+
+
+def _point(result: Result) -> str:
+    return repr(list(result.case.point.items()))
+
+
+def _timings(rows: Iterable[Row]) -> list[Timing]:
+    """The (timer, cache policy) pairs of a table: the commonest, then the others as they come."""
+    counts = Counter(row.timing for row in rows if row.timing)
+    if not counts:
+        return []
+    common = max(counts, key=lambda timing: counts[timing])
+    return [common, *(timing for timing in counts if timing != common)]
+
+
+def _timing_words(timing: Timing) -> str:
+    timer, cache = timing
+    return f"{timer}, {cache} L2" if cache == "cold" else f"{timer}, {cache}"  # on the host, only hot
+
+
+def _mark(index: int) -> str:
+    """A superscript number, or nothing for the commonest timing."""
+    return str(index).translate(_SUPERSCRIPTS) if index else ""
+
+
+def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
+    def cells(name: str) -> tuple[str, ...]:
+        return tuple(getattr(row, name) for row in rows)
+
+    scopes = tuple(row.scope + (_mark(timings.index(row.timing)) if row.timing else "") for row in rows)
+    return [
+        Column("scope", scopes),
+        Column("time", cells("time"), numeric=True),
+        Column("±", cells("uncertainty"), numeric=True),
+        Column("rate", cells("rate"), numeric=True, dispensable=3),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=1),
+        Column("error", cells("error"), numeric=True, dispensable=2),
+        Column("verdict", cells("verdict")),
+    ]
+
+
+def _footnotes(rows: list[Row], width: int) -> list[Line]:
+    """What there is to say about rows; rows with the same to say share a line."""
+    subjects: dict[Footnote, list[str]] = {}
+    for row in rows:
+        for footnote in dict.fromkeys(row.footnotes):
+            subjects.setdefault(footnote, []).append(row.label)
+    lines = []
+    for footnote, labels in subjects.items():
+        who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
+        kind = f"{footnote.kind}: " if footnote.kind else ""
+        text = f"{who}: {kind}{footnote.text}"
+        lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+    return lines

@@ -1,0 +1,85 @@
+"""The last line of a run: how many cases passed, failed or did not run, and how their times compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.gate import fails
+from pytest_gpukern.report.rows import verdict_of
+from pytest_gpukern.result import Correctness, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpukern.result import Result
+
+Skip = tuple[str, str]
+"""Id of a case or a test that did not run, and why, in words."""
+
+_ORDER = (
+    VerdictKind.SAME,
+    VerdictKind.FASTER,
+    VerdictKind.SLOWER,
+    VerdictKind.UNDECIDED,
+    VerdictKind.UNCOMPARABLE,
+    VerdictKind.INVALID,
+    VerdictKind.NEW,
+)
+
+
+def totals(
+    results: Sequence[Result],
+    skips: Sequence[Skip] = (),
+    *,
+    failed: int = 0,
+    gate: str = "fail",
+    strict: bool = False,
+) -> str:
+    """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+
+    Each result is counted once, for the first that is true of it: incorrect, failed by the gate, simulated,
+    unchecked, passed. Verdicts are counted by measurement.
+
+    Args:
+        results: one a test that found something out.
+        skips: tests that did not run.
+        failed: tests that failed for whatever reason; those without another place here are counted as
+            "failed otherwise".
+        gate: `fail`, `warn` or `off`: only `fail` fails a test.
+        strict: whether verdicts that say "don't know" fail.
+    """
+    counts = Counter(_standing(result, gate=gate, strict=strict) for result in results)
+    otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
+    counts["failed otherwise"] = max(0, otherwise)
+    order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
+    parts = [f"{counts[name]} {name}" for name in order if counts[name] or name == "passed"]
+    if skips:
+        parts.append(_skipped(skips))
+    line = f"gpukern: {', '.join(parts)}"
+    verdicts = Counter(
+        verdict_of(result, measurement)[0]
+        for result in results
+        if result.correctness is not Correctness.INCORRECT
+        for measurement in result.measurements
+    )
+    compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
+    return f"{line} · baseline: {', '.join(compared)}" if compared else line
+
+
+def _standing(result: Result, *, gate: str, strict: bool) -> str:
+    if result.correctness is Correctness.INCORRECT:
+        return "incorrect"
+    bad = any(fails(verdict, strict=strict) for verdict in result.verdicts.values())
+    if gate == "fail" and (bad or any(m.invalid is not None for m in result.measurements)):
+        return "failed by the gate"
+    if result.simulated:
+        return "simulated"
+    return "unchecked" if result.correctness is Correctness.UNCHECKED else "passed"
+
+
+def _skipped(skips: Sequence[Skip]) -> str:
+    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
+    if len(leading) == 1:
+        return f"{len(skips)} skipped ({next(iter(leading))})"
+    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"

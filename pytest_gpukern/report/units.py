@@ -1,0 +1,144 @@
+"""The one place where numbers become text.
+
+Every function takes plain numbers in the unit that its argument names, and returns `NOTHING` for a number
+that is None or not finite: results cross processes as JSON, which has neither infinity nor NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+NOTHING = "–"
+"""Stands where there is no number."""
+
+EXACT = "exact"
+"""Stands for an error of zero."""
+
+_PRECISE = 0.005
+"""Half widths below this justify a fourth significant digit."""
+
+_TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
+_RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
+
+
+def time(nanoseconds: float | None, half_width: float | None = None) -> str:
+    """A time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
+
+    Args:
+        nanoseconds: the time.
+        half_width: half its 95 % interval relative to it, 0.0025 for ±0.25 %; only for the number of digits.
+    """
+    digits = 4 if is_number(half_width) and half_width < _PRECISE else 3
+    return _scaled(nanoseconds, _TIMES, digits)
+
+
+def time_within(nanoseconds: float | None, half_width: float | None) -> str:
+    """A time with its uncertainty: `48.62 µs ± 0.25 %`; arguments as for `time`."""
+    text = time(nanoseconds, half_width)
+    return text if text == NOTHING else f"{text} ± {uncertainty(half_width)}"
+
+
+def uncertainty(half_width: float | None) -> str:
+    """Half an interval relative to its centre, in percent with two digits: 0.0025 → `0.25 %`."""
+    if not is_number(half_width):
+        return NOTHING
+    percent = 100 * half_width
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """A time that somebody waited: `8 s`, `2 min 10 s`, `1 h 5 min`."""
+    whole = max(0, int(seconds))
+    minutes, rest = divmod(whole, 60)
+    if whole >= 3600:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def bandwidth(count: float | None, nanoseconds: float | None) -> str:
+    """Bytes in a time, in decimal units: `714 GB/s`, `4.29 TB/s`."""
+    return _rate(count, nanoseconds, "B/s")
+
+
+def throughput(flops: float | None, nanoseconds: float | None) -> str:
+    """Floating-point operations in a time: `853 GFLOP/s`, `51.3 TFLOP/s`."""
+    return _rate(flops, nanoseconds, "FLOP/s")
+
+
+def size(count: float | None) -> str:
+    """An amount of memory in bytes, in binary units: `512 MiB`, `1.50 GiB`."""
+    if not is_number(count):
+        return NOTHING
+    return f"{count:.0f} B" if abs(count) < 1024 else _scaled(count, _BYTES, 3)
+
+
+def factor(value: float | None) -> str:
+    """A speed-up: `0.850×`, `12.3×`, `1230×`."""
+    return f"{_significant(value, 3)}×" if is_number(value) else NOTHING
+
+
+def change(ratio: float | None) -> str:
+    """New ÷ old as a signed change: 1.053 → `+5.3 %`; from a tenfold value on as a factor, `×12.3`."""
+    if not is_number(ratio):
+        return NOTHING
+    if ratio >= 10:
+        return f"×{_significant(ratio, 3)}"
+    text = f"{100 * (ratio - 1):+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
+
+
+def ulps(value: float | None) -> str:
+    """An error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
+    if not is_number(value):
+        return NOTHING
+    if value == 0:
+        return EXACT
+    return (
+        f"{value:.2g} ULP" if value < 9.95 else f"{value:.0f} ULP" if value < 99999.5 else f"{value:.1e} ULP"
+    )
+
+
+def relative_error(value: float | None) -> str:
+    """A relative error: `2.3e-07`."""
+    if not is_number(value):
+        return NOTHING
+    return EXACT if value == 0 else f"{value:.1e}"
+
+
+def absolute_error(value: float | None) -> str:
+    """An absolute error, said to be one: `2.3e-07 abs`."""
+    text = relative_error(value)
+    return text if text in (NOTHING, EXACT) else f"{text} abs"
+
+
+def is_number(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value, and a finite one."""
+    return value is not None and math.isfinite(value)
+
+
+def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
+    if not is_number(amount) or not is_number(nanoseconds) or nanoseconds <= 0:
+        return NOTHING
+    text = _scaled(amount / nanoseconds * 1e9, _RATES, 3)
+    return text + unit if text.endswith(tuple("kMGTP")) else f"{text.rstrip()} {unit}"
+
+
+def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: int) -> str:
+    """The value in the largest unit in which it is at least one, after rounding to `digits`."""
+    if not is_number(value):
+        return NOTHING
+    rounded = float(f"{value:.{digits - 1}e}")
+    scale, unit = next((entry for entry in reversed(units) if abs(rounded) >= entry[0]), units[0])
+    return f"{_significant(value / scale, digits)} {unit}"
+
+
+def _significant(value: float, digits: int) -> str:
+    """`digits` significant digits without an exponent, and never fewer than the whole part has."""
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    if exponent < -digits:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{max(0, digits - 1 - exponent)}f}"

@@ -1,0 +1,237 @@
+"""What one test found out, as plain values that travel on the test report.
+
+The process that measures may not be the one that reports, so a `Result` turns into plain JSON
+(dict, list, str, float, int, bool, None) and back without loss, and nothing else crosses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+JsonDict = dict[str, Any]
+
+
+class Correctness(enum.StrEnum):
+    """Whether the outputs of a case agreed with its reference."""
+
+    PASSED = "PASSED"
+    INCORRECT = "INCORRECT"
+    UNCHECKED = "UNCHECKED"
+    """Nothing compared the outputs: a plain test that measured and never called `verify`."""
+
+
+class VerdictKind(enum.StrEnum):
+    """How a measurement compares with the record; see the table of words in the documentation."""
+
+    NEW = "NEW"
+    SAME = "SAME"
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    UNDECIDED = "UNDECIDED"
+    UNCOMPARABLE = "UNCOMPARABLE"
+    INVALID = "INVALID"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The centre of a measurement's samples and how well it is known; times in nanoseconds.
+
+    `low_ns` and `high_ns` bound the median with 95 % confidence for the samples of this session. They say
+    nothing about the spread between sessions, which is the gate's business.
+    """
+
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    n: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def half_width(self) -> float:
+        """Half the confidence interval relative to the median, for example 0.0025 for ±0.25 %."""
+        return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else float("inf")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The samples of one case in one scope by one timer under one cache policy.
+
+    Attributes:
+        scope: what is timed: `kernel`, `transfer` or `end_to_end`.
+        timer: name of the timer, `event` or `host`.
+        measures: what the timer's number contains, in words.
+        cache: `cold` (the L2 was flushed before each sample) or `hot`.
+        samples_ns: every sample, in the order taken; none is ever dropped.
+        iterations: calls in a sample; a sample is their mean.
+        summary: the centre of the samples.
+        stopped: why sampling ended, in words.
+        resolution_ns: differences smaller than this mean nothing to the timer.
+        traffic_bytes: bytes that the declared work must move, or None.
+        flops: floating-point operations of the declared work, or None.
+        invalid: why the numbers cannot be trusted, or None.
+    """
+
+    scope: str
+    timer: str
+    measures: str
+    cache: str
+    samples_ns: tuple[float, ...]
+    iterations: int
+    summary: Summary
+    stopped: str
+    resolution_ns: float = 0.0
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    invalid: str | None = None
+
+    @property
+    def key(self) -> str:
+        """`scope/timer/cache`: measurements that differ in one of these are never compared."""
+        return f"{self.scope}/{self.timer}/{self.cache}"
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far one output was from its reference.
+
+    Attributes:
+        size: number of elements compared.
+        mismatches: number of elements outside the tolerance.
+        max_abs: largest |actual − expected|, or None where nothing finite was compared.
+        max_rel: largest |actual − expected| / |expected| over non-zero expected values.
+        max_ulp: largest distance in units in the last place of the output's dtype; None for integers.
+    """
+
+    size: int
+    mismatches: int
+    max_abs: float | None
+    max_rel: float | None
+    max_ulp: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one measurement compares with the record, with the reason in words.
+
+    `ratio` is new time ÷ recorded time, with a 90 % interval where both sides give one.
+    """
+
+    kind: VerdictKind
+    reason: str
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+
+@dataclass(frozen=True)
+class CaseInfo:
+    """Which case a result belongs to, without the code behind it.
+
+    Attributes:
+        id: the pytest id, the baseline key and the report row.
+        problem: the problem's name; for a plain test, its module.
+        problem_version: raised by the author when the problem's inputs or work change.
+        variant: name of the implementation; for a plain test, the test's name.
+        backend: library the variant is written with; None for a plain test.
+        point: values of the problem's axes, as asked for.
+        measured_point: values as run, where a limit of the machine reduced them; else equal to `point`.
+        parameters: the variant's own parameters, such as a block size.
+        baseline_dir: folder of the stored baselines that belong to the test, as an absolute path.
+        baseline_name: stem of the baseline file: the problem's or the test module's name.
+    """
+
+    id: str
+    problem: str
+    problem_version: int
+    variant: str
+    backend: str | None
+    point: dict[str, Any]
+    measured_point: dict[str, Any]
+    parameters: dict[str, Any]
+    baseline_dir: str
+    baseline_name: str
+
+    @property
+    def size_text(self) -> str:
+        """The point in one short string, showing what ran where it differs from what was asked for."""
+        parts = []
+        for name, asked in self.point.items():
+            ran = self.measured_point.get(name, asked)
+            parts.append(f"{name}={asked}" if ran == asked else f"{name}={asked}→{ran}")
+        parts += [f"{name}={value}" for name, value in self.parameters.items()]
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that reports, baselines and pytest-benchmark need to know about one test."""
+
+    case: CaseInfo
+    nodeid: str
+    fingerprint: JsonDict
+    simulated: bool
+    correctness: Correctness = Correctness.UNCHECKED
+    diagnosis: str | None = None
+    errors: dict[str, OutputError] = field(default_factory=dict)
+    first_call_ns: float | None = None
+    measurements: tuple[Measurement, ...] = ()
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    speedup_against: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether its numbers may be recorded: correct, measured cleanly and on real hardware."""
+        return (
+            self.correctness is not Correctness.INCORRECT
+            and not self.simulated
+            and bool(self.measurements)
+            and all(measurement.invalid is None for measurement in self.measurements)
+        )
+
+    def to_json(self) -> JsonDict:
+        """The result as plain JSON values."""
+        plain = dataclasses.asdict(self)
+        assert isinstance(plain, dict)
+        return _plain(plain)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, data: JsonDict) -> Result:
+        """The inverse of `to_json`; raises KeyError or TypeError for anything else."""
+        data = dict(data)
+        data["case"] = CaseInfo(**data["case"])
+        data["correctness"] = Correctness(data["correctness"])
+        data["errors"] = {name: OutputError(**error) for name, error in data["errors"].items()}
+        data["measurements"] = tuple(_measurement(entry) for entry in data["measurements"])
+        data["verdicts"] = {
+            key: Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])})
+            for key, verdict in data["verdicts"].items()
+        }
+        data["notes"] = tuple(data["notes"])
+        return cls(**data)
+
+
+def _measurement(data: JsonDict) -> Measurement:
+    summary = dict(data["summary"])
+    summary["warnings"] = tuple(summary["warnings"])
+    return Measurement(**{**data, "summary": Summary(**summary), "samples_ns": tuple(data["samples_ns"])})
+
+
+def _plain(value: Any) -> Any:
+    """Turns tuples into lists, enums into strings and non-finite numbers into None, recursively."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if hasattr(value, "item"):  # a NumPy scalar in a point or a parameter
+        return _plain(value.item())
+    return str(value)

@@ -1,0 +1,246 @@
+"""Options and ini values, parsed once into frozen `Settings`.
+
+Every option of the command line but `--gpu-benchmark` has an ini twin: `--gpukern-device` is
+`gpukern_device`. The command line wins. Units are converted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.literals import constant
+from pytest_gpukern.options import DEFAULT_THRESHOLD, OPTIONS, Option, SettingsError, parse_threshold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pytest
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked to do.
+
+    Attributes:
+        benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
+        asked: the run mentions this plugin at all; only then may the simulator be switched on.
+        device: how to choose the GPU, or None for the first visible.
+        simulator: `auto`, `always` or `never`.
+        timer: `auto`, `event` or `host`.
+        cache: `cold` or `hot`.
+        scopes: scopes asked for; empty for each problem's own.
+        backends: backends asked for; empty for all.
+        size: `smoke`, `full`, or None for what fits the machine.
+        axes: axis → values that replace the problem's own.
+        baseline: `compare`, `create`, `update` or `off`.
+        baseline_dir: folder that replaces `baselines/` beside each test.
+        output: run file to write.
+        gate: `fail`, `warn` or `off`.
+        strict: whether verdicts that say "don't know" fail.
+        require_gpu: whether a run without any judged GPU measurement fails.
+        threshold: relative slowdown that matters, 0.02 for 2 %.
+    """
+
+    benchmark: bool = False
+    asked: bool = False
+    device: str | None = None
+    simulator: str = "auto"
+    timer: str = "auto"
+    cache: str = "cold"
+    scopes: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    size: str | None = None
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    baseline: str = "compare"
+    baseline_dir: Path | None = None
+    output: Path | None = None
+    gate: str = "fail"
+    strict: bool = False
+    require_gpu: bool = False
+    threshold: float = DEFAULT_THRESHOLD
+
+    @classmethod
+    def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Reads options and ini values of a configured run.
+
+        Raises:
+            SettingsError: a value is impossible, or two contradict each other.
+        """
+        # Before the first conftest is loaded only this namespace holds the options; it stays right later.
+        given = config.known_args_namespace
+        return cls.from_values(
+            getattr(given, "gpu_benchmark", False),
+            {option.name: getattr(given, option.ini, None) for option in OPTIONS},
+            {option.name: config.getini(option.ini) for option in OPTIONS},
+            environ,
+            invocation_dir=config.invocation_params.dir,
+            ini_dir=config.rootpath,
+        )
+
+    @classmethod
+    def from_values(
+        cls,
+        benchmark: bool,
+        given: Mapping[str, Any],
+        ini: Mapping[str, Any],
+        environ: Mapping[str, str],
+        *,
+        invocation_dir: Path | None = None,
+        ini_dir: Path | None = None,
+    ) -> Settings:
+        """As `from_config`, from plain mappings: option name → value, empty or None where not given."""
+        values: dict[str, Any] = {}
+        labels: dict[str, str] = {}
+        bases: dict[str, Path | None] = {}
+        for option in OPTIONS:
+            from_cli = given.get(option.name) not in (None, False, [], "")
+            value = given.get(option.name) if from_cli else ini.get(option.name)
+            if value in (None, False, [], ""):
+                continue
+            shown = " ".join(value) if isinstance(value, list) else value
+            label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
+            labels[option.name] = label if not option.flag else option.cli if from_cli else option.ini
+            values[option.name] = _parse(option, value, labels[option.name])
+            bases[option.name] = invocation_dir if from_cli else ini_dir
+        for name in ("baseline-dir", "output"):
+            if name in values:
+                values[name] = (bases[name] or Path.cwd()) / Path(values[name]).expanduser()
+        in_ci = environ.get("CI", "").lower() not in ("", "0", "false")
+        _refuse_contradictions(benchmark, values, labels, in_ci)
+        # A runner that lost its driver must not go green where a baseline was named for it.
+        require = values.get("require", "gpu" if in_ci and benchmark and _names_baseline(values) else "none")
+        return cls(
+            benchmark=benchmark,
+            asked=benchmark or bool(values),
+            device=values.get("device"),
+            simulator=values.get("simulator", "auto"),
+            timer=values.get("timer", "auto"),
+            cache=values.get("cache", "cold"),
+            scopes=values.get("scope", ()),
+            backends=values.get("backend", ()),
+            size=values.get("size"),
+            axes=values.get("axis", {}),
+            baseline=values.get("baseline", "compare"),
+            baseline_dir=values.get("baseline-dir"),
+            output=values.get("output"),
+            gate=values.get("gate", "fail"),
+            strict=values.get("strict", False),
+            require_gpu=require == "gpu",
+            threshold=values.get("threshold", DEFAULT_THRESHOLD),
+        )
+
+
+def _names_baseline(values: Mapping[str, Any]) -> bool:
+    return values.get("baseline") == "compare" or (
+        "baseline-dir" in values and values.get("baseline", "compare") == "compare"
+    )
+
+
+def _parse(option: Option, value: Any, label: str) -> Any:
+    if option.flag:
+        return bool(value)
+    if option.name == "axis":
+        return _axes(value, label)
+    if option.name == "threshold":
+        return parse_threshold(str(value), label)
+    if option.listed:
+        entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
+        for entry in entries:
+            if entry not in option.choices:
+                raise SettingsError(f"{label}: {entry!r} is none of {', '.join(option.choices)}")
+        if not entries:
+            raise SettingsError(f"{label}: names none of {', '.join(option.choices)}")
+        return entries
+    if option.choices and value not in option.choices:
+        raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
+    return str(value)
+
+
+def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
+    axes: dict[str, tuple[Any, ...]] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        values = tuple(_axis_value(part.strip()) for part in text.split(",") if part.strip())
+        if not equals or not name.strip().isidentifier() or not values:
+            raise SettingsError(f"{label}: an axis is written NAME=VALUE or NAME=VALUE,VALUE, such as n=1000")
+        if name.strip() in axes:
+            raise SettingsError(f"{label}: axis {name.strip()!r} is given twice; write n=1000,2000")
+        axes[name.strip()] = values
+    return axes
+
+
+def _axis_value(text: str) -> Any:
+    """A number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
+    try:
+        value = constant(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError):
+        return text
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _refuse_contradictions(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
+) -> None:
+    """Refuses two options that cannot both be meant, naming both and the way out."""
+    writes = values.get("baseline") in ("create", "update")
+    simulated = values.get("simulator") == "always"
+    conflicts = (
+        (writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"),
+        (
+            writes and simulated,
+            "baseline",
+            f"a simulated run has no times to record; drop it or {labels.get('simulator')}",
+        ),
+        (
+            writes and in_ci and not values.get("write-in-ci"),
+            "baseline",
+            "CI is set in the environment and CI may not write baselines; add --gpukern-write-in-ci if meant",
+        ),
+        (
+            bool(values.get("write-in-ci")) and not writes,
+            "write-in-ci",
+            "nothing would be written; add --gpukern-baseline=create or update",
+        ),
+        (
+            simulated and "device" in values,
+            "device",
+            f"the simulator has no GPU to choose; drop it or {labels.get('simulator')}",
+        ),
+        (
+            simulated and values.get("require") == "gpu",
+            "require",
+            f"the simulator is no GPU; drop it or {labels.get('simulator')}",
+        ),
+        (
+            simulated and values.get("size") == "full",
+            "size",
+            f"full sizes never end in the simulator; use smoke or drop {labels.get('simulator')}",
+        ),
+        (
+            values.get("timer") == "event" and values.get("backend") == ("host",),
+            "timer",
+            f"events time a GPU, and only host variants are selected by {labels.get('backend')}; use host",
+        ),
+        (
+            values.get("require") == "gpu" and values.get("backend") == ("host",),
+            "require",
+            f"only host variants are selected by {labels.get('backend')}",
+        ),
+        (
+            bool(values.get("strict")) and values.get("gate") == "off",
+            "strict",
+            f"the gate is off; drop it or {labels.get('gate')}",
+        ),
+        (
+            bool(values.get("strict")) and values.get("baseline") == "off",
+            "strict",
+            f"there is nothing to be strict about; drop it or {labels.get('baseline')}",
+        ),
+    )
+    for contradicts, name, remedy in conflicts:
+        if contradicts:
+            raise SettingsError(f"{labels[name]}: {remedy}")

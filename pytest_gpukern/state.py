@@ -1,0 +1,126 @@
+"""What the plugin keeps on pytest's objects, and where it is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.marker import MarkerOptions
+from pytest_gpukern.options import SettingsError
+from pytest_gpukern.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_gpukern.benchmark import GpuBenchmark
+    from pytest_gpukern.environment import Environment
+    from pytest_gpukern.simulator import SimulatorState
+
+MARKER = "gpu_benchmark"
+SETTINGS = pytest.StashKey[Settings]()
+SIMULATOR = pytest.StashKey["SimulatorState"]()
+ENVIRONMENT = pytest.StashKey["Environment"]()
+BENCHMARK = pytest.StashKey["GpuBenchmark"]()
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """The parsed options of a run.
+
+    Raises:
+        pytest.UsageError: an option is impossible or contradicts another.
+    """
+    if SETTINGS not in config.stash:
+        try:
+            config.stash[SETTINGS] = Settings.from_config(config)
+        except SettingsError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[SETTINGS]
+
+
+def simulator_of(config: pytest.Config) -> SimulatorState:
+    """Whether this run uses the simulator; switched on by the first call, before anything imports Numba.
+
+    Raises:
+        pytest.UsageError: the environment or a loaded Numba contradicts the option.
+    """
+    if SIMULATOR not in config.stash:
+        from pytest_gpukern import device, simulator
+
+        settings = settings_of(config)
+        try:
+            state = simulator.decide(
+                settings.simulator,
+                asked=settings.asked,
+                gpu_missing=lambda: device.missing_gpu_reason(os.environ),
+                environ=os.environ,
+                modules=sys.modules,
+            )
+            simulator.activate(state)
+        except (simulator.SimulatorError, device.DeviceError) as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[SIMULATOR] = state
+    return config.stash[SIMULATOR]
+
+
+def environment_of(config: pytest.Config) -> Environment:
+    """The run's environment, made on first use.
+
+    Raises:
+        pytest.UsageError: no device fits the selection.
+    """
+    if ENVIRONMENT not in config.stash:
+        from pytest_gpukern.device import DeviceError
+        from pytest_gpukern.environment import Environment
+
+        environment = Environment(
+            settings_of(config),
+            simulator_of(config),
+            device_spec=getattr(config, "workerinput", {}).get("gpukern_device"),
+            on_wait=lambda message: tell(config, message),
+        )
+        try:
+            environment.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
+        except DeviceError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[ENVIRONMENT] = environment
+    return config.stash[ENVIRONMENT]
+
+
+def benchmark_for(item: pytest.Item) -> GpuBenchmark:
+    """The one `GpuBenchmark` of a test item."""
+    if BENCHMARK not in item.stash:
+        from pytest_gpukern.benchmark import GpuBenchmark
+
+        item.stash[BENCHMARK] = GpuBenchmark(
+            environment_of(item.config), marker_of(item), item.nodeid, item.path
+        )
+    return item.stash[BENCHMARK]
+
+
+def marker_of(item: pytest.Item) -> MarkerOptions:
+    """The arguments of an item's marker; those of a closer marker win over a class's or module's.
+
+    Raises:
+        pytest.UsageError: an argument is unknown or impossible.
+    """
+    merged: dict[str, object] = {}
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        try:
+            MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
+        except SettingsError as error:
+            raise pytest.UsageError(str(error)) from error
+        merged.update(mark.kwargs)
+    return MarkerOptions.from_mark((), merged, item.nodeid)
+
+
+def tell(config: pytest.Config, message: str) -> None:
+    """Shows a line at once, past pytest's capture."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    line = f"\ngpukern: {message}\n"
+    if capture is None:
+        sys.stderr.write(line)
+        return
+    with capture.global_and_fixture_disabled():
+        sys.stderr.write(line)
+        sys.stderr.flush()

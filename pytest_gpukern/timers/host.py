@@ -1,0 +1,106 @@
+"""Wall time on the host's clock, with the device synchronized on both sides."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.timers import Batch, bind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.timers import Setup
+
+_SHORTEST_SAMPLE_NS = 20_000.0
+"""Shorter calls are repeated within a sample, so that reading the clock stays under 0.5 % of it."""
+
+
+class HostTimer:
+    """Times with `time.perf_counter_ns`; the clock stops only when the device has finished.
+
+    Args:
+        synchronize: waits for the device; does nothing for calls that never leave the host.
+        flush: evicts the device's L2, or None where there is no device.
+        clock: monotonic clock in nanoseconds.
+    """
+
+    name = "host"
+    measures = "wall time from the call until the device is idle"
+
+    def __init__(
+        self,
+        synchronize: Callable[[], None],
+        flush: Callable[[], None] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._synchronize = synchronize
+        self._flush = flush
+        self._clock = clock
+        self._iterations = 0
+        self._tick_ns = self._tick()
+
+    @property
+    def resolution_ns(self) -> float:
+        """The clock's tick, spread over the calls of a sample."""
+        return self._tick_ns / max(1, self._iterations)
+
+    def collect(
+        self, call: Callable[..., Any], count: int, *, cold: bool, setup: Setup | None = None
+    ) -> Batch:
+        """Takes `count` samples, with garbage collection held back.
+
+        Calls under 20 µs are repeated within a sample, unless each needs a cold cache or fresh arguments.
+        """
+        flush = self._flush if cold else None
+        if flush or setup:
+            self._iterations = 1
+        elif not self._iterations:
+            self._iterations = self._calibrate(call)
+        samples = []
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(count):
+                (bound,) = bind(call, 1, setup)
+                if flush:
+                    flush()
+                samples.append(self._sample(bound, self._iterations))
+        finally:
+            if collecting:
+                gc.enable()
+        return Batch(samples, self._iterations)
+
+    def suspicion(self, call: Callable[..., Any], setup: Setup | None = None) -> str | None:  # noqa: ARG002
+        """None: it waits for the whole device, so nothing can escape it."""
+        return None
+
+    def _sample(self, call: Callable[[], Any], iterations: int) -> float:
+        self._synchronize()
+        start = self._clock()
+        for _ in range(iterations):
+            call()
+        self._synchronize()
+        return (self._clock() - start) / iterations
+
+    def _calibrate(self, call: Callable[[], Any]) -> int:
+        """Calls needed in a sample for it to be well above the clock's own cost."""
+        iterations = 1
+        while iterations < 1 << 20:
+            elapsed = self._sample(call, iterations) * iterations
+            if elapsed >= _SHORTEST_SAMPLE_NS:
+                break
+            iterations *= 2 if elapsed > _SHORTEST_SAMPLE_NS / 8 else 8
+        return iterations
+
+    def _tick(self) -> float:
+        """The smallest step of the clock that was seen in a few hundred readings."""
+        smallest = float("inf")
+        last = self._clock()
+        for _ in range(300):
+            now = self._clock()
+            if now > last:
+                smallest = min(smallest, now - last)
+            last = now
+        return smallest if smallest != float("inf") else 1.0

@@ -1,0 +1,301 @@
+"""Correctness: compares outputs with their reference and returns a diagnosis or None, never a bool."""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.result import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+    from pytest_gpukern.problem import Output, Tolerance
+
+POISON = 0x7FF9_7FFB
+"""Four bytes written all over an output before a checked launch: NaN as float16, bfloat16, float32 and
+float64, and no value that a kernel is likely to compute as an integer."""
+
+_CHUNK = 1 << 20
+
+
+class Fault(enum.StrEnum):
+    """What is wrong with an output."""
+
+    LAUNCH_FAILED = "launch failed"
+    NOT_WRITTEN = "not written"
+    WRONG_VALUES = "wrong values"
+    UNEXPECTED_NAN = "unexpected NaN"
+    STALE_RESULT = "stale result"
+    WRONG_TYPE = "wrong type"
+    WRONG_SHAPE = "wrong shape"
+    WRONG_DTYPE = "wrong dtype"
+    INPUT_MODIFIED = "input modified"
+    STATISTICS = "statistics"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why an output is incorrect, in words fit for a test's failure message."""
+
+    fault: Fault
+    message: str
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The largest error of one kind and where it is; `value` is -1 where no element had one."""
+
+    value: float = -1.0
+    index: int = -1
+    expected: Any = None
+    actual: Any = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an output compares with its reference, element by element.
+
+    Attributes:
+        shape: of the output.
+        mismatches: elements outside the tolerance.
+        unwritten: mismatches that still hold the poison bit by bit.
+        unexpected_nan: mismatches that are NaN, written, and not NaN in the reference.
+        first_unwritten: flat index of the first of them, or -1.
+        absolute: largest |actual − expected| with its flat index.
+        relative: largest |actual − expected| / |expected| over expected ≠ 0.
+        ulp: largest |actual − expected| in units in the last place of the output's dtype at `expected`
+            (J.-M. Muller, On the definition of ulp(x), 2005: the distance between the two floating-point
+            numbers that enclose the expected value); -1 for integers.
+    """
+
+    shape: tuple[int, ...]
+    mismatches: int = 0
+    unwritten: int = 0
+    unexpected_nan: int = 0
+    first_unwritten: int = -1
+    absolute: Extreme = Extreme()
+    relative: Extreme = Extreme()
+    ulp: Extreme = Extreme()
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def error(self) -> OutputError:
+        """The figures that are recorded."""
+        return OutputError(
+            size=self.size,
+            mismatches=self.mismatches,
+            max_abs=_recordable(self.absolute.value),
+            max_rel=_recordable(self.relative.value),
+            max_ulp=_recordable(self.ulp.value),
+        )
+
+
+def compare(
+    actual: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    *,
+    poisoned: bool = True,
+) -> Comparison:
+    """Compares two host arrays of one shape, piecewise and in threads, so that memory stays bounded.
+
+    Args:
+        actual: the output; its dtype is the one that ULPs are counted in.
+        expected: the reference, in the same or a higher precision.
+        tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN,
+            or where `actual` equals `expected` rounded to its dtype (which covers overflow to infinity).
+        poisoned: whether the output was filled with `POISON` before the launch.
+    """
+    import numpy as np
+
+    shape = actual.shape
+    if actual.dtype.kind == "c":
+        part = np.dtype(f"f{actual.dtype.itemsize // 2}")
+        flat_expected = np.ascontiguousarray(expected).astype(np.complex128, copy=False).view(np.float64)
+        found = compare(np.ascontiguousarray(actual).view(part), flat_expected, tolerance, poisoned=poisoned)
+        return Comparison(**{**found.__dict__, "shape": (*shape, 2)})
+    flat_actual = np.ascontiguousarray(actual).reshape(-1)
+    flat_expected = np.ascontiguousarray(expected).reshape(-1)
+    starts = range(0, flat_actual.size, _CHUNK)
+
+    def one(start: int) -> Comparison | None:
+        stop = start + _CHUNK
+        return _compare_chunk(flat_actual[start:stop], flat_expected[start:stop], tolerance, start, poisoned)
+
+    if len(starts) < 2:
+        return _merge(shape, map(one, starts))
+    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+        return _merge(shape, pool.map(one, starts))
+
+
+def _compare_chunk(
+    actual: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    start: int,
+    poisoned: bool,
+) -> Comparison | None:
+    """One piece of a comparison with indices moved by `start`; None where every element is equal."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        equal = actual == expected.astype(actual.dtype, copy=False)
+        if equal.all() and (actual.dtype == expected.dtype or actual.dtype.kind in "biu"):
+            return None
+        is_float = actual.dtype.kind == "f"
+        wide = np.longdouble if actual.dtype.itemsize > 8 else np.float64
+        a: Any
+        e: Any
+        if is_float:
+            a, e = actual.astype(wide), expected.astype(wide)
+            actual_nan, expected_nan = np.isnan(a), np.isnan(e)
+        else:
+            a, e = _exact(actual), _exact(expected)
+            actual_nan = expected_nan = np.zeros(actual.shape, bool)
+        error = np.abs(a - e).astype(wide)
+        error[(equal & ~np.isfinite(error)) | (actual_nan & expected_nan)] = 0
+        size = np.abs(e).astype(wide)
+        passed = equal | (error <= tolerance.atol + tolerance.rtol * size) | (actual_nan & expected_nan)
+        passed &= actual_nan == expected_nan
+        bad = ~passed
+        unwritten = bad & _holds_poison(actual, start) if poisoned else np.zeros_like(bad)
+        error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
+        relative = np.where(size > 0, error / size, 0)
+        ulp = error / _ulp_size(size, actual.dtype) if is_float else None
+    first = np.flatnonzero(unwritten)[:1]
+
+    def extreme(values: np.ndarray[Any, Any]) -> Extreme:
+        at = int(np.argmax(values))
+        return Extreme(float(values[at]), start + at, expected[at].item(), actual[at].item())
+
+    return Comparison(
+        shape=(),
+        mismatches=int(bad.sum()),
+        unwritten=int(unwritten.sum()),
+        unexpected_nan=int((bad & actual_nan & ~unwritten).sum()),
+        first_unwritten=start + int(first[0]) if first.size else -1,
+        absolute=extreme(error),
+        relative=extreme(relative),
+        ulp=extreme(ulp) if ulp is not None else Extreme(),
+    )
+
+
+def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Integers widened so that a difference cannot wrap; 64-bit ones become Python integers."""
+    import numpy as np
+
+    return values.astype(object) if values.dtype.itemsize == 8 else values.astype(np.int64)
+
+
+def _holds_poison(actual: np.ndarray[Any, Any], start: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    pattern = np.frombuffer(np.uint32(POISON).tobytes() * 4, np.uint8)
+    width = actual.dtype.itemsize
+    raw = actual.view(np.uint8).reshape(-1, width)
+    offset = (start * width + np.arange(raw.shape[0]) * width) % 4
+    result: np.ndarray[Any, Any] = np.zeros(raw.shape[0], bool)
+    for shift in range(0, 4, min(width, 4)):
+        rows = offset == shift
+        result[rows] = (raw[rows] == pattern[shift : shift + width]).all(axis=1)
+    return result
+
+
+def _ulp_size(size: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Distance between neighbouring numbers of `dtype` at magnitude `size`."""
+    import numpy as np
+
+    info = np.finfo(dtype)
+    _, exponent = np.frexp(np.where(np.isfinite(size), size, float(info.max)))
+    lowest = int(info.minexp) + 1
+    exponent = np.where(size > 0, exponent, lowest)  # frexp gives 0 the exponent of 0.5
+    result: np.ndarray[Any, Any] = np.ldexp(1.0, np.maximum(exponent, lowest) - 1 - int(info.nmant))
+    return result
+
+
+def _merge(shape: tuple[int, ...], pieces: Iterable[Comparison | None]) -> Comparison:
+    """One comparison out of those of its pieces; pieces without any difference count as zero error."""
+    found = [piece for piece in pieces if piece is not None]
+    if not found:
+        return Comparison(shape, absolute=Extreme(0.0), relative=Extreme(0.0), ulp=Extreme(0.0))
+    firsts = [piece.first_unwritten for piece in found if piece.first_unwritten >= 0]
+    return Comparison(
+        shape=shape,
+        mismatches=sum(piece.mismatches for piece in found),
+        unwritten=sum(piece.unwritten for piece in found),
+        unexpected_nan=sum(piece.unexpected_nan for piece in found),
+        first_unwritten=min(firsts, default=-1),
+        absolute=max((piece.absolute for piece in found), key=lambda extreme: extreme.value),
+        relative=max((piece.relative for piece in found), key=lambda extreme: extreme.value),
+        ulp=max((piece.ulp for piece in found), key=lambda extreme: extreme.value),
+    )
+
+
+def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> Diagnosis | None:
+    """What a comparison says about output `name`, or None where every element passed."""
+    if not comparison.mismatches:
+        return None
+    if comparison.unwritten:
+        fault = Fault.NOT_WRITTEN
+    elif comparison.unexpected_nan == comparison.mismatches:
+        fault = Fault.UNEXPECTED_NAN
+    else:
+        fault = Fault.WRONG_VALUES
+    counts = f"{comparison.mismatches} of {comparison.size} elements"
+    lines = [f"{name}: {fault}: {counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
+    if comparison.unwritten:
+        where = _at(comparison.first_unwritten, comparison.shape)
+        lines.append(f"  {comparison.unwritten} were never written, the first at {where}")
+    if comparison.unexpected_nan:
+        lines.append(f"  {comparison.unexpected_nan} are NaN where the reference is not")
+    for label, extreme in (
+        ("absolute error", comparison.absolute),
+        ("relative error", comparison.relative),
+        ("error in ULP", comparison.ulp),
+    ):
+        if extreme.value > 0:
+            lines.append(
+                f"  worst {label} {extreme.value:.6g} at {_at(extreme.index, comparison.shape)}: "
+                f"expected {extreme.expected!r}, actual {extreme.actual!r}"
+            )
+    return Diagnosis(fault, "\n".join(lines))
+
+
+def diagnose_form(name: str, shape: tuple[int, ...], dtype: Any, declared: Output) -> Diagnosis | None:
+    """Whether a returned output has the declared shape and dtype; checked before any value."""
+    import numpy as np
+
+    if tuple(shape) != tuple(declared.shape):
+        return Diagnosis(
+            Fault.WRONG_SHAPE,
+            f"{name}: wrong shape: expected {tuple(declared.shape)}, actual {tuple(shape)}",
+        )
+    if np.dtype(dtype) != np.dtype(declared.dtype):
+        return Diagnosis(
+            Fault.WRONG_DTYPE,
+            f"{name}: wrong dtype: expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}",
+        )
+    return None
+
+
+def _at(index: int, shape: tuple[int, ...]) -> str:
+    import numpy as np
+
+    if index < 0 or not shape:
+        return "()"
+    return "(" + ", ".join(str(int(axis)) for axis in np.unravel_index(index, shape)) + ")"
+
+
+def _recordable(value: float) -> float | None:
+    return value if value >= 0 and math.isfinite(value) else None

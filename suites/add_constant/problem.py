@@ -1,0 +1,71 @@
+"""The problem `add_constant`: out[z, y, x] = a[z, y, x] + 2 in float64, x running fastest in memory.
+
+With 1024 × 1024 × 512 elements it reads 4.3 GB and writes 4.3 GB for one addition an element, so what is fast
+here is what reaches the memory's bandwidth. The seed filled its array with zeros, for which a constant is a
+right answer: zeros are there by name only (`fill=zeros`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, random_array
+
+
+def make_inputs(rng, z, y, x, fill):
+    """`a` (z, y, x): "random" on [0, 1), or "zeros" as in the seed."""
+    if fill == "random":
+        return {"a": random_array(rng, (z, y, x))}
+    if fill == "zeros":
+        return {"a": np.zeros((z, y, x))}
+    raise ValueError(f"fill={fill!r}: one of random, zeros")
+
+
+def outputs(z, y, x):
+    """`out` (z, y, x)."""
+    return {"out": Output((z, y, x), "float64")}
+
+
+def reference(a):
+    """NumPy's sum: IEEE 754 rounds one addition correctly, so float64 is exact enough."""
+    return np.add(a, 2.0)
+
+
+def traffic_bytes(z, y, x):
+    """Every element is read once and written once."""
+    return 16 * z * y * x
+
+
+def flops(z, y, x):
+    """One addition an element."""
+    return z * y * x
+
+
+def host_bytes(z, y, x):
+    """Input, output and reference."""
+    return 3 * 8 * z * y * x
+
+
+add_constant = Problem(
+    "add_constant",
+    version=1,
+    axes={
+        "z": Axis(smoke=(4,), full=(1024,)),
+        "y": Axis(smoke=(8,), full=(1024,)),
+        "x": Axis(smoke=(16, 13), full=(512, 509)),
+        "fill": Axis(smoke=("random",), full=("random",)),
+    },
+    make_inputs=make_inputs,
+    outputs=outputs,
+    reference=reference,
+    # A single addition is rounded once, the same way everywhere: nothing but bitwise equality is right.
+    tolerance=Tolerance(rtol=0.0, atol=0.0),
+    traffic_bytes=traffic_bytes,
+    flops=flops,
+    transfer_bytes=traffic_bytes,  # the array crosses the bus once each way, as it does device memory
+    scopes=("kernel",),
+    speedup_against="host.add",
+    shrink="z",
+    host_bytes=host_bytes,
+    package=__package__,
+)

@@ -1,0 +1,70 @@
+"""The problem `discount`: cv[t, i, k] = mult[i, k] · discount[t, i, k] in float64.
+
+One multiplication for every 16 bytes, on the device as on the bus to it: whether a GPU helps depends on where
+the data live, so kernel, transfer and end-to-end time are three numbers and all three are measured.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, random_array
+
+
+def make_inputs(rng, t, i, k, fill):
+    """`mult` (i, k) and `discount` (t, i, k); random unless other data are asked for by name."""
+    return {"mult": filled(rng, (i, k), fill), "discount": filled(rng, (t, i, k), fill)}
+
+
+def filled(rng, shape, fill):
+    """An array of `shape`: "random" on [0, 1), "counting" up from 0 as in the seed, or "zeros"."""
+    if fill == "random":
+        return random_array(rng, shape)
+    if fill == "counting":
+        return np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    if fill == "zeros":
+        return np.zeros(shape)
+    raise ValueError(f"fill={fill!r}: one of random, counting, zeros")
+
+
+def outputs(t, i, k):
+    """`cv` (t, i, k)."""
+    return {"cv": Output((t, i, k), "float64")}
+
+
+def reference(mult, discount):
+    """NumPy's product: IEEE 754 rounds one multiplication correctly, so float64 is exact enough."""
+    return np.multiply(mult, discount)
+
+
+def traffic_bytes(t, i, k):
+    """`mult` and `discount` are read once, `cv` is written once."""
+    return 8 * (i * k + 2 * t * i * k)
+
+
+def flops(t, i, k):
+    """One multiplication an element."""
+    return t * i * k
+
+
+discount = Problem(
+    "discount",
+    version=1,
+    axes={
+        "t": Axis(smoke=(7,), full=(100,)),
+        "i": Axis(smoke=(8, 11), full=(4000, 4003)),
+        "k": Axis(smoke=(5,), full=(5,)),
+        "fill": Axis(smoke=("random",), full=("random",)),
+    },
+    make_inputs=make_inputs,
+    outputs=outputs,
+    reference=reference,
+    # A single multiplication is rounded once, the same way everywhere: nothing but bitwise equality is right.
+    tolerance=Tolerance(rtol=0.0, atol=0.0),
+    traffic_bytes=traffic_bytes,
+    flops=flops,
+    transfer_bytes=traffic_bytes,  # each array crosses the bus once, just as it crosses device memory once
+    scopes=("kernel", "transfer", "end_to_end"),
+    speedup_against="host.gufunc_sliced_t",
+    package=__package__,
+)

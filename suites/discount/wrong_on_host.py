@@ -1,0 +1,61 @@
+"""Broken host variants of `discount`: they need NumPy alone, so they are rejected on every machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .problem import discount
+
+
+@discount.wrong("host", rejected_for="not written")
+def last_time_step_missing(mult, discount, cv):
+    """Stops one time step early."""
+    return lambda: np.multiply(mult, discount[:-1], out=cv[:-1])
+
+
+@discount.wrong("host", rejected_for="wrong values")
+def single_precision(mult, discount, cv):
+    """Computes in float32 and stores float64."""
+    return lambda: np.copyto(cv, mult.astype(np.float32) * discount.astype(np.float32))
+
+
+@discount.wrong("host", rejected_for="input modified")
+def input_overwritten(mult, discount, cv):
+    """Scales `discount` in place before copying it out."""
+
+    def launch():
+        np.multiply(discount, mult, out=discount)
+        cv[...] = discount
+
+    return launch
+
+
+@discount.wrong("host", rejected_for="stale result")
+def computed_while_preparing(mult, discount, cv):
+    """Computes before the timed region and only copies in it."""
+    answer = mult * discount
+    return lambda: np.copyto(cv, answer)
+
+
+@discount.wrong("host", rejected_for="wrong shape", allocates=True)
+def axes_swapped(mult, discount):
+    """Returns (i, t, k)."""
+    return lambda: (mult * discount).transpose(1, 0, 2)
+
+
+@discount.wrong("host", rejected_for="wrong dtype", allocates=True)
+def output_in_half_precision(mult, discount):
+    """Returns float16."""
+    return lambda: (mult * discount).astype(np.float16)
+
+
+@discount.wrong("host", rejected_for="wrong type", allocates=True)
+def output_as_list(mult, discount):
+    """Returns nested lists."""
+    return lambda: (mult * discount).tolist()
+
+
+@discount.wrong("host", rejected_for="launch failed")
+def shapes_do_not_broadcast(mult, discount, cv):
+    """Multiplies (k, i) by (t, i, k), which NumPy refuses."""
+    return lambda: np.multiply(mult.T, discount, out=cv)

@@ -1,0 +1,42 @@
+"""The problem `discount_streamed`: `discount` at the size that was asked for, 200 × 10 000 000 × 5.
+
+Input and output are 80 GB each, so they pass through the device in slabs, and the time that counts starts and
+ends with host data. The runner halves i until the arrays fit the host; the case that ran says which i it was.
+Slabs are pieces of the flat arrays: `mult` (400 MB) stays on the device and begins again with each time step.
+"""
+
+from __future__ import annotations
+
+from pytest_gpukern.problem import Axis, Problem, Tolerance
+
+from ..discount.problem import flops, make_inputs, outputs, reference, traffic_bytes
+
+
+def host_bytes(t, i, k):
+    """Inputs, output and reference."""
+    return 8 * (i * k + 3 * t * i * k)
+
+
+discount_streamed = Problem(
+    "discount_streamed",
+    version=1,
+    axes={
+        "t": Axis(smoke=(3,), full=(200,)),
+        "i": Axis(smoke=(32, 31), full=(10_000_000,)),
+        "k": Axis(smoke=(5,), full=(5,)),
+        "fill": Axis(smoke=("random",), full=("random",)),
+    },
+    make_inputs=make_inputs,
+    outputs=outputs,
+    reference=reference,
+    # A single multiplication is rounded once, the same way everywhere: nothing but bitwise equality is right.
+    tolerance=Tolerance(rtol=0.0, atol=0.0),
+    traffic_bytes=traffic_bytes,
+    flops=flops,
+    transfer_bytes=traffic_bytes,  # each array crosses the bus once, just as it crosses device memory once
+    scopes=("end_to_end",),
+    speedup_against="host.multiply",
+    shrink="i",
+    host_bytes=host_bytes,
+    package=__package__,
+)

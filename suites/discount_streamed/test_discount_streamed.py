@@ -1,0 +1,17 @@
+"""Every variant of `discount_streamed` is right and is measured; every broken one is rejected."""
+
+from __future__ import annotations
+
+from .problem import discount_streamed
+
+
+@discount_streamed.cases
+def test_discount_streamed(gpu_benchmark, case):
+    """One case: correct before and after timing."""
+    gpu_benchmark.run(case)
+
+
+@discount_streamed.wrong_cases
+def test_wrong_variant_is_rejected(gpu_benchmark, case):
+    """The checker gives the diagnosis that the broken variant declares."""
+    gpu_benchmark.reject(case)

@@ -1,0 +1,1 @@
+"""`matmul`: the product of two square float32 matrices."""

@@ -1,0 +1,50 @@
+"""C = A·B for square float32 matrices: from the triple loop on one thread to the libraries.
+
+n = 50, 100 and 200 are the seed's sizes, 4096 fills a GPU, and 211 is a prime that no tile divides. At smoke
+size 17 is one more than the smallest tile: several blocks and steps, each with a tail, and few barriers, at
+which the simulator is slow.
+"""
+
+import numpy as np
+
+from pytest_gpukern.problem import Axis, Problem, Tolerance, random_array
+
+
+def make_inputs(rng, n):
+    """Two matrices of standard normals."""
+    return {
+        "A": random_array(rng, (n, n), "float32", distribution="normal"),
+        "B": random_array(rng, (n, n), "float32", distribution="normal"),
+    }
+
+
+def reference(A, B):
+    """The product in float64: NumPy's is the reference side, `expected`, of every comparison here."""
+    return A.astype(np.float64) @ B.astype(np.float64)
+
+
+def tolerance(n):
+    """8 eps √n · √n, absolute for the most part.
+
+    Rounding k of n is at most eps/2 of the partial sum, which for products of normals has standard deviation
+    √k, so the error of plain summation has about eps/2 · √(n²/6): the √n of `Tolerance.for_sum` for the
+    number of roundings, and a magnitude of √n. The worst element of plain summation reaches a fifth of the
+    bound (n = 211 … 2048), a BLAS a tenth; operands rounded to float16 or TF32 exceed it 35 to 150 times.
+    """
+    return Tolerance.for_sum(n, "float32", magnitude=n**0.5)
+
+
+matmul = Problem(
+    "matmul",
+    version=1,
+    axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 211, 4096))},
+    make_inputs=make_inputs,
+    reference=reference,
+    outputs=lambda n: {"C": ((n, n), "float32")},
+    tolerance=tolerance,
+    traffic_bytes=lambda n: 3 * 4 * n * n,
+    flops=lambda n: 2 * n**3,
+    scopes=("kernel", "end_to_end"),
+    speedup_against="host.numpy",
+    package=__package__,
+)

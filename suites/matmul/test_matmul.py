@@ -1,0 +1,15 @@
+"""The matrix product: every variant is checked, and measured under `--gpu-benchmark`."""
+
+from .problem import matmul
+
+
+@matmul.cases
+def test_matmul(gpu_benchmark, case):
+    """Each variant at each size agrees with NumPy in float64."""
+    gpu_benchmark.run(case)
+
+
+@matmul.wrong_cases
+def test_wrong_variant_is_rejected(gpu_benchmark, case):
+    """Each broken variant gets the diagnosis that it declares."""
+    gpu_benchmark.reject(case)

@@ -1,0 +1,1 @@
+"""`vector_exp`: the exponential of n standard normals, float32."""

@@ -1,0 +1,42 @@
+"""y = exp(x) for n standard normals, float32: eight bytes of traffic for one transcendental function.
+
+The data are the seed's (standard normals, seed 1), and so are the sizes; n = 10 000 019 is a prime, so that
+no block or vector width divides it.
+"""
+
+import numpy as np
+
+from pytest_gpukern.problem import Axis, Problem, Tolerance, random_array
+
+# Four ULP; one ULP is at most 2⁻²³ of its value. CUDA documents 2 ULP for expf without fast math (CUDA C++
+# Programming Guide, "Mathematical Functions") and NumPy 2.52 for its vectorised float32 exp (release notes of
+# 1.17); the reference is float64, so its own rounding does not count. Purely relative: |x| < 7 for any sample
+# that fits a machine, hence 9e-4 < y < 1.1e3, far from denormals and overflow. float16 inside is off by up to
+# 2⁻¹¹, a thousand times the bound.
+FOUR_ULP = Tolerance(rtol=4 * 2.0**-23, atol=0.0)
+
+
+def make_inputs(rng, n):
+    """n standard normals."""
+    return {"x": random_array(rng, n, "float32", distribution="normal")}
+
+
+def reference(x):
+    """NumPy's exp in float64 of the same float32 values."""
+    wide = x.astype(np.float64)
+    return np.exp(wide, out=wide)
+
+
+vector_exp = Problem(
+    "vector_exp",
+    version=1,
+    axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8, 10_000_019))},
+    make_inputs=make_inputs,
+    reference=reference,
+    outputs=lambda n: {"y": ((n,), "float32")},
+    tolerance=FOUR_ULP,
+    traffic_bytes=lambda n: 8 * n,
+    scopes=("kernel", "end_to_end"),
+    speedup_against="host.numpy",
+    package=__package__,
+)

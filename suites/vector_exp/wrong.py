@@ -1,0 +1,153 @@
+"""Broken variants that the checker must reject, each for the fault that it has."""
+
+import math
+
+import numpy as np
+from numba import cuda
+
+from .problem import vector_exp
+
+BLOCK = 128
+
+
+@cuda.jit
+def exp_of_first(x, y, count):
+    """Right for the first `count` elements, and writes no others."""
+    i = cuda.grid(1)
+    if i < count:
+        y[i] = math.exp(x[i])
+
+
+@cuda.jit
+def exp_of_next(x, y):
+    """Element i of the result is that of element i + 1."""
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = math.exp(x[min(i + 1, x.size - 1)])
+
+
+@cuda.jit
+def exp_in_place(x, y):
+    """Overwrites its input with the result."""
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = math.exp(x[i])
+        y[i] = x[i]
+
+
+@cuda.jit
+def exp_by_series(x, y):
+    """Six terms of the Taylor series: fine near 0, wrong in the tails."""
+    i = cuda.grid(1)
+    if i < x.size:
+        v = x[i]
+        y[i] = 1 + v * (1 + v / 2 * (1 + v / 3 * (1 + v / 4 * (1 + v / 5))))
+
+
+@cuda.jit
+def exp_through_logarithm(x, y):
+    """sqrt(x) is NaN for the negative half of the inputs."""
+    i = cuda.grid(1)
+    if i < x.size:
+        v = x[i]
+        root = math.sqrt(v) if v >= 0 else math.nan
+        y[i] = math.exp(root * root)
+
+
+@cuda.jit
+def copy(source, target):
+    """Copies element by element."""
+    i = cuda.grid(1)
+    if i < source.size:
+        target[i] = source[i]
+
+
+def blocks(n):
+    """Blocks that cover n elements."""
+    return -(-n // BLOCK)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def nothing_written():
+    """Launches nothing; right only where the allocator hands back an old answer."""
+    return lambda: None
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def tail_missing(x, y, n, stream):
+    """Rounds n − 1 down to whole vectors of eight and forgets the rest."""
+    count = (n - 1) // 8 * 8
+    return lambda: exp_of_first[blocks(n), BLOCK, stream](x, y, count)
+
+
+@vector_exp.wrong("numba", rejected_for="wrong values")
+def off_by_one(x, y, n, stream):
+    """Reads the neighbour of the element that it writes."""
+    return lambda: exp_of_next[blocks(n), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("numba", rejected_for="wrong values")
+def truncated_series(x, y, n, stream):
+    """A polynomial that is right for small arguments only."""
+    return lambda: exp_by_series[blocks(n), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("host", rejected_for="wrong values")
+def half_precision(x, y):
+    """Computes in float16 and widens the result: ten bits, in an array that looks like float32."""
+
+    def launch():
+        y[:] = np.exp(x.astype(np.float16))
+
+    return launch
+
+
+@vector_exp.wrong("numba", rejected_for="input modified")
+def input_overwritten(x, y, n, stream):
+    """Right, but x holds the result afterwards."""
+    return lambda: exp_in_place[blocks(n), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("numba", rejected_for="unexpected NaN")
+def nan_for_negatives(x, y, n, stream):
+    """exp(√x²) for positive x, NaN for the others."""
+    return lambda: exp_through_logarithm[blocks(n), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("numba", rejected_for="stale result")
+def replayed(x, y, n, stream):
+    """Computes once for its pair of buffers and copies that answer out whatever they hold now."""
+    answer = cuda.device_array(n, np.float32, stream=stream)
+    answered = []
+
+    def launch():
+        if not answered:
+            exp_of_first[blocks(n), BLOCK, stream](x, answer, n)
+            answered.append(True)
+        copy[blocks(n), BLOCK, stream](answer, y)
+
+    return launch
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="wrong dtype")
+def double_returned(x):
+    """Returns float64: the right values in twice the bytes."""
+    return lambda: np.exp(x, dtype=np.float64)
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="wrong shape")
+def column_returned(x):
+    """Returns shape (n, 1), which broadcasts against the reference into n² comparisons."""
+    return lambda: np.exp(x)[:, np.newaxis]
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="wrong type")
+def list_returned(x):
+    """Returns a list, which NumPy would quietly convert."""
+    return lambda: np.exp(x).tolist()
+
+
+@vector_exp.wrong("numba", rejected_for="launch failed")
+def too_many_arguments(x, y, n, stream):
+    """Launches with one argument too many."""
+    return lambda: exp_of_next[blocks(n), BLOCK, stream](x, y, n)

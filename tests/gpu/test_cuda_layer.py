@@ -1,0 +1,115 @@
+"""Our own kernels on the device: comparing, hashing, poisoning."""
+
+import numpy as np
+import pytest
+
+from pytest_gpukern import verify
+from pytest_gpukern.problem import Output, Tolerance
+
+
+@pytest.fixture
+def runtime():
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def upload():
+    from pytest_gpukern.backends.cuda import DeviceArray
+
+    made = []
+
+    def run(host):
+        array = DeviceArray(host.shape, host.dtype)
+        array.upload(host)
+        made.append(array)
+        return array
+
+    yield run
+    for array in made:
+        array.free()
+
+
+def damaged(actual, rng):
+    """Poison, NaN, a wrong value and an infinity at known places."""
+    broken = actual.copy()
+    flat = broken.reshape(-1)
+    if broken.dtype.kind == "f":
+        flat[3] *= 1.5
+        flat[11] = np.nan
+        flat[12] = np.inf
+    else:
+        flat[3] += 2
+    raw = flat.view(np.uint8)
+    pattern = np.frombuffer(np.uint32(verify.POISON).tobytes(), np.uint8)
+    width = flat.dtype.itemsize
+    for index in (16, 17, flat.size - 1):
+        for byte in range(width):
+            raw[index * width + byte] = pattern[(index * width + byte) % 4]
+    return broken
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64"]
+)
+def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, dtype):
+    from pytest_gpukern.backends.cuda_compare import compare_on_device
+
+    rng = np.random.default_rng(7)
+    if dtype.startswith("float"):
+        expected = rng.standard_normal((37, 1013)).astype(np.float64 if dtype != "float16" else np.float32)
+    else:
+        expected = rng.integers(0, 100, (37, 1013)).astype(dtype)
+    actual = damaged(expected.astype(dtype), rng)
+    tolerance = Tolerance(rtol=1e-6, atol=1e-9)
+    on_host = verify.compare(actual, expected, tolerance)
+    on_device = compare_on_device(
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+    )
+    assert on_host.unwritten == 3
+    for name in ("shape", "mismatches", "unwritten", "unexpected_nan", "first_unwritten"):
+        assert getattr(on_device, name) == getattr(on_host, name), name
+    for name in ("absolute", "relative", "ulp"):
+        ours, theirs = getattr(on_device, name), getattr(on_host, name)
+        assert ours.value == pytest.approx(theirs.value, rel=1e-12), name
+        assert ours.index == theirs.index, name
+
+
+def test_a_hash_sees_one_changed_bit_and_two_swapped_words(runtime, upload):
+    host = np.random.default_rng(1).integers(0, 2**32, 100_003, dtype=np.uint32)
+    flipped, swapped = host.copy(), host.copy()
+    flipped[77_777] ^= 1
+    swapped[[5, 6]] = swapped[[6, 5]]
+    hashes = {runtime.hash(upload(array)) for array in (host, flipped, swapped, host.copy())}
+    assert len(hashes) == 3
+
+
+def test_a_hash_sees_a_change_in_the_bytes_after_the_last_word(runtime, upload):
+    host = np.arange(101, dtype=np.uint8)
+    other = host.copy()
+    other[-1] ^= 128
+    assert runtime.hash(upload(host)) != runtime.hash(upload(other))
+
+
+@pytest.mark.parametrize("name", ["numba", "cupy"])
+def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
+    from pytest_gpukern.backends import missing_library, open_backend
+
+    if missing_library(name):
+        pytest.skip(missing_library(name))
+    backend = open_backend(name, simulated=False)
+    x = np.random.default_rng(2).standard_normal(1001)
+    workspace = backend.workspace({"x": x, "a": 3.0}, {"y": Output((1001,), np.float32)})
+    try:
+        assert workspace.arrays["a"] == 3.0
+        assert workspace.compare("y", x, Tolerance()).unwritten == 1001
+        from pytest_gpukern.backends.convert import to_host
+
+        np.testing.assert_array_equal(to_host(workspace.arrays["x"]), x)
+        before = workspace.digest()
+        workspace.load({"x": x + 1})
+        assert workspace.digest() != before
+        np.testing.assert_array_equal(to_host(workspace.arrays["x"]), x + 1)
+    finally:
+        workspace.close()

@@ -1,0 +1,106 @@
+"""The event timer on a device, against kernels of known behaviour."""
+
+import numpy as np
+import pytest
+
+SPIN = r"""
+extern "C" __global__ void spin(unsigned long long ns) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+}
+"""
+
+
+@pytest.fixture
+def runtime():
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def spin(runtime):
+    from cuda.core import LaunchConfig, launch
+
+    kernel = runtime.kernel(SPIN, "spin")
+    config = LaunchConfig(grid=1, block=1)
+
+    def make(ns, stream=None):
+        return lambda: launch(stream or runtime.stream, config, kernel, np.uint64(ns))
+
+    make(1000)()
+    runtime.synchronize()
+    return make
+
+
+@pytest.mark.parametrize("ns", [50_000, 200_000, 2_000_000])
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_kernel_that_spins_for_a_known_time_reads_about_that_time(runtime, spin, ns, cold):
+    from pytest_gpukern.timers.event import EventTimer
+
+    samples = EventTimer(runtime).collect(spin(ns), 30, cold=cold).samples_ns
+    assert ns <= np.median(samples) <= ns + 10_000
+
+
+def test_the_launch_cost_of_a_slow_host_is_not_in_the_number(runtime, spin):
+    import time
+
+    from pytest_gpukern.timers.event import EventTimer
+
+    launch = spin(20_000)
+
+    def slow():
+        time.sleep(0.002)
+        launch()
+
+    batch = EventTimer(runtime).collect(slow, 8, cold=True)
+    assert np.median(batch.samples_ns) < 60_000
+    assert not batch.warnings
+
+
+def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, spin):
+    from pytest_gpukern.timers.event import EventTimer
+
+    launch = spin(100_000)
+
+    def waits():
+        launch()
+        runtime.synchronize()
+
+    batch = EventTimer(runtime).collect(waits, 10, cold=True)
+    assert len(batch.samples_ns) == 10
+    assert "waits for the device" in batch.warnings[0]
+    assert np.median(batch.samples_ns) >= 100_000
+
+
+def test_a_call_that_fills_the_launch_queue_does_not_deadlock(runtime, spin):
+    from pytest_gpukern.timers.event import EventTimer
+
+    launch = spin(1_000)
+
+    def many():
+        for _ in range(300):
+            launch()
+
+    batch = EventTimer(runtime).collect(many, 20, cold=True)
+    assert batch.samples_ns
+    assert np.median(batch.samples_ns) >= 300_000
+
+
+def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, spin):
+    from pytest_gpukern.timers.event import EventTimer
+
+    other = runtime.device.create_stream()
+    assert "outside the timed stream" in EventTimer(runtime).suspicion(spin(500_000, other))
+    assert EventTimer(runtime).suspicion(spin(500_000)) is None
+
+
+def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
+    from pytest_gpukern.measure import measure
+    from pytest_gpukern.timers.event import EventTimer
+
+    found = measure(spin(300_000), EventTimer(runtime), scope="kernel", cache="cold", call_ns=3e5)
+    assert "median known" in found.stopped
+    assert found.invalid is None
+    assert len(found.samples_ns) == found.summary.n

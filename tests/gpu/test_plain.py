@@ -1,0 +1,71 @@
+"""The fixture with users' own kernels, on the device."""
+
+KERNELS = """
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def saxpy(a, x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + y[i]
+
+@cuda.jit
+def add_in_place(x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] += 1
+
+N = 1 << 20
+x = np.random.default_rng(0).random(N, dtype=np.float32)
+"""
+
+
+def test_a_plain_kernel_is_measured_verified_and_recorded(pytester):
+    pytester.makepyfile(
+        KERNELS
+        + """
+@pytest.mark.gpu_benchmark(bytes=12 * N, flops=2 * N)
+def test_saxpy(gpu_benchmark, gpu_device):
+    assert gpu_device.l2_bytes > 0 and not gpu_device.is_simulated
+    dx, out = cuda.to_device(x), cuda.device_array_like(x)
+    gpu_benchmark(saxpy[N // 256, 256], 2.0, dx, dx, out)
+    gpu_benchmark.verify(out, 3.0 * x.astype(np.float64), rtol=1e-6)
+
+def test_in_place(gpu_benchmark):
+    def fresh():
+        return (cuda.to_device(x),)
+    def check(returned, changed):
+        np.testing.assert_allclose(changed.copy_to_host(), x + 1, rtol=1e-6)
+    gpu_benchmark.pedantic(add_in_place[N // 256, 256], setup=fresh, check=check)
+"""
+    )
+    args = ("--gpu-benchmark", "-p", "pytest_gpukern.plugin", "--gpukern-output=run.json")
+    first = pytester.runpytest_subprocess(*args, "--gpukern-baseline=create")
+    first.assert_outcomes(passed=2)
+    assert list((pytester.path / "baselines").glob("*.json"))
+    second = pytester.runpytest_subprocess(*args)
+    second.assert_outcomes(passed=2)
+    second.stdout.fnmatch_lines(["*GB/s*", "gpukern: 2 passed*baseline: *"])
+
+
+def test_work_that_escapes_the_timed_stream_fails_as_invalid(pytester):
+    pytester.makepyfile(
+        """
+import cupy
+
+def test_escapes(gpu_benchmark):
+    a = cupy.random.random((4096, 4096), dtype=cupy.float32)
+    out = cupy.empty_like(a)
+    own = cupy.cuda.Stream(non_blocking=True)
+    def escapes():
+        with own:
+            for _ in range(4):
+                cupy.multiply(a, a, out=out)
+    gpu_benchmark(escapes)
+"""
+    )
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "-p", "pytest_gpukern.plugin")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*INVALID*outside the timed stream*"])

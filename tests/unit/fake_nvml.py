@@ -1,0 +1,144 @@
+"""A machine's GPUs in memory, in place of NVML and CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.device import GpuProcess, GpuRecord, MigRecord, PowerLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpukern.device.libcuda import CudaDevice
+
+UUIDS = (
+    "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",
+    "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293",
+    "GPU-e429a63e-c61c-4795-b757-5132caeb8e70",
+)
+MIG_UUIDS = ("MIG-5e53a5f8-5c4f-5d6e-8d8e-2f1f6b2d2a11", "MIG-6f64b609-6d50-6e7f-9e9f-302a7c3e3b22")
+
+
+def gpu(index: int = 0, name: str = "NVIDIA H200", **changes: object) -> GpuRecord:
+    values = {
+        "index": index,
+        "name": name,
+        "uuid": UUIDS[index],
+        "compute_capability": (9, 0),
+        "memory_total_bytes": 140 * 2**30,
+        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+    }
+    return GpuRecord(**(values | changes))  # type: ignore[arg-type]
+
+
+def split_gpu(index: int = 0, instances: int = 2) -> GpuRecord:
+    parts = tuple(
+        MigRecord(MIG_UUIDS[i], "NVIDIA H200 MIG 1g.18gb", i + 7, 0, "1g.18gb", 17 * 2**30)
+        for i in range(instances)
+    )
+    return gpu(index, mig_enabled=True, mig_instances=parts)
+
+
+@dataclass
+class FakeNvml:
+    records: tuple[GpuRecord, ...] = (gpu(0),)
+    processes: tuple[GpuProcess, ...] = ()
+    peers: bool | None = True
+    free_bytes: list[int] = field(default_factory=lambda: [3, 2, 1])
+    closed: bool = False
+
+    def gpus(self) -> tuple[GpuRecord, ...]:
+        return self.records
+
+    def driver_version(self) -> str | None:
+        return "580.159.03"
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        return (13, 0)
+
+    def memory_free_bytes(self, uuid: str) -> int:
+        return self.free_bytes.pop(0)
+
+    def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        return self.processes
+
+    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
+        return self.peers
+
+    def limits(self, uuid: str) -> PowerLimits:
+        return PowerLimits(power_w=700.0, sm_clock_mhz=1980, memory_clock_mhz=3201)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeCuda:
+    """CUDA as this process (`inside`) and a fresh one (`outside`) see it."""
+
+    initialized: bool = False
+    inside: tuple[CudaDevice, ...] = ()
+    outside: tuple[CudaDevice, ...] = ()
+    asked: list[str] = field(default_factory=list)
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def devices(self) -> tuple[CudaDevice, ...]:
+        self.asked.append("inside")
+        self.initialized = True
+        return self.inside
+
+    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
+        self.asked.append(f"outside with {environ.get('CUDA_VISIBLE_DEVICES')}")
+        return self.outside
+
+
+class NvmlError(Exception):
+    """As pynvml.NVMLError: the code in `value`."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"code {value}")
+        self.value = value
+
+
+class FakePynvml(SimpleNamespace):
+    """As the module pynvml on a machine with one GPU; calls named in `failing` raise the code given there."""
+
+    NVMLError = NvmlError
+
+    def __init__(self, failing: dict[str, int] | None = None, **answers: object) -> None:
+        failing = failing or {}
+        usual: dict[str, object] = {
+            "nvmlInit": None,
+            "nvmlShutdown": None,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetUUID": UUIDS[0],
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:01:00.0"),
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000),
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetP2PStatus": 0,
+            "nvmlDeviceGetEnforcedPowerLimit": 700000,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlSystemGetDriverVersion": "580.159.03",
+            "nvmlSystemGetCudaDriverVersion": 13000,
+            "nvmlSystemGetProcessName": "/usr/bin/python3",
+        }
+        super().__init__()
+        for name, answer in (usual | answers).items():
+            setattr(self, name, _call(answer, failing.get(name)))
+
+
+def _call(answer: object, code: int | None) -> object:
+    def call(*args: object) -> object:
+        if code is not None:
+            raise NvmlError(code)
+        return answer(*args) if callable(answer) else answer
+
+    return call

@@ -1,0 +1,169 @@
+"""The fingerprint and the header of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, split_gpu
+
+from pytest_gpukern import device as device_package
+from pytest_gpukern.device import Device, Fingerprint, header_lines, take_fingerprint, visible_devices
+from pytest_gpukern.device.host import blas, cpu_model, describe_pools
+
+NVML = FakeNvml()
+DEVICE = visible_devices(NVML, {})[0]
+
+
+@pytest.fixture(scope="module")
+def fingerprint() -> Fingerprint:
+    return take_fingerprint(DEVICE, NVML)
+
+
+def test_it_holds_device_driver_and_limits(fingerprint: Fingerprint) -> None:
+    plain = fingerprint.to_json()
+    assert plain["device_name"] == "NVIDIA H200"
+    assert plain["device_uuid"] == UUIDS[0]
+    assert plain["device_model_key"] == "nvidia-h200"
+    assert plain["compute_capability"] == [9, 0]
+    assert (plain["driver_version"], plain["cuda_driver_version"]) == ("580.159.03", "13.0")
+    assert (plain["power_limit_w"], plain["max_sm_clock_mhz"], plain["max_memory_clock_mhz"]) == (
+        700.0,
+        1980,
+        3201,
+    )
+    assert plain["is_simulated"] is False
+
+
+def test_it_holds_the_installed_libraries_and_only_those(fingerprint: Fingerprint) -> None:
+    assert fingerprint.libraries["numpy"] == np.__version__
+    assert fingerprint.libraries["pytest"] == pytest.__version__
+    assert "cupy-cuda99x" not in fingerprint.libraries
+    assert all(fingerprint.libraries.values())
+
+
+def test_it_survives_json_unchanged(fingerprint: Fingerprint) -> None:
+    assert json.loads(json.dumps(fingerprint.to_json())) == fingerprint.to_json()
+
+
+def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint: Fingerprint) -> None:
+    identity = fingerprint.identity()
+    assert len(identity) == 12
+    reordered = dict(reversed(fingerprint.libraries.items()))
+    assert dataclasses.replace(fingerprint, libraries=reordered).identity() == identity
+    for field in dataclasses.fields(fingerprint):
+        changed = {"changed": "1"} if field.name == "libraries" else ("changed",)
+        assert dataclasses.replace(fingerprint, **{field.name: changed}).identity() != identity, field.name
+
+
+def test_its_identity_is_the_same_in_another_process(fingerprint: Fingerprint) -> None:
+    script = (
+        "import json, sys; from pytest_gpukern.device import Fingerprint;"
+        "print(Fingerprint(**json.loads(sys.stdin.read())).identity())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(fingerprint.to_json()),
+        cwd=Path(device_package.__file__).parents[2],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == fingerprint.identity()
+
+
+def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device() -> None:
+    plain = take_fingerprint(None, None).to_json()
+    assert plain["device_name"] is None
+    assert plain["driver_version"] is None
+    assert plain["cpu_model"]
+    assert plain["cpu_count"] >= 1
+
+
+def test_the_simulator_has_no_limits_and_says_what_it_is() -> None:
+    found = take_fingerprint(Device.simulated(), None)
+    assert found.is_simulated
+    assert found.device_model_key == "cuda-simulator"
+    assert found.power_limit_w is None
+
+
+def test_a_mig_instance_keeps_its_profile() -> None:
+    nvml = FakeNvml((split_gpu(0),))
+    found = take_fingerprint(visible_devices(nvml, {})[0], nvml)
+    assert (found.device_uuid, found.mig_profile) == (MIG_UUIDS[0], "1g.18gb")
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [
+        ("processor : 0\nmodel name\t: AMD EPYC  9654 96-Core\n", "AMD EPYC 9654 96-Core"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "implementer 0x41 part 0xd4f"),
+        ("model name\t: \nCPU part\t: 0xd4f\n", "part 0xd4f"),
+    ],
+)
+def test_the_processor_is_named_as_far_as_linux_tells(tmp_path: Path, cpuinfo: str, model: str) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(cpuinfo)
+    assert model in cpu_model(path)
+
+
+def test_a_machine_without_cpuinfo_still_names_a_processor(tmp_path: Path) -> None:
+    assert cpu_model(tmp_path / "missing")
+
+
+def test_the_cpu_key_is_safe_in_a_file_name(fingerprint: Fingerprint) -> None:
+    changed = dataclasses.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
+    assert changed.cpu_model_key == "intel-xeon-platinum-8480+-2.0ghz"
+
+
+def pool(**changes: object) -> dict[str, object]:
+    usual = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30", "num_threads": 16}
+    return {**usual, "filepath": "/x/numpy.libs/libscipy_openblas.so", **changes}
+
+
+def test_the_blas_is_named_with_version_and_threads() -> None:
+    assert describe_pools([pool()]) == "OpenBLAS 0.3.30, 16 threads"
+    assert describe_pools([pool(internal_api="mkl", version=None, num_threads=1)]) == "MKL, 1 thread"
+
+
+def test_of_several_blas_the_one_of_numpy_is_named() -> None:
+    foreign = pool(internal_api="mkl", filepath="/x/torch/lib/libmkl.so")
+    openmp = pool(user_api="openmp")
+    assert describe_pools([openmp, foreign, pool()]) == "OpenBLAS 0.3.30, 16 threads"
+    assert describe_pools([openmp]) is None
+
+
+def test_without_threadpoolctl_the_threads_are_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    assert blas().endswith("threads unknown: threadpoolctl is not installed")
+
+
+def test_the_header_names_device_driver_simulator_libraries_and_blas(fingerprint: Fingerprint) -> None:
+    lines = header_lines(DEVICE, dataclasses.replace(fingerprint, blas="OpenBLAS 0.3.30, 16 threads"))
+    assert len(lines) == 5
+    assert lines[0] == f"gpukern device: 0: NVIDIA H200, compute capability 9.0, 140.0 GiB, {UUIDS[0]}"
+    assert lines[1] == "gpukern driver: 580.159.03, CUDA 13.0, power limit 700 W, SM clock up to 1980 MHz"
+    assert lines[2] == "gpukern simulator: off"
+    assert f"numpy {np.__version__}" in lines[3]
+    assert lines[4].endswith("BLAS behind NumPy: OpenBLAS 0.3.30, 16 threads")
+
+
+def test_the_header_says_why_the_simulator_is_on() -> None:
+    simulated = Device.simulated()
+    lines = header_lines(simulated, take_fingerprint(simulated, None), "no NVIDIA driver library")
+    assert lines[0] == "gpukern device: CUDA simulator: correctness only, never speed"
+    assert lines[1] == "gpukern simulator: on (no NVIDIA driver library)"
+    assert 3 <= len(lines) <= 5
+
+
+def test_the_header_says_why_there_is_no_device() -> None:
+    lines = header_lines(None, take_fingerprint(None, None), "no NVIDIA driver library")
+    assert lines[0] == "gpukern device: none (no NVIDIA driver library)"
+    assert lines[1] == "gpukern simulator: off"

@@ -1,0 +1,132 @@
+"""The CUDA driver library, asked through ctypes: proved on a stand-in for libcuda.so.1 compiled here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern import device as device_package
+from pytest_gpukern.device import DeviceError, cuda_order_in_child
+from pytest_gpukern.device.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
+
+ROOT = Path(device_package.__file__).parents[2]
+COMPILER = shutil.which("cc")
+needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler")
+
+# Two devices, the second first by default; any CUDA_VISIBLE_DEVICES shows one.
+SOURCE = r"""
+#include <stdlib.h>
+#include <string.h>
+static int ready = 0;
+static int swapped(void) {
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    return !(order && !strcmp(order, "PCI_BUS_ID"));
+}
+int cuInit(unsigned flags) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (getenv("STUB_BROKEN")) return 999;
+    if (visible && !*visible) return 100;
+    ready = 1; return 0;
+}
+int cuCtxGetCurrent(void **context) { *context = 0; return ready ? 0 : 3; }
+int cuDeviceGetCount(int *count) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!ready) return 3;
+    *count = visible ? 1 : 2; return 0;
+}
+int cuDeviceGet(int *device, int ordinal) { *device = swapped() ? 1 - ordinal : ordinal; return 0; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    for (int i = 0; i < 16; i++) uuid[i] = 16 * device + i;
+    return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    if (attribute == 16) *value = 132 + device; else if (attribute == 38) *value = 1000; else return 1;
+    return 0;
+}
+int cuGetErrorName(int error, const char **name) {
+    *name = error == 999 ? "CUDA_ERROR_UNKNOWN" : 0;
+    return error == 999 ? 0 : 1;
+}
+"""
+ZERO = CudaDevice("00010203-0405-0607-0809-0a0b0c0d0e0f", 132, 1000)
+ONE = CudaDevice("10111213-1415-1617-1819-1a1b1c1d1e1f", 133, 1000)
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment whose libcuda.so.1 is the stand-in."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    (folder / "stub.c").write_text(SOURCE)
+    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([str(COMPILER), *library, str(folder / "stub.c")], check=True)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
+    return {**kept, "LD_LIBRARY_PATH": str(folder)}
+
+
+@needs_compiler
+def test_a_process_of_its_own_lists_the_devices_in_the_order_of_cuda(environ: dict[str, str]) -> None:
+    assert LibCuda().devices_from_outside(environ) == (ONE, ZERO)
+    assert LibCuda().devices_from_outside({**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == (ZERO, ONE)
+
+
+@needs_compiler
+def test_the_order_of_cuda_ignores_what_is_visible(environ: dict[str, str]) -> None:
+    order = cuda_order_in_child({**environ, "CUDA_VISIBLE_DEVICES": "0"})
+    assert order == ["GPU-" + ONE.uuid, "GPU-" + ZERO.uuid]
+
+
+@needs_compiler
+def test_no_visible_device_is_an_empty_list_and_no_error(environ: dict[str, str]) -> None:
+    assert LibCuda().devices_from_outside({**environ, "CUDA_VISIBLE_DEVICES": ""}) == ()
+
+
+@needs_compiler
+def test_a_refusal_is_named_with_call_and_code(environ: dict[str, str]) -> None:
+    with pytest.raises(CudaError, match=r"cuInit failed with CUDA_ERROR_UNKNOWN \(999\)"):
+        LibCuda().devices_from_outside({**environ, "STUB_BROKEN": "1"})
+    with pytest.raises(DeviceError, match="CUDA_ERROR_UNKNOWN"):
+        cuda_order_in_child({**environ, "STUB_BROKEN": "1"})
+
+
+@needs_compiler
+def test_cuda_counts_as_initialised_only_after_somebody_initialised_it(environ: dict[str, str]) -> None:
+    script = """
+import ctypes, json
+from pytest_gpukern.device.libcuda import LibCuda, load_library
+cuda, states = LibCuda(), []
+states.append(cuda.is_initialized())      # not loaded
+with open("/proc/self/maps") as maps: states.append("libcuda" in maps.read())
+load_library()
+states.append(cuda.is_initialized())      # loaded
+cuda.devices()
+states.append(cuda.is_initialized())
+print(json.dumps(states))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [False, False, False, True]
+
+
+def test_a_missing_library_is_said_to_be_missing(tmp_path: Path) -> None:
+    try:
+        LibCuda().devices_from_outside({"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": str(tmp_path)})
+    except CudaError as error:
+        message = str(error)
+    else:
+        pytest.skip("this machine has a CUDA driver")
+    assert message.startswith(
+        "CUDA could not be asked in a process of its own: CUDA library missing (libcuda.so.1"
+    )
+
+
+def test_the_prefix_of_nvml_is_dropped_once() -> None:
+    assert bare_uuid("GPU-9942190a-aa31") == "9942190a-aa31"
+    assert bare_uuid("MIG-5e53a5f8") == "5e53a5f8"
+    assert bare_uuid("9942190a-aa31") == "9942190a-aa31"

@@ -1,0 +1,330 @@
+"""One measurement on a device at a time, proved with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern import device as device_package
+from pytest_gpukern.device import DeviceError, DeviceLock, DeviceLockTimeout
+from pytest_gpukern.device import lock as lock_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows")
+
+UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
+ROOT = Path(device_package.__file__).parents[2]
+
+HOLD = """
+import sys; from pathlib import Path; from pytest_gpukern.device import DeviceLock
+lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
+lock.acquire()
+print("held", flush=True)
+{then}
+"""
+TRY = """
+import sys; from pathlib import Path; from pytest_gpukern.device import DeviceLock, DeviceLockTimeout
+try:
+    DeviceLock(sys.argv[1], Path(sys.argv[2])).acquire(timeout_s=0)
+except DeviceLockTimeout as error:
+    print("refused:", error)
+else:
+    print("passed")
+"""
+
+
+def start(script: str, folder: Path, *, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, UUID, str(folder)],
+        cwd=ROOT,
+        env=dict(os.environ) if environ is None else environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(script: str, folder: Path, *, environ: dict[str, str] | None = None) -> str:
+    return start(script, folder, environ=environ).communicate(timeout=10)[0].strip()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    stdout: IO[str] | None = process.stdout
+    assert stdout is not None
+    return stdout.readline().strip()
+
+
+def let_go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until it reads a line or is killed."""
+    process = start(HOLD.format(then="input(); lock.release(); input()"), folder)
+    assert first_line(process) == "held"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
+    before = time.monotonic()
+    with pytest.raises(DeviceLockTimeout) as caught:
+        DeviceLock(UUID, folder).acquire(timeout_s=0.3, poll_s=0.02)
+    assert 0.3 <= time.monotonic() - before < 3
+    message = str(caught.value)
+    assert f"{UUID} is in use by pid {holder.pid} (" in message
+    assert "-c" in message
+    assert ", since " in message
+    assert "gave up after 0.3 s" in message
+
+
+def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
+    told: list[str] = []
+    lock = DeviceLock(UUID, folder)
+    threading.Timer(0.4, let_go, [holder]).start()
+    lock.acquire(told.append, timeout_s=10, poll_s=0.02)
+    lock.release()
+    assert len(told) == 1
+    assert f"in use by pid {holder.pid}" in told[0]
+
+
+def test_a_waiter_is_told_again_after_a_minute(
+    folder: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "_TELL_AGAIN_AFTER_S", 0.1)
+    told: list[str] = []
+    with pytest.raises(DeviceLockTimeout):
+        DeviceLock(UUID, folder).acquire(told.append, timeout_s=0.35, poll_s=0.02)
+    assert 2 <= len(told) <= 4
+
+
+def test_a_holder_that_is_killed_has_released_the_lock(folder: Path, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    lock = DeviceLock(UUID, folder)
+    lock.acquire(timeout_s=5, poll_s=0.02)
+    assert lock.holder() is not None
+    assert lock.holder().pid == os.getpid()  # type: ignore[union-attr]
+    lock.release()
+
+
+def test_the_locks_of_two_devices_are_independent(folder: Path, holder: subprocess.Popen[str]) -> None:
+    with DeviceLock("GPU-another", folder) as other:
+        assert other.holder() is not None
+
+
+def test_a_child_of_the_holder_passes_and_so_does_its_child(folder: Path) -> None:
+    grandchild = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TRY!r}, *sys.argv[1:]])"
+    with DeviceLock(UUID, folder):
+        assert answer(TRY, folder) == "passed"
+        assert answer(grandchild, folder) == "passed"
+    assert answer(TRY, folder) == "passed"
+
+
+def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder: Path) -> None:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GPUKERN_LOCK")}
+    with DeviceLock(UUID, folder):
+        child = os.fork()
+        if child == 0:  # nothing of pytest may run here
+            try:
+                with DeviceLock(UUID, folder):
+                    pass
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert answer(TRY, folder, environ=clean).startswith("refused:")
+
+
+def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: Path) -> None:
+    process = start(HOLD.format(then="import os, time; os.fork() or time.sleep(3); input()"), folder)
+    assert first_line(process) == "held"
+    process.kill()
+    process.wait()
+    lock = DeviceLock(UUID, folder)
+    lock.acquire(timeout_s=2, poll_s=0.02)
+    lock.release()
+
+
+def leftover(
+    nonce: Callable[[str], str], pid: int | None = None
+) -> Callable[[dict[str, str]], dict[str, str]]:
+    def change(environ: dict[str, str]) -> dict[str, str]:
+        (name,) = (key for key in environ if key.startswith("GPUKERN_LOCK_GPU"))
+        real_pid, _, real_nonce = environ[name].partition(":")
+        return {**environ, name: f"{real_pid if pid is None else pid}:{nonce(real_nonce)}"}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        leftover(lambda _nonce: "0123456789abcdef"),
+        leftover(lambda nonce: nonce, pid=2**22 + 5),
+        leftover(lambda nonce: nonce, pid=1),
+        leftover(lambda _nonce: ""),
+    ],
+    ids=["other nonce", "dead pid", "other ancestor", "no nonce"],
+)
+def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(
+    folder: Path, forge: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    with DeviceLock(UUID, folder):
+        assert answer(TRY, folder, environ=forge(dict(os.environ))).startswith("refused:")
+
+
+def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variable(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
+    written = DeviceLock(UUID, folder).holder()
+    assert written is not None
+    environ = dict(os.environ)
+    name = "GPUKERN_LOCK_" + UUID.replace("-", "_").upper()
+    assert answer(TRY, folder, environ={**environ, name: f"{written.pid}:{written.nonce}"}).startswith(
+        "refused:"
+    )
+
+
+def test_acquiring_again_in_one_process_counts(folder: Path) -> None:
+    outer, inner = DeviceLock(UUID, folder), DeviceLock(UUID, folder)
+    clean = dict(os.environ)
+    with outer:
+        with inner, inner:
+            pass
+        assert answer(TRY, folder, environ=clean).startswith("refused:")
+    assert answer(TRY, folder, environ=clean) == "passed"
+    with pytest.raises(RuntimeError, match="not held by this process"):
+        outer.release()
+
+
+def test_the_environment_speaks_of_the_lock_only_while_it_is_held(folder: Path) -> None:
+    environ: dict[str, str] = {}
+    lock = DeviceLock("MIG-GPU-1/2/0", folder, environ)
+    with lock:
+        assert list(environ) == ["GPUKERN_LOCK_MIG_GPU_1_2_0"]
+    assert environ == {}
+    assert lock.holder() is None
+
+
+def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with DeviceLock(UUID, folder):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
+
+
+def test_a_link_in_place_of_the_lock_file_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    with DeviceLock(UUID, folder):
+        pass
+    (file,) = folder.iterdir()
+    file.unlink()
+    file.symlink_to(victim)
+    with pytest.raises(DeviceError, match="cannot be used"):
+        DeviceLock(UUID, folder).acquire()
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_in_place_of_the_folder_is_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DeviceError, match=r"is not a folder.*Set GPUKERN_LOCK_DIR"):
+        DeviceLock(UUID, folder).acquire()
+
+
+def test_a_file_that_this_user_may_only_read_still_locks(
+    folder: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def refuse_writing(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR and str(path).endswith(".lock"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return really_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse_writing)
+    with pytest.raises(DeviceLockTimeout, match=f"pid {holder.pid}"):
+        DeviceLock(UUID, folder).acquire(timeout_s=0)
+    holder.kill()
+    lock = DeviceLock(UUID, folder)
+    lock.acquire(timeout_s=5, poll_s=0.02)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GPUKERN_LOCK")}
+    refused = answer(TRY, folder, environ=clean)
+    lock.release()
+    assert "in use by another process, which left no entry" in refused
+
+
+def test_a_lock_file_removed_under_the_holder_is_not_locked_twice_by_the_next_ones(folder: Path) -> None:
+    with DeviceLock(UUID, folder):
+        pass
+    (file,) = folder.iterdir()
+    file.unlink()
+    clean = dict(os.environ)
+    with DeviceLock(UUID, folder):
+        assert answer(TRY, folder, environ=clean).startswith("refused:")
+
+
+def test_the_folder_is_the_same_for_all_users_unless_the_environment_names_one(tmp_path: Path) -> None:
+    environ = {"GPUKERN_LOCK_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)}
+    with DeviceLock(UUID, environ=environ):
+        assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{UUID}.lock".lower()]
+
+
+def test_without_flock_nothing_is_locked_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(lock_module, "fcntl", None)
+    lock = DeviceLock(UUID, folder)
+    with lock, lock:
+        assert lock.unavailable_reason is not None
+        assert "has no flock" in lock.unavailable_reason
+    assert not folder.exists()
+
+
+def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"""
+import sys, time; from pathlib import Path; from pytest_gpukern.device import DeviceLock
+lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
+for _ in range(3):
+    lock.acquire(timeout_s=20, poll_s=0.01)
+    with open({str(log)!r}, "a") as out: out.write("in\\n")
+    time.sleep(0.02)
+    with open({str(log)!r}, "a") as out: out.write("out\\n")
+    lock.release()
+"""
+    processes = [start(script, folder) for _ in range(4)]
+    assert [process.wait(timeout=20) for process in processes] == [0] * 4
+    for process in processes:
+        process.communicate()
+    assert log.read_text().split() == ["in", "out"] * 12

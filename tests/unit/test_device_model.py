@@ -1,0 +1,119 @@
+"""The Device: what is fixed, what is asked afresh, and what CUDA is asked when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
+
+from pytest_gpukern import device as device_package
+from pytest_gpukern.device import Device, DeviceError, FixedValues, visible_devices
+from pytest_gpukern.device.libcuda import CudaDevice, bare_uuid
+from pytest_gpukern.device.model import NvmlValues
+
+SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
+OTHER = CudaDevice(bare_uuid(UUIDS[1]), 20, 2**20)
+
+
+def real(cuda: FakeCuda, **environ: str) -> Device:
+    values = NvmlValues(FakeNvml(), UUIDS[0], cuda, environ)
+    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, values=values)
+
+
+def test_free_memory_of_a_real_device_is_asked_each_time() -> None:
+    device = visible_devices(FakeNvml(free_bytes=[30, 20]), {})[0]
+    assert (device.memory_free_bytes, device.memory_free_bytes) == (30, 20)
+
+
+def test_free_memory_of_the_simulator_is_constant() -> None:
+    device = Device.simulated()
+    assert device.is_simulated
+    assert 0 < device.memory_free_bytes <= device.memory_total_bytes
+    assert device.memory_free_bytes == device.memory_free_bytes
+
+
+def test_the_simulated_device_claims_what_the_simulator_claims() -> None:
+    script = "from numba import cuda; print(tuple(cuda.get_current_device().compute_capability))"
+    environ = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False
+    )
+    if "No module named" in done.stderr:
+        pytest.skip("numba-cuda is not installed")
+    assert done.stdout.strip() == str(Device.simulated().compute_capability)
+
+
+def test_multiprocessors_and_l2_are_asked_once_and_from_outside_before_the_device_is_pinned() -> None:
+    cuda = FakeCuda(outside=(SEEN,))
+    device = real(cuda, CUDA_VISIBLE_DEVICES="0,1")
+    assert (device.multiprocessor_count, device.l2_bytes) == (132, 60 * 2**20)
+    assert cuda.asked == [f"outside with {UUIDS[0]}"]
+    assert not cuda.initialized
+
+
+def test_cuda_is_asked_in_this_process_once_the_device_is_pinned() -> None:
+    cuda = FakeCuda(inside=(SEEN,))
+    assert real(cuda, CUDA_VISIBLE_DEVICES=UUIDS[0]).l2_bytes == 60 * 2**20
+    assert cuda.asked == ["inside"]
+
+
+def test_the_device_is_found_by_uuid_among_those_an_initialised_cuda_shows() -> None:
+    assert real(FakeCuda(initialized=True, inside=(OTHER, SEEN))).multiprocessor_count == 132
+
+
+def test_a_device_that_an_initialised_cuda_hides_is_asked_from_outside() -> None:
+    assert real(FakeCuda(initialized=True, inside=(OTHER,), outside=(SEEN,))).multiprocessor_count == 132
+
+
+def test_a_device_that_cuda_does_not_know_is_an_error() -> None:
+    with pytest.raises(DeviceError, match=f"CUDA does not describe {UUIDS[0]}"):
+        _ = real(FakeCuda(outside=(OTHER,))).l2_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "key"),
+    [
+        ("NVIDIA H200", None, "nvidia-h200"),
+        ("NVIDIA GeForce RTX 4090 D", None, "nvidia-geforce-rtx-4090-d"),
+        ("NVIDIA H200 MIG 1g.18gb", "1g.18gb", "nvidia-h200-mig-1g.18gb"),
+        ("NVIDIA H100 MIG 1g.10gb+me", "1g.10gb+me", "nvidia-h100-mig-1g.10gb+me"),
+        ("Quadro / K2000..", None, "quadro-k2000"),
+    ],
+)
+def test_the_model_key_is_safe_in_a_file_name(name: str, profile: str | None, key: str) -> None:
+    assert Device(0, name, "GPU-1", (9, 0), 1, mig_profile=profile).model_key == key
+
+
+def test_a_mig_instance_is_a_device_of_its_own() -> None:
+    device = visible_devices(FakeNvml((split_gpu(0),)), {})[0]
+    assert (device.uuid, device.memory_total_bytes, device.pci_bus_id) == (
+        MIG_UUIDS[0],
+        17 * 2**30,
+        "00000000:01:00.0",
+    )
+    assert device.model_key == "nvidia-h200-mig-1g.18gb"
+
+
+def test_two_devices_are_equal_by_what_is_fixed() -> None:
+    one = Device(0, "X", "GPU-1", (9, 0), 1, values=FixedValues(memory_free=1))
+    assert one == Device(0, "X", "GPU-1", (9, 0), 1, values=FixedValues(memory_free=2))
+    assert one != Device(0, "X", "GPU-2", (9, 0), 1)
+
+
+def test_loading_the_package_loads_the_standard_library_alone() -> None:
+    root = Path(device_package.__file__).parents[2]
+    heavy = ["numpy", "pynvml", "threadpoolctl", "cuda", "numba", "cupy", "pytest"]
+    script = f"import sys; import pytest_gpukern.device; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_gpu_record_keeps_its_index_as_the_devices() -> None:
+    devices = visible_devices(FakeNvml((gpu(0), gpu(1))), {"CUDA_VISIBLE_DEVICES": "1"})
+    assert devices[0].index == 1

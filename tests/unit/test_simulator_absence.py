@@ -1,0 +1,169 @@
+"""Which exceptions mean that there is no GPU, and which are bugs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern import simulator
+from pytest_gpukern.simulator import missing_gpu_reason
+
+
+def exception(module, name, message, base=Exception):
+    return type(name, (base,), {"__module__": module})(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (
+            exception(
+                "numba.cuda.cudadrv.error",
+                "CudaSupportError",
+                "Error at driver init: \n\nCUDA driver library cannot be found.\n:",
+                ImportError,
+            ),
+            "no usable GPU: Error at driver init: CUDA driver library cannot be found.",
+        ),
+        (
+            exception("numba.cuda.cudadrv.error", "NvvmSupportError", "libNVVM cannot be found", ImportError),
+            "libNVVM cannot be found",
+        ),
+        (
+            exception(
+                "numba.cuda.cudadrv.driver", "CudaAPIError", "[100] cuInit results in CUDA_ERROR_NO_DEVICE"
+            ),
+            "CUDA_ERROR_NO_DEVICE",
+        ),
+        (
+            exception(
+                "cupy_backends.cuda.api.runtime",
+                "CUDARuntimeError",
+                "cudaErrorNoDevice: no CUDA-capable device is detected",
+                RuntimeError,
+            ),
+            "cudaErrorNoDevice",
+        ),
+        (
+            exception(
+                "cupy_backends.cuda.api.runtime",
+                "CUDARuntimeError",
+                "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
+                RuntimeError,
+            ),
+            "cudaErrorInsufficientDriver",
+        ),
+        (
+            exception("pycuda._driver", "RuntimeError", "cuInit failed: no CUDA-capable device is detected"),
+            "cuInit failed",
+        ),
+        (
+            ImportError("libcuda.so.1: cannot open shared object file: No such file or directory"),
+            "no CUDA driver: libcuda.so.1",
+        ),
+        (RuntimeError("Found no NVIDIA driver on your system. Please check"), "no usable GPU"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_a_missing_gpu_is_recognised_in_one_line(error, part):
+    reason = missing_gpu_reason(error)
+    assert reason is not None
+    assert part in reason
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'cupy'"),
+        ImportError("cannot import name 'kernel' from 'mine'"),
+        ImportError("libfoo.so.1: cannot open shared object file: No such file or directory"),
+        RuntimeError("no CUDA-capable device is detected"),  # anybody's RuntimeError
+        exception("mine", "CudaSupportError", "driver cannot be found", ImportError),
+        exception("numba.cuda.cudadrv.driver", "CudaAPIError", "[700] CUDA_ERROR_ILLEGAL_ADDRESS"),
+        exception("pycuda._driver", "LogicError", "cuModuleLoadDataEx failed: invalid device context"),
+        exception(
+            "numba.cuda.cudadrv.error",
+            "CudaSupportError",
+            "<CUDA device 0> has compute capability < (5, 0)",
+            ImportError,
+        ),
+        TypeError("unsupported operand"),
+        AssertionError("libcuda.so"),
+    ],
+    ids=str,
+)
+def test_a_bug_or_an_unrelated_missing_module_stays_loud(error):
+    assert missing_gpu_reason(error) is None
+
+
+def raised_from(outer, cause):
+    try:
+        raise outer from cause
+    except BaseException as exc:
+        return exc
+
+
+NO_DRIVER = ImportError("libcuda.so.1: cannot open shared object file")
+
+
+def test_pytests_own_wrapper_and_cupys_are_looked_through():
+    collect_error = exception("_pytest.nodes", "CollectError", "ImportError while importing test module")
+    assert missing_gpu_reason(raised_from(collect_error, NO_DRIVER)) is not None
+    assert missing_gpu_reason(raised_from(ImportError("CuPy is not installed"), NO_DRIVER)) is not None
+
+
+def test_a_bug_in_the_users_own_handling_of_a_missing_gpu_stays_loud():
+    assert missing_gpu_reason(raised_from(KeyError("fallback"), NO_DRIVER)) is None
+    broken_fallback = ImportError("my fallback is broken")
+    broken_fallback.__context__ = NO_DRIVER
+    assert missing_gpu_reason(broken_fallback) is None
+
+
+REAL_ERRORS = """
+import json
+from numba import cuda, guvectorize, vectorize
+from pytest_gpukern.simulator import missing_gpu_reason
+
+def copy(a, b):
+    b[0] = a[0]
+
+attempts = {
+    "vectorize": lambda: vectorize(["float32(float32)"], target="cuda")(abs_),
+    "cuda.vectorize": lambda: cuda.vectorize(["float32(float32)"])(abs_),
+    "guvectorize": lambda: guvectorize(["void(f4[:], f4[:])"], "(n)->(n)", target="cuda")(copy),
+    "eager jit": lambda: cuda.jit("void(float32[:])")(lambda a: None),
+    "device array": lambda: cuda.device_array(3),
+    "a misspelt option": lambda: vectorize(["float32(float32)"], target="cuda", bogus=1)(abs_),
+}
+def abs_(a):
+    return abs(a)
+
+found = {}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+        found[name] = "nothing raised"
+    except Exception as exc:
+        found[name] = missing_gpu_reason(exc)
+print(json.dumps([cuda.is_available(), found]))
+"""
+
+
+def test_what_numba_raises_without_a_driver_is_recognised():
+    pytest.importorskip("numba_cuda")
+    environ = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[2])
+    result = subprocess.run(
+        [sys.executable, "-c", REAL_ERRORS], capture_output=True, text=True, check=True, env=environ
+    )
+    available, found = json.loads(result.stdout)
+    if available:
+        pytest.skip("there is a GPU here")
+    assert found.pop("a misspelt option") is None
+    assert {name: (reason or "")[:13] for name, reason in found.items()} == dict.fromkeys(
+        found, "no usable GPU"
+    )

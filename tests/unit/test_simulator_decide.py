@@ -1,0 +1,198 @@
+"""When the simulator is used: the rule, without Numba."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpukern import simulator
+from pytest_gpukern.simulator import SimulatorError, SimulatorState, SimulatorUnsupported, switch
+from pytest_gpukern.simulator.launch import launch_fault
+
+VARIABLE = "NUMBA_ENABLE_CUDASIM"
+
+
+def never_called():
+    raise AssertionError("gpu_missing was asked although its answer was not needed")
+
+
+def decide(mode="auto", *, asked=True, gpu=lambda: None, value=None, modules=None, installed=True):
+    return simulator.decide(
+        mode,
+        asked=asked,
+        gpu_missing=gpu,
+        environ={} if value is None else {VARIABLE: value},
+        modules=modules or {},
+        installed=lambda package: installed is True or package in installed,
+    )
+
+
+def no_driver():
+    return "no driver"
+
+
+def loaded(switch_value):
+    return {"numba": SimpleNamespace(config=SimpleNamespace(ENABLE_CUDASIM=switch_value))}
+
+
+@pytest.mark.parametrize("mode", ["auto", "always", "never"])
+@pytest.mark.parametrize("value", [None, "0", "1", "yes"])
+def test_a_run_that_did_not_ask_is_never_touched_whatever_the_environment(mode, value):
+    state = decide(mode, asked=False, gpu=never_called, value=value, modules=loaded(1))
+    assert state == SimulatorState(False, "off: this run did not ask for pytest-gpukern")
+
+
+def test_auto_is_on_without_a_gpu_and_says_why():
+    assert decide(gpu=no_driver) == SimulatorState(True, "no GPU: no driver")
+
+
+def test_auto_is_off_with_a_gpu():
+    assert decide() == SimulatorState(False, "off: a GPU is there")
+
+
+def test_auto_follows_an_environment_that_says_on_even_with_a_gpu():
+    state = decide(value="1", gpu=never_called)
+    assert state.active
+    assert f"{VARIABLE}=1 in the environment says so" in state.reason
+
+
+def test_auto_respects_an_explicit_zero_and_gives_both_reasons():
+    state = decide(value="0", gpu=no_driver)
+    assert not state.active
+    assert f"{VARIABLE}=0" in state.reason
+    assert "no driver" in state.reason
+
+
+def test_always_is_on_without_looking_for_a_gpu():
+    assert decide("always", gpu=never_called) == SimulatorState(True, "asked by --gpukern-simulator=always")
+
+
+def test_never_is_off_without_looking_for_a_gpu():
+    assert not decide("never", gpu=never_called).active
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "remedy"), [("never", "1", "Unset"), ("always", "0", f"{VARIABLE}=1")]
+)
+def test_an_environment_that_contradicts_the_option_is_an_error_with_a_remedy(mode, value, remedy):
+    with pytest.raises(SimulatorError) as caught:
+        decide(mode, value=value)
+    assert f"--gpukern-simulator={mode}" in str(caught.value)
+    assert f"{VARIABLE}={value}" in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["1", "2", " 1 ", "-1", "01"])
+def test_whole_numbers_other_than_zero_switch_on_as_for_numba(value):
+    with pytest.raises(SimulatorError):
+        decide("never", value=value)
+
+
+@pytest.mark.parametrize("value", ["", "yes", "true", "on", "1.0"])
+def test_what_numba_cannot_read_counts_as_not_set_as_for_numba(value):
+    assert not decide("never", value=value).active
+    assert decide("always", value=value).active
+    assert decide("auto", value=value, gpu=no_driver).active
+    assert not decide("auto", value=value).active
+
+
+@pytest.mark.parametrize("mode", ["auto", "always"])
+def test_numba_loaded_for_a_gpu_is_an_error_naming_it_and_the_remedy(mode):
+    with pytest.raises(SimulatorError) as caught:
+        decide(mode, gpu=no_driver, modules=loaded(0))
+    message = str(caught.value)
+    assert "numba is already loaded with ENABLE_CUDASIM=0" in message
+    assert f"{VARIABLE}=1 in the environment before Python starts" in message
+
+
+def test_a_variable_set_after_numba_was_loaded_does_not_hide_that_it_is_off():
+    with pytest.raises(SimulatorError, match="already loaded with ENABLE_CUDASIM=0"):
+        decide(value="1", modules=loaded(0))
+
+
+def test_numba_loaded_as_the_simulator_contradicts_never():
+    with pytest.raises(SimulatorError, match="ENABLE_CUDASIM=1, but this run needs the CUDA simulator off"):
+        decide("never", modules=loaded(1))
+
+
+def test_numba_loaded_as_the_simulator_is_used_by_auto_even_with_a_gpu():
+    state = decide(gpu=never_called, modules=loaded(1))
+    assert state == SimulatorState(True, "Numba was already loaded as the simulator")
+
+
+def test_numba_loaded_the_right_way_is_no_obstacle():
+    assert decide("always", modules=loaded(1)).active
+    assert not decide("never", modules=loaded(0)).active
+    assert not decide("auto", modules=loaded(0)).active
+
+
+def test_what_numba_cuda_was_initialised_as_outweighs_its_configuration():
+    # A compilation re-reads ENABLE_CUDASIM once the environment has changed; numba.cuda stays what it is.
+    modules = {**loaded(0), "numba.cuda": SimpleNamespace(), "numba.cuda.simulator_init": SimpleNamespace()}
+    assert decide("always", modules=modules).active
+    modules = {**loaded(1), "numba.cuda": SimpleNamespace(), "numba.cuda.device_init": SimpleNamespace()}
+    with pytest.raises(SimulatorError, match=r"numba\.cuda is already loaded with ENABLE_CUDASIM=0"):
+        decide("always", modules=modules)
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"),
+    [((), "Numba is not installed"), (("numba",), "numba-cuda is not installed")],
+)
+def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, reason):
+    for mode in ("auto", "always"):
+        assert decide(mode, gpu=no_driver, installed=installed) == SimulatorState(False, reason)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="'sometimes'"):
+        decide("sometimes")
+
+
+def test_numbas_configuration_file_counts_where_the_environment_is_silent(monkeypatch):
+    monkeypatch.setattr(switch, "_from_config_file", lambda: True)
+    with pytest.raises(SimulatorError, match=r"enable_cudasim: True in \.numba_config\.yaml"):
+        decide("never")
+    assert decide(gpu=never_called).active
+    assert not decide("never", value="0").active
+
+
+def test_importing_the_package_loads_no_gpu_library_and_no_numpy():
+    script = (
+        "import sys, pytest_gpukern.simulator as s; s.is_active(); "
+        "heavy = ('numba', 'numba_cuda', 'numpy', 'cupy', 'cuda', 'pytest'); "
+        "print([name for name in sys.modules if name.split('.')[0] in heavy])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(simulator.__file__).parents[2])}
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_an_unsupported_feature_survives_the_simulators_way_of_raising_again():
+    first = SimulatorUnsupported("warp shuffles (cuda.shfl_sync)")
+    assert str(first) == "not in the simulator: warp shuffles (cuda.shfl_sync)"
+    again = type(first)(f"tid=[1, 0, 0] ctaid=[0, 0, 0]: {first}")
+    assert again.feature == first.feature == "warp shuffles (cuda.shfl_sync)"
+    assert str(again) == f"tid=[1, 0, 0] ctaid=[0, 0, 0]: {first}"
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "fault"),
+    [
+        ((1, 1, 1), (1024, 1, 1), 49152, None),
+        ((1, 1, 1), (32, 33, 1), 0, "1056 threads in a block; the limit is 1024"),
+        ((0, 1, 1), (1, 1, 1), 0, "grid.x is 0"),
+        ((1, -1, 1), (1, 1, 1), 0, "grid.y is -1"),
+        ((1, 65536, 1), (1, 1, 1), 0, "grid.y is 65536; it must be between 1 and 65535"),
+        ((1, 1, 1), (1, 1, 65), 0, "block.z is 65"),
+        ((1, 1, 1), (1, 1, 1), 49153, "49153 bytes of dynamic shared memory"),
+    ],
+)
+def test_a_launch_is_held_to_the_hardwares_limits(grid, block, shared, fault):
+    found = launch_fault(grid, block, shared)
+    assert found is None if fault is None else found is not None and fault in found

@@ -1,0 +1,728 @@
+"""Numba's simulator after mending: every check runs in one fresh process, and is a test of its own here."""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpukern import simulator
+from pytest_gpukern.simulator import SimulatorUnsupported
+
+# Filled in the child: the module-level `from numba import cuda` of a user's test module.
+cuda: Any = None
+np: Any = None
+
+
+def refused(feature, call):
+    with pytest.raises(SimulatorUnsupported) as caught:
+        call()
+    assert feature in caught.value.feature, caught.value.feature
+    assert "not in the simulator: " in str(caught.value)
+
+
+def named(function):
+    """Give a lambda a name: numba-cuda writes the body's name into a kernel's source."""
+    function.__name__ = "body"
+    return function
+
+
+def one_thread(function):
+    """Run a function of no arguments as a kernel of one thread and return what it returned."""
+    box = []
+
+    @cuda.jit
+    def kernel():
+        box.append(function())
+
+    kernel[1, 1]()
+    return box[0]
+
+
+# --- vectorize ------------------------------------------------------------------------------------
+
+
+def check_vectorize_agrees_with_the_cpu_ufunc_for_exact_types():
+    from numba import vectorize
+
+    def body(a, b):
+        return a * b - a / (b + 1)
+
+    signatures = ["float32(float32, float32)", "float64(float64, float64)"]
+    on_cpu = vectorize(signatures)(body)
+    for on_cuda in (vectorize(signatures, target="cuda")(body), cuda.vectorize(signatures)(body)):
+        assert on_cuda.simulated is True
+        for dtype, rtol in (("f4", 1e-5), ("f8", 1e-14)):
+            a = np.linspace(0.5, 9, 12, dtype=dtype).reshape(3, 4)
+            b = np.linspace(1, 2, 4, dtype=dtype)
+            row = b[np.newaxis]
+            for left, right in ((a, a), (a, row), (a[:, :1], row), (a, np.dtype(dtype).type(1)), (b, 2)):
+                got = on_cuda(left, right)
+                assert got.dtype == dtype
+                assert type(got) is np.ndarray
+                np.testing.assert_allclose(got, on_cpu(left, right), rtol=rtol)
+
+
+def check_vectorize_warns_where_numba_cuda_broadcasts_wrongly_and_returns_what_a_gpu_would():
+    from numba.cuda.deviceufunc import UFuncMechanism
+
+    add = cuda.vectorize(["float64(float64, float64)"])(named(lambda a, b: a + b))
+    table, row = np.zeros((3, 4)), np.arange(1, 5.0)
+    on_a_gpu = UFuncMechanism({}, ())._broadcast([table, row])[1]
+    for left, right in ((table, row), (cuda.to_device(table), cuda.to_device(row))):
+        with pytest.warns(UserWarning, match=r"shape \(4,\) to 2 dimensions"):
+            got = add(left, right)
+        np.testing.assert_array_equal(np.asarray(got.copy_to_host() if left is not table else got), on_a_gpu)
+
+
+def check_vectorize_gives_the_body_scalars_of_the_signatures_types():
+    seen = []
+
+    @cuda.vectorize(["float64(float32, int16)"])
+    def body(a, b):
+        seen.append((type(a), type(b)))
+        return a
+
+    assert body(np.ones(1, "f4"), 3).dtype == "f8"
+    assert seen == [(np.float32, np.int16)]
+
+
+def check_vectorize_refuses_other_types_as_casting_no():
+    @cuda.vectorize(["float32(float32, float32)"])
+    def add(a, b):
+        return a + b
+
+    with pytest.raises(TypeError, match="casting='no'"):
+        add(np.ones(3, "f8"), np.ones(3, "f4"))
+    with pytest.raises(ValueError, match="failed to broadcast"):
+        add(np.ones(3, "f4"), np.ones(4, "f4"))
+    with pytest.raises(KeyError, match="does not support option: 'fastmath'"):
+        cuda.vectorize(["float32(float32)"], fastmath=True)(abs)
+
+
+def check_vectorize_refuses_ambiguous_scalars_and_takes_the_exact_match():
+    @cuda.vectorize(["float32(float32)", "float64(float64)"])
+    def same(a):
+        return a
+
+    assert same(np.float32(2)).dtype == "f4"
+    assert same(2.0).dtype == "f8"
+    with pytest.raises(TypeError, match="ambiguous"):
+        same(2)
+
+
+def check_vectorize_results_are_cast_to_the_signatures_type():
+    from numba import int8, int32, uint8
+
+    truncate = cuda.vectorize(["int32(float64)"])(named(lambda a: a))
+    np.testing.assert_array_equal(truncate(np.array([2.9, -2.9])), [2, -2])
+    wrap = cuda.vectorize([uint8(int32)])(named(lambda a: a - 1))
+    np.testing.assert_array_equal(wrap(np.array([0, 256, 5], "i4")), [255, 255, 4])
+    constant = cuda.vectorize([int8(int32)])(named(lambda a: 200))
+    np.testing.assert_array_equal(constant(np.zeros(1, "i4")), [-56])
+    ordered = cuda.vectorize(["boolean(float32, float32)"])(named(lambda a, b: a < b))
+    assert ordered(np.float32(1), np.ones(2, "f4") * 2).dtype == np.bool_
+
+
+def check_vectorize_computes_overflowing_small_integers_in_64_bits_as_numba_does():
+    from numba import vectorize
+
+    def mean(a, b):
+        return (a + b) // 2
+
+    signatures = ["int32(int32, int32)"]
+    a = np.array([2**31 - 1, -(2**31), 7], "i4")
+    b = np.array([2**31 - 3, -(2**31), 1], "i4")
+    np.testing.assert_array_equal(cuda.vectorize(signatures)(mean)(a, b), vectorize(signatures)(mean)(a, b))
+    big = cuda.vectorize(["int32(int32)"])(named(lambda a: (a + 2**40) >> 20))
+    np.testing.assert_array_equal(big(np.array([1], "i4")), [2**20])
+
+
+def check_vectorize_raises_no_floating_point_errors_or_warnings():
+    divide = cuda.vectorize(["float32(float32, float32)", "int32(int32, int32)"])(named(lambda a, b: a / b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = divide(np.array([1, 0, 3e38], "f4"), np.array([0, 0, 1e-3], "f4"))
+    assert got[0] == np.inf
+    assert np.isnan(got[1])
+    assert got[2] == np.inf
+
+
+def check_vectorize_infers_the_return_type_that_numba_infers():
+    from numba import float32, int32
+
+    # Numba: int32 * int literal is int64, and float32 * int64 is float64.
+    globals()["global_twice"] = cuda.jit(device=True)(lambda a: a * 2)
+    body = cuda.vectorize([(int32,), (float32,)])(body_with_device_function)
+    assert body(np.ones(2, "i4")).dtype == "i8"
+    assert body(np.ones(2, "f4")).dtype == "f8"
+    refused("give it in the signature", lambda: cuda.vectorize([(int32,)])(body_with_an_intrinsic))
+
+
+def body_with_device_function(a):
+    return global_twice(a)  # noqa: F821 - put there by the check
+
+
+def body_with_an_intrinsic(a):
+    return cuda.clz(a)
+
+
+def check_vectorize_bodies_call_intrinsics_and_device_functions():
+    @cuda.jit(device=True)
+    def popc(a):
+        return cuda.popc(a)
+
+    count = cuda.vectorize(["int32(int32)"])(named(lambda a: popc(a) + cuda.clz(a)))
+    np.testing.assert_array_equal(count(np.array([1, -1], "i4")), [32, 32])
+    where = cuda.vectorize(["int32(int32)"])(named(lambda a: cuda.grid(1)))
+    refused("threads inside a vectorized function (cuda.grid)", lambda: where(np.zeros(1, "i4")))
+    with pytest.raises(TypeError, match="returned None"):
+        cuda.vectorize(["float32(float32)"])(named(lambda a: None))(np.zeros(1, "f4"))
+
+
+def check_vectorize_writes_to_out_and_keeps_device_arrays_on_the_device():
+    add = cuda.vectorize(["float32(float32, float32)"])(named(lambda a, b: a + b))
+    a = np.arange(4, dtype="f4")
+    out = np.zeros(4, "f4")
+    assert add(a, a, out=out) is not None
+    np.testing.assert_array_equal(out, 2 * a)
+    on_device = cuda.to_device(a)
+    got = add(on_device, 1)
+    assert cuda.is_cuda_array(got)
+    np.testing.assert_array_equal(got.copy_to_host(), a + 1)
+    device_out = cuda.device_array(4, np.float32)
+    got = add(on_device, a, out=device_out, stream=cuda.stream())
+    assert cuda.is_cuda_array(got)
+    np.testing.assert_array_equal(device_out.copy_to_host(), 2 * a)
+    table = add(cuda.to_device(np.ones((3, 4), "f4")), on_device.reshape(1, 4))
+    np.testing.assert_array_equal(table.copy_to_host(), np.ones((3, 4), "f4") + a)
+    with pytest.raises(AssertionError):  # the real one's check, too
+        add(a, a, out=np.zeros(4, "f8"))
+
+
+def check_vectorize_reduces_as_the_real_one():
+    add = cuda.vectorize(["float64(float64, float64)"])(named(lambda a, b: a + b))
+    for n in (1, 2, 3, 7, 64, 101):
+        data = np.arange(n, dtype="f8")
+        assert add.reduce(data) == data.sum()
+        assert add.reduce(cuda.to_device(data)) == data.sum()
+    with pytest.raises(TypeError, match="empty"):
+        add.reduce(np.zeros(0))
+
+
+# --- guvectorize ----------------------------------------------------------------------------------
+
+
+def product():
+    from numba import guvectorize
+
+    @guvectorize(
+        ["void(float32[:,:], float32[:,:], float32[:,:])", "void(float64[:,:], float64[:,:], float64[:,:])"],
+        "(m,n),(n,p)->(m,p)",
+        target="cuda",
+    )
+    def matmul(a, b, c):
+        for i in range(c.shape[0]):
+            for j in range(c.shape[1]):
+                total = 0.0
+                for k in range(a.shape[1]):
+                    total += a[i, k] * b[k, j]
+                c[i, j] = total
+
+    return matmul
+
+
+def check_guvectorize_multiplies_matrices_over_loop_dimensions():
+    matmul = product()
+    assert matmul.simulated is True
+    assert matmul.max_blocksize == 2**30
+    rng = np.random.default_rng(1)
+    for dtype in ("f4", "f8"):
+        a, b = rng.random((2, 5, 2, 3)).astype(dtype), rng.random((2, 5, 3, 4)).astype(dtype)
+        for left, right in ((a, b), (a, b[0, 0]), (a[0, 0], b), (a[0, 0], b[0, 0])):
+            got = matmul(left, right)
+            assert got.dtype == dtype
+            np.testing.assert_allclose(got, left @ right, rtol=1e-5)
+
+
+def check_guvectorize_outputs_may_be_given_and_stay_where_the_inputs_are():
+    matmul = product()
+    a = np.random.default_rng(2).random((5, 2, 2))
+    by_position, by_name = np.zeros((5, 2, 2)), np.zeros((5, 2, 2))
+    matmul(a, a, by_position)
+    matmul(a, a, out=by_name)
+    np.testing.assert_allclose(by_position, a @ a)
+    np.testing.assert_allclose(by_name, a @ a)
+    device_out = cuda.device_array((5, 2, 2))
+    got = matmul(cuda.to_device(a), cuda.to_device(a[0]), device_out)
+    assert got is device_out
+    np.testing.assert_allclose(device_out.copy_to_host(), a @ a[0])
+    assert cuda.is_cuda_array(matmul(cuda.to_device(a), a))
+    with pytest.raises(ValueError, match="both positional and keyword"):
+        matmul(a, a, by_name, out=by_name)
+
+
+def check_guvectorize_refuses_what_the_real_one_refuses():
+    from numba import guvectorize
+
+    matmul = product()
+    with pytest.raises(ValueError, match="mismatch"):
+        matmul(np.ones((2, 3)), np.ones((2, 3)))
+    with pytest.raises(ValueError, match="outer dimension mismatch"):
+        matmul(np.ones((2, 2, 2)), np.ones((3, 2, 2)))
+    with pytest.raises(ValueError, match="insufficient inner dimension"):
+        matmul(np.ones(2), np.ones((2, 2)))
+    with pytest.raises(ValueError, match="output shape mismatch"):
+        matmul(np.ones((2, 2)), np.ones((2, 2)), np.ones((3, 2)))
+    with pytest.raises(TypeError, match="accepts 2 positional arguments"):
+        matmul(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="no matching signature"):
+        matmul(np.ones((2, 2), "i4"), np.ones((2, 2), "i4"))
+    with pytest.raises(TypeError, match="cannot return values"):
+        guvectorize(["float32(float32[:], float32[:])"], "(n)->(n)", target="cuda")(abs)
+    with pytest.raises(NameError, match="undefined output symbols"):
+        guvectorize(["void(float32[:], float32[:])"], "(n)->(m)", target="cuda")(abs)
+
+
+def check_guvectorize_takes_scalars_and_casts_in_numba_cudas_own_direction():
+    from numba import guvectorize
+
+    @guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->(n)", target="cuda")
+    def scale(x, factor, out):
+        for i in range(x.shape[0]):
+            out[i] = x[i] * factor
+
+    x = np.arange(6, dtype="f4").reshape(2, 3)
+    np.testing.assert_array_equal(scale(x, np.float32(2)), 2 * x)
+    np.testing.assert_array_equal(scale(x, np.array([2, 3], "f4")), x * [[2], [3]])
+    # numba-cuda 0.30.4 asks whether the signature's type can be cast to the input's, not the other way round.
+    with pytest.raises(TypeError, match="no matching signature"):
+        scale(x.astype("i2"), np.float32(2))
+    np.testing.assert_array_equal(scale(x.astype("f8"), 2.0), 2 * x)
+
+    @cuda.guvectorize(["void(float64, float64[:])"], "()->()")
+    def square(x, out):
+        out[0] = x * x
+
+    np.testing.assert_array_equal(square(np.arange(4.0)), np.arange(4.0) ** 2)
+
+    @cuda.guvectorize(["void(float64[:], float64[:])"], "(n)->()")
+    def total(x, out):
+        out[0] = 0
+        for value in x:
+            out[0] += value
+
+    np.testing.assert_array_equal(total(np.arange(6.0).reshape(2, 3)), [3, 12])
+
+
+# --- launches and decoration ----------------------------------------------------------------------
+
+
+def check_each_configured_launcher_keeps_its_own_configuration():
+    from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+    @cuda.jit
+    def count(x):
+        "Say it."
+        cuda.atomic.add(x, 0, 1)
+
+    small, large = count[1, 4], count[(2, 3), (5, 1), 0, 64]
+    for launcher, threads in ((small, 4), (large, 30), (small, 4), (count.forall(7, 4), 8)):
+        x = np.zeros(1)
+        launcher(x)
+        assert x[0] == threads
+    assert isinstance(small, FakeCUDAKernel)
+    assert small.py_func is count.py_func
+    assert (small.__name__, small.__doc__) == ("count", "Say it.")
+    assert small.extensions is count.extensions
+    assert (large.griddim, large.blockdim, large.sharedmem) == ((2, 3, 1), (5, 1, 1), 64)
+    assert count.grid_dim is None, "the kernel itself stays unconfigured"
+    with pytest.raises(ValueError, match="not specified"):
+        count(x)
+    with pytest.raises(ValueError, match="at least the griddim and blockdim"):
+        count[(1,)]
+
+
+def check_forall_launches_whole_blocks_and_nothing_for_no_task():
+    @cuda.jit
+    def guarded(x):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] = 1
+
+    @cuda.jit
+    def unguarded(x):
+        x[cuda.grid(1)] = 1
+
+    x = np.zeros(130)
+    guarded.forall(130)(x)
+    assert x.all()
+    with pytest.raises(IndexError):
+        unguarded.forall(130)(x)
+    unguarded.forall(0)(np.zeros(0))
+    with pytest.raises(ValueError, match="negative task count"):
+        guarded.forall(-1)
+
+
+def check_impossible_launches_fail_as_on_the_hardware():
+    from numba.cuda.cudadrv.driver import CudaAPIError
+
+    nothing = cuda.jit(lambda: None)
+    for grid, block, what in (
+        (1, 1025, "1025"),
+        (0, 1, "grid.x is 0"),
+        (-1, 1, "grid.x is -1"),
+        (1, (32, 64), "2048"),
+    ):
+        for kind in (CudaAPIError, ValueError):
+            with pytest.raises(kind, match=f"CUDA_ERROR_INVALID_VALUE: .*{what}"):
+                nothing[grid, block]()
+    with pytest.raises(ValueError, match="dynamic shared memory"):
+        nothing[1, 1, 0, 50000]()
+
+
+def check_jit_takes_the_real_keywords_and_no_others():
+    @cuda.jit(
+        lineinfo=True,
+        max_registers=32,
+        launch_bounds=(128, 2),
+        lto=True,
+        inline="never",
+        fastmath=True,
+        opt=False,
+        cache=True,
+        forceinline=True,
+        shared_memory_carveout=50,
+        link=[],
+    )
+    def kernel(x):
+        x[0] = 5
+
+    x = np.zeros(1)
+    kernel[1, 1](x)
+    assert x[0] == 5
+    cuda.jit("void(float64[:])", max_registers=32)(kernel.py_func)[1, 1](x)
+    with pytest.raises(TypeError, match="'max_register'"):
+        cuda.jit(max_register=32)
+    with pytest.raises(NotImplementedError, match="link"):
+        cuda.jit(link=["a.cu"])(kernel.py_func)
+    with pytest.raises(NotImplementedError, match="bounds checking"):
+        cuda.jit(boundscheck=True)(kernel.py_func)
+
+
+def check_jit_extensions_prepare_the_arguments():
+    class Halve:
+        def prepare_args(self, ty, val, stream, retr):
+            return ty, val.data if isinstance(val, Box) else val
+
+    class Box:
+        def __init__(self, data):
+            self.data = data
+
+    @cuda.jit(extensions=[Halve()])
+    def kernel(x):
+        x[0] = 7
+
+    box = Box(np.zeros(1))
+    kernel[1, 1](box)
+    assert box.data[0] == 7
+
+
+def check_cuda_is_found_in_a_closure_and_by_imported_names():
+    from numba import cuda as c
+    from numba.cuda import atomic, grid, shared, syncthreads, threadIdx
+
+    @c.jit
+    def kernel(x):
+        s = shared.array(4, c.float32)
+        s[threadIdx.x] = threadIdx.x
+        syncthreads()
+        atomic.add(x, 0, s[3 - c.threadIdx.x])
+        if grid(1) == 0:
+            x[1] = c.laneid + c.warpsize
+
+    x = np.zeros(2)
+    kernel[1, 4](x)
+    np.testing.assert_array_equal(x, [6, 32])
+    with pytest.raises(RuntimeError, match=r"cuda\.grid means something only inside a kernel"):
+        grid(1)
+
+
+def check_an_exception_that_takes_two_arguments_is_not_lost():
+    @cuda.jit
+    def kernel(x):
+        b"\xff".decode("ascii")
+
+    with pytest.raises(RuntimeError, match=r"tid=\[0, 0, 0\].*UnicodeDecodeError"):
+        kernel[1, 1](np.zeros(1))
+
+
+# --- events, streams, device ----------------------------------------------------------------------
+
+
+def check_events_tell_the_hosts_time_in_milliseconds():
+    import time
+
+    start, end = cuda.event(timing=True), cuda.event()
+    start.record(cuda.stream())
+    time.sleep(0.02)
+    end.record()
+    end.synchronize()
+    end.wait(0)
+    assert end.query() is True
+    assert 19 < cuda.event_elapsed_time(start, end) < 2000
+    assert start.elapsed_time(end) == cuda.event_elapsed_time(start, end)
+    assert cuda.event_elapsed_time(end, start) < 0
+
+
+def check_events_fail_as_the_real_ones():
+    from numba.cuda.cudadrv.driver import CudaAPIError
+
+    recorded, untimed = cuda.event(), cuda.event(timing=False)
+    recorded.record()
+    untimed.record()
+    for start, end, why in (
+        (recorded, cuda.event(), "end event was never recorded"),
+        (untimed, recorded, "timing=False"),
+    ):
+        with pytest.raises(CudaAPIError, match=f"CUDA_ERROR_INVALID_HANDLE: .*{why}"):
+            cuda.event_elapsed_time(start, end)
+
+
+def check_streams_and_the_device_have_what_users_read():
+    stream = cuda.external_stream(1234)
+    with stream.auto_synchronize() as same:
+        assert same is stream
+    device = cuda.get_current_device()
+    assert (device.name, device.WARP_SIZE, device.MAX_THREADS_PER_BLOCK) == ("SIMULATOR", 32, 1024)
+    assert cuda.gpus[0].name == cuda.select_device(0).name == "SIMULATOR"
+    assert device.MULTIPROCESSOR_COUNT == 1
+    assert len(device.compute_capability) == 2
+    with pytest.raises(AttributeError):
+        _ = device.NO_SUCH_ATTRIBUTE
+    from numba.cuda.cudadrv.error import CudaDriverError, CudaSupportError
+
+    assert issubclass(CudaDriverError, Exception)
+    assert cuda.CudaSupportError is CudaSupportError
+
+
+# --- shared memory --------------------------------------------------------------------------------
+
+
+def check_dynamic_shared_memory_takes_numpy_and_numba_types():
+    @cuda.jit
+    def kernel(out):
+        as_numpy = cuda.shared.array(0, np.float32)
+        as_numba = cuda.shared.array(0, cuda.float32)
+        as_numpy[cuda.threadIdx.x] = cuda.threadIdx.x
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = as_numba[as_numba.size - 1 - cuda.threadIdx.x]
+
+    out = np.zeros(8)
+    kernel[1, 8, 0, 32](out)
+    np.testing.assert_array_equal(out, np.arange(8)[::-1])
+
+
+def check_two_shared_arrays_on_one_line_are_two():
+    @cuda.jit
+    def kernel(out):
+        a, b = cuda.shared.array(1, np.int32), cuda.shared.array(1, np.int32, alignment=16)
+        a[0], b[0] = 1, 2
+        out[0] = a[0]
+
+    out = np.zeros(1)
+    kernel[1, 1](out)
+    assert out[0] == 1
+
+
+def check_too_much_shared_memory_is_refused():
+    @cuda.jit
+    def kernel():
+        cuda.shared.array((128, 128), np.float32)
+
+    with pytest.raises(RuntimeError, match=r"uses too much shared data \(65536 bytes"):
+        kernel[1, 1]()
+
+
+# --- device functions that gave wrong numbers -----------------------------------------------------
+
+
+def check_bit_functions_know_the_sign_and_the_width():
+    i1, i4, u4, i8, u8 = np.int8, np.int32, np.uint32, np.int64, np.uint64
+    cases = {
+        "popc": [(i4(-1), 32), (i8(-1), 64), (np.uint8(255), 8), (255, 8), (i4(0b1011), 3)],
+        "clz": [(u4(1), 31), (i4(-1), 0), (u8(1), 63), (i4(0), 32), (i1(1), 7), (-1, 0), (2**40, 23)],
+        "brev": [(u4(1), 2**31), (u8(1), 2**63), (i4(-2), 2**31 - 1), (i8(1), 2**31), (0x30F0, 0x0F0C0000)],
+        "ffs": [(i4(0), 0), (i4(-8), 4), (u8(2**40), 41), (i8(-(2**63)), 64), (12, 3)],
+    }
+    for name, values in cases.items():
+        for value, expected in values:
+            assert one_thread(lambda n=name, v=value: getattr(cuda, n)(v)) == expected, (name, value)
+    refused("cuda.clz of a plain Python int", lambda: one_thread(lambda: cuda.clz(1)))
+    refused("cuda.popc of a plain Python int", lambda: one_thread(lambda: cuda.popc(-1)))
+
+
+def check_fma_rounds_once_in_single_and_double():
+    from fractions import Fraction
+
+    rng = np.random.default_rng(3)
+    fma = one_thread(lambda: cuda.fma)
+    for float_type, eps in ((np.float32, 2.0**-23), (np.float64, 2.0**-52)):
+        x = float_type(1 + eps)
+        assert fma(x, x, float_type(-(1 + 2 * eps))) == float_type(eps) ** 2, "the product was rounded"
+        for a, b, c in rng.normal(size=(300, 3)).astype(float_type) * float_type(3):
+            got = fma(a, b, c)
+            assert type(got) is float_type
+            exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+            error = abs(Fraction(float(got)) - exact)
+            for neighbour in (np.nextafter(got, float_type(np.inf)), np.nextafter(got, float_type(-np.inf))):
+                assert error <= abs(Fraction(float(neighbour)) - exact)
+    # A tie for float32 that only the tail beyond double's 53 bits breaks.
+    a, b = np.float32(4097 * 2.0**-30), np.float32(16773121 * 2.0**-30)
+    assert Fraction(float(a)) * Fraction(float(b)) == Fraction(1, 2**24) + Fraction(1, 2**60)
+    assert fma(a, b, np.float32(1)) == np.float32(1 + 2.0**-23)
+    assert np.isnan(fma(np.float32(np.inf), np.float32(0), np.float32(1)))
+    assert fma(np.float32(3e38), np.float32(3e38), np.float32(0)) == np.inf
+    assert type(fma(np.float32(1), np.int32(1), np.float32(1))) is np.float64, "as Numba resolves it"
+
+
+def check_cbrt_takes_negative_numbers():
+    for value, expected in ((np.float64(-27), -3), (np.float32(8), 2), (-8, -2)):
+        got = one_thread(lambda v=value: cuda.cbrt(v))
+        assert got == expected
+        assert got.dtype == ("f4" if isinstance(value, np.float32) else "f8")
+
+
+def check_half_precision_functions_follow_cuda():
+    h, nan = np.float16, np.float16(np.nan)
+    fp16 = one_thread(lambda: cuda.fp16)
+    cases = [
+        *(("hfloor", (h(-1.5),), -2), ("hfloor", (h(1.5),), 1), ("hceil", (h(1.2),), 2)),
+        *(("hmax", (nan, h(1)), 1), ("hmax", (h(1), nan), 1), ("hmax", (h(1), h(2)), 2)),
+        *(("hmin", (nan, h(1)), 1), ("hmin", (h(1), nan), 1), ("hmin", (h(1), h(2)), 1)),
+        *(("hne", (nan, h(1)), False), ("hne", (h(2), h(1)), True), ("hne", (h(1), h(1)), False)),
+        *(("heq", (h(1), h(1)), True), ("hadd", (2048, 1), 2048), ("hrsqrt", (h(4),), 0.5)),
+        *(("hrcp", (h(4),), 0.25), ("hexp10", (h(2),), 100), ("htanh", (h(0),), 0)),
+    ]
+    for name, args, expected in cases:
+        got = getattr(fp16, name)(*args)
+        assert got == expected, (name, args, got)
+        assert isinstance(got, (np.float16, np.bool_, bool)), (name, type(got))
+    assert not np.signbit(fp16.hmax(h(-0.0), h(0.0)))
+    assert not np.signbit(fp16.hmax(h(0.0), h(-0.0)))
+    assert np.signbit(fp16.hmin(h(0.0), h(-0.0)))
+    x = h(1 + 2.0**-10)
+    assert fp16.hfma(x, x, h(-(1 + 2.0**-9))) == h(2.0**-20), "the product was rounded"
+    refused("cuda.fp16.htanh_approx", lambda: fp16.htanh_approx(h(1)))
+    refused("cuda.fp16.__hadd_sat", lambda: getattr(fp16, "__hadd_sat"))
+    with pytest.raises(AttributeError):
+        _ = fp16.hfloot
+    from numba.cuda import fp16 as imported
+    from numba.cuda.fp16 import hfloor
+
+    assert hfloor(h(-1.5)) == imported.hfloor(h(-1.5)) == -2
+
+
+# --- what cannot be simulated ---------------------------------------------------------------------
+
+
+def check_what_cannot_be_simulated_is_refused_by_name_in_kernels():
+    features = {
+        "warp shuffles (cuda.shfl_sync)": lambda: cuda.shfl_sync(-1, 1, 0),
+        "warp shuffles (cuda.shfl_down_sync)": lambda: cuda.shfl_down_sync(-1, 1, 1),
+        "warp votes (cuda.ballot_sync)": lambda: cuda.ballot_sync(-1, True),
+        "warp matches (cuda.match_any_sync)": lambda: cuda.match_any_sync(-1, 1),
+        "warp synchronisation (cuda.syncwarp)": lambda: cuda.syncwarp(),
+        "masks of active threads (cuda.activemask)": lambda: cuda.activemask(),
+        "sleeping threads (cuda.nanosleep)": lambda: cuda.nanosleep(10),
+        "cache-hinted loads and stores (cuda.ldcg)": lambda: cuda.ldcg(np.zeros(1), 0),
+        "libdevice (libdevice.sinf)": lambda: cuda.libdevice.sinf(1.0),
+    }
+    for feature, body in features.items():
+        with pytest.raises(SimulatorUnsupported) as caught:
+            one_thread(body)
+        assert caught.value.feature == feature
+        assert str(caught.value) == f"tid=[0, 0, 0] ctaid=[0, 0, 0]: not in the simulator: {feature}"
+    with pytest.raises(AttributeError, match="no attribute 'shuffle'"):
+        one_thread(lambda: cuda.shuffle(1))
+
+
+def check_what_cannot_be_simulated_is_refused_by_imported_name_and_in_cores():
+    from numba.cuda import libdevice, shfl_xor_sync
+    from numba.cuda.bf16 import htrunc
+    from numba.cuda.libdevice import cosf
+
+    refused("cuda.shfl_xor_sync", lambda: one_thread(lambda: shfl_xor_sync(-1, 1, 1)))
+    refused("libdevice.sqrt", lambda: one_thread(lambda: libdevice.sqrt(2.0)))
+    core = cuda.vectorize(["float32(float32)"])(named(lambda a: cosf(a)))
+    refused("libdevice.cosf", lambda: core(np.ones(1, "f4")))
+    refused("bfloat16 (numba.cuda.bf16.htrunc)", lambda: one_thread(lambda: htrunc(1.0)))
+    with pytest.raises(SimulatorUnsupported, match=r"numba\.cuda\.fp8"):
+        from numba.cuda import fp8  # noqa: F401
+    refused("cuda.compile_ptx", lambda: cuda.compile_ptx(abs, ()))
+    refused("get_regs_per_thread", lambda: cuda.jit(lambda: None).get_regs_per_thread())
+
+
+def check_a_cooperative_grid_works_over_one_block_and_is_refused_over_two():
+    from numba.cuda import cg
+
+    @cuda.jit
+    def kernel(x):
+        grid = cg.this_grid()
+        x[cuda.threadIdx.x] = cuda.threadIdx.x
+        grid.sync()
+        if cuda.threadIdx.x == 0:
+            x[0] = x[3]
+
+    x = np.zeros(4)
+    kernel[1, 4](x)
+    assert x[0] == 3
+    refused("cooperative groups over 2 blocks (cuda.cg.this_grid)", lambda: kernel[2, 4](x))
+
+
+# --- the two processes ----------------------------------------------------------------------------
+
+CHECKS = sorted(name for name in globals() if name.startswith("check_"))
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    pytest.importorskip("numba_cuda")
+    environ = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
+    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[2])
+    result = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, check=False, env=environ, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("check", [name.removeprefix("check_") for name in CHECKS])
+def test_in_the_mended_simulator(check, outcomes):
+    assert outcomes[f"check_{check}"] is None, outcomes[f"check_{check}"]
+
+
+def run_checks():
+    global cuda, np
+    simulator.activate(simulator.SimulatorState(True, "the tests of the simulator"))
+    import numpy
+    from numba import cuda as numba_cuda
+
+    cuda, np = numba_cuda, numpy
+    outcomes = {}
+    for name in CHECKS:
+        try:
+            globals()[name]()
+            outcomes[name] = None
+        except BaseException:
+            outcomes[name] = traceback.format_exc()
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run_checks()) + "\n")

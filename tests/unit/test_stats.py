@@ -1,0 +1,193 @@
+"""Samples of one session → median, interval, warnings; when to stop sampling."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.stats import StoppingRule, quantiles, student_t, summarize
+
+times = st.floats(min_value=0, max_value=1e12, allow_nan=False)
+
+
+def warned(summary, word):
+    return any(word in warning for warning in summary.warnings)
+
+
+def normal(n, mean=1000.0, sigma=10.0, seed=1):
+    rng = random.Random(seed)
+    return [rng.gauss(mean, sigma) for _ in range(n)]
+
+
+@given(st.lists(times, min_size=1, max_size=60), st.floats(0, 1e6))
+def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(samples, resolution):
+    summary = summarize(samples, resolution_ns=resolution)
+    assert summary.median_ns == pytest.approx(statistics.median(samples))
+    assert 0 <= summary.low_ns <= summary.median_ns - min(summary.median_ns, resolution / 2)
+    assert summary.high_ns >= summary.median_ns + resolution / 2
+    assert summary.n == len(samples)
+
+
+@given(st.lists(times, min_size=1, max_size=40), st.randoms())
+def test_order_of_the_samples_does_not_matter_to_the_interval(samples, rng):
+    shuffled = samples[:]
+    rng.shuffle(shuffled)
+    first, second = summarize(samples), summarize(shuffled)
+    assert (first.median_ns, first.low_ns, first.high_ns) == (
+        second.median_ns,
+        second.low_ns,
+        second.high_ns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "rank"), [(6, 1), (8, 1), (9, 2), (10, 2), (15, 4), (20, 6), (25, 8), (50, 18), (100, 40)]
+)
+def test_interval_has_the_ranks_of_the_published_tables(n, rank):
+    summary = summarize(range(1, n + 1))
+    assert (summary.low_ns, summary.high_ns) == (rank, n + 1 - rank)
+
+
+@pytest.mark.parametrize("n", [7, 30, 101])
+def test_interval_covers_the_true_median_at_least_95_times_in_100(n):
+    rng = random.Random(n)
+    hits = 0
+    for _ in range(1500):
+        summary = summarize([rng.expovariate(1) for _ in range(n)])
+        hits += summary.low_ns <= math.log(2) <= summary.high_ns
+    assert hits / 1500 >= 0.935  # 95 % less three standard errors of 1500 trials
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_few_samples_give_their_range_and_a_warning(n):
+    summary = summarize([3.0, 1.0, 2.0, 5.0, 4.0][:n])
+    samples = [3.0, 1.0, 2.0, 5.0, 4.0][:n]
+    assert (summary.low_ns, summary.high_ns) == (min(samples), max(samples))
+    assert warned(summary, f"only {n} sample")
+    assert not warned(summarize([1.0] * 6), "only")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
+def test_impossible_sample_is_refused_with_value_and_index(bad):
+    with pytest.raises(ValueError, match=rf"sample 2 is {bad!r} ns"):
+        summarize([1.0, 2.0, bad])
+
+
+def test_no_samples_or_a_bad_resolution_are_refused():
+    with pytest.raises(ValueError, match="no samples"):
+        summarize([])
+    with pytest.raises(ValueError, match="resolution_ns"):
+        summarize([1.0], resolution_ns=math.nan)
+
+
+def test_two_modes_are_named_with_their_shares():
+    fast = [1000 + 0.1 * i for i in range(70)]
+    slow = [1100 + 0.1 * i for i in range(30)]
+    samples = random.Random(3).sample([*fast, *slow], 100)
+    assert warned(summarize(samples), "bimodal: the samples gather at 1003 ns (70 %) and 1101 ns (30 %)")
+
+
+@pytest.mark.parametrize("draw", ["gauss", "uniform", "expovariate"])
+def test_one_mode_is_not_called_two(draw):
+    rng = random.Random(5)
+    make = {
+        "gauss": lambda: rng.gauss(1000, 30),
+        "uniform": lambda: rng.uniform(900, 1100),
+        "expovariate": lambda: 1000 + 50 * rng.expovariate(1),
+    }[draw]
+    false = sum(warned(summarize([make() for _ in range(50)]), "bimodal") for _ in range(100))
+    assert false <= 1
+
+
+def test_neighbouring_ticks_of_a_coarse_timer_are_not_modes():
+    samples = [1000.0, 1032.0] * 50
+    assert warned(summarize(samples), "bimodal")
+    assert not warned(summarize(samples, resolution_ns=32), "bimodal")
+
+
+def test_a_rising_time_is_reported_with_its_growth_and_a_falling_one_too():
+    rising = [1000 + 40 * i / 99 + noise for i, noise in enumerate(normal(100, 0, 3))]
+    assert warned(summarize(rising), "time grew by 2.9 % over the session")
+    assert warned(summarize(rising[::-1]), "time fell by ")
+
+
+def test_noise_a_single_spike_and_a_tiny_drift_are_no_trend():
+    tiny = [1000 + 4 * i / 99 for i in range(100)]
+    assert not warned(summarize(tiny), "over the session")
+    assert not warned(summarize([*normal(99), 9000.0]), "over the session")
+    false = sum(warned(summarize(normal(60, sigma=50, seed=s)), "over the session") for s in range(200))
+    assert false <= 2
+
+
+def test_outliers_are_counted_and_stay_in():
+    samples = [*normal(98), 3000.0, 2500.0]
+    summary = summarize(samples)
+    assert summary.n == 100
+    assert any("2 of 100 samples are outliers" in w and "3 times the median" in w for w in summary.warnings)
+    assert not warned(summarize(normal(100)), "outlier")
+
+
+def test_all_times_zero_is_summarized_without_dividing():
+    summary = summarize([0.0] * 50)
+    assert (summary.median_ns, summary.low_ns, summary.high_ns, summary.warnings) == (0, 0, 0, ())
+
+
+def test_sampling_goes_on_until_the_fewest_samples_whatever_the_time():
+    rule = StoppingRule(min_samples=10, max_samples=50, budget_s=0.5)
+    assert rule.decide([1.0] * 9, elapsed_s=99.0) is None
+    assert rule.decide([], elapsed_s=0.0) is None
+
+
+def test_sampling_stops_with_its_reason_in_words():
+    rule = StoppingRule(target_half_width=0.0025, min_samples=10, max_samples=50, budget_s=0.5)
+    noisy = normal(40, sigma=100)
+    assert rule.decide(normal(40, sigma=1), 0.1) == "median known to ±0.25 %"
+    assert rule.decide(noisy, 0.1) is None
+    assert rule.decide(noisy, 0.5) == "time budget of 0.5 s ended"
+    assert rule.decide(normal(50, sigma=100), 0.1) == "50 samples"
+
+
+def test_precision_is_never_claimed_for_fewer_than_six_samples_or_for_zero():
+    rule = StoppingRule(min_samples=1)
+    assert rule.decide([1.0] * 5, 0.0) is None
+    assert rule.decide([1.0] * 6, 0.0) is not None
+    assert rule.decide([0.0] * 100, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"min_samples": 0}, {"min_samples": 9, "max_samples": 8}, {"budget_s": -1}, {"target_half_width": -0.1}],
+)
+def test_impossible_stopping_rule_is_refused(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        StoppingRule(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("dof", "t95"), [(1, 6.3138), (2, 2.92), (3, 2.3534), (4, 2.1318), (10, 1.8125), (10000, 1.6450)]
+)
+def test_students_t_agrees_with_the_tables(dof, t95):
+    assert student_t(0.95, dof) == pytest.approx(t95, abs=5e-5)
+
+
+def test_quantiles_agree_with_numpy():
+    np = pytest.importorskip("numpy")
+    samples, fractions = normal(37), (0.05, 0.25, 0.5, 0.75, 0.95, 0, 1)
+    assert quantiles(samples, fractions) == pytest.approx(list(np.quantile(samples, fractions)))
+    assert quantiles([7.0], (0.05, 0.95)) == (7.0, 7.0)
+
+
+def test_stats_gate_and_baseline_load_only_the_standard_library():
+    code = (
+        "import sys, pytest_gpukern.stats, pytest_gpukern.gate, pytest_gpukern.baseline as b;"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'numpy', 'scipy', 'pytest', 'cupy'}))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
