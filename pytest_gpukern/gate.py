@@ -28,7 +28,7 @@ Eight identical processes gave ranges of their medians (÷ 2.85 for a standard d
 normal) of 0.09 … 10 % for events behind a flushed L2, 1.3 … 10.7 % for the host clock, 0.17 … 1.8 % for
 graphs and 0.00 … 0.42 % for CUPTI, on an H200. For events the prior is that of a well-behaved kernel of tens
 of microseconds or more, so that one recorded session can already say SAME at 2 %: 1.645·√2·0.5 % = 1.2 %.
-What spreads the medians of shorter ones is a fixed jitter, which `resolution_ns` adds. For the others it is
+What spreads the medians of shorter ones is a fixed jitter, which `jitter_ns` adds. For the others it is
 the worst observed, raised for the host clock because a runner shared with others is noisier than the machine
 of those figures.
 """
@@ -92,7 +92,7 @@ def judge(
     *,
     conditions: Conditions,
     threshold: float,
-    resolution_ns: float,
+    jitter_ns: float,
 ) -> Verdict:
     """Compares one measurement with the recorded sessions of its case.
 
@@ -106,12 +106,12 @@ def judge(
         sessions: the record's current sessions, none if nothing is recorded.
         conditions: what the new measurement was taken under.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
-        resolution_ns: the timer's resolution or fixed jitter: what a median may move without any cause.
+        jitter_ns: the timer's resolution or fixed jitter: what a median may move without any cause.
 
     Raises:
         ValueError: threshold or resolution is negative or not finite.
     """
-    for name, value in (("threshold", threshold), ("resolution_ns", resolution_ns)):
+    for name, value in (("threshold", threshold), ("jitter_ns", jitter_ns)):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     if measurement.invalid is not None:
@@ -129,7 +129,7 @@ def judge(
             VerdictKind.UNDECIDED,
             f"a median of {min(times):g} ns has no ratio: below what the timer resolves",
         )
-    change = _change(measurement, sessions, resolution_ns)
+    change = _change(measurement, sessions, jitter_ns)
     if change.error >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error:.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, _exp(change.delta))
@@ -173,7 +173,7 @@ class _Change:
         return student_t(_CONFIDENCE, self.dof) * self.error
 
 
-def _change(measurement: Measurement, sessions: Sequence[SessionTime], resolution_ns: float) -> _Change:
+def _change(measurement: Measurement, sessions: Sequence[SessionTime], jitter_ns: float) -> _Change:
     """A session's variance is the prior's plus its own interval's until the record shows its spread, which
     contains the interval's share already: then it is the larger of the two."""
     summary = measurement.summary
@@ -187,7 +187,7 @@ def _change(measurement: Measurement, sessions: Sequence[SessionTime], resolutio
     else:
         prior = PRIOR_SPREAD.get(measurement.timer, PRIOR_SPREAD["host"]) ** 2
         variance = max(prior + new, between) + max(prior + old, between) / recorded
-    tick = resolution_ns / min(summary.median_ns, *(session.median_ns for session in sessions))
+    tick = jitter_ns / min(summary.median_ns, *(session.median_ns for session in sessions))
     return _Change(
         delta=math.log(summary.median_ns) - statistics.fmean(logs),
         error=math.hypot(math.sqrt(variance), min(tick, _KNOWS_NOTHING)),

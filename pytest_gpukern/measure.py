@@ -131,7 +131,7 @@ def measure(
         iterations=iterations,
         summary=dataclasses.replace(summary, warnings=(*warnings, *summary.warnings)),
         stopped=stopped,
-        resolution_ns=timer.resolution_ns,
+        jitter_ns=timer.jitter_ns,
         traffic_bytes=traffic_bytes,
         flops=flops,
         invalid=suspicion,

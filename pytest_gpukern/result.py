@@ -68,7 +68,7 @@ class Measurement:
         iterations: calls in a sample; a sample is their mean.
         summary: the centre of the samples.
         stopped: why sampling ended, in words.
-        resolution_ns: differences smaller than this mean nothing to the timer.
+        jitter_ns: standard deviation of a session's median from what the timer itself adds.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
@@ -82,7 +82,7 @@ class Measurement:
     iterations: int
     summary: Summary
     stopped: str
-    resolution_ns: float = 0.0
+    jitter_ns: float = 0.0
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None

@@ -175,7 +175,7 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions, *, o
             environment.recorded(result.case, measurement.key, on_gpu=on_gpu) if compares else (),
             conditions=conditions,
             threshold=marker.threshold or environment.settings.threshold,
-            resolution_ns=measurement.resolution_ns,
+            jitter_ns=measurement.jitter_ns,
         )
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict

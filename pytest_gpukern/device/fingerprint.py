@@ -50,7 +50,7 @@ class Fingerprint:
         """Return the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
-        plain["libraries"] = dict(sorted(self.libraries.items()))
+        plain["libraries"] = dict(self.libraries)
         return plain
 
     def identity(self) -> str:

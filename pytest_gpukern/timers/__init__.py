@@ -32,10 +32,12 @@ class Timer(Protocol):
     Attributes:
         name: as in `--gpukern-timer`.
         measures: what its number contains, in words.
+        jitter_ns: standard deviation of a session's median from what the timer itself adds.
     """
 
     name: str
     measures: str
+    jitter_ns: float
 
     @property
     def resolution_ns(self) -> float:

@@ -6,6 +6,7 @@ Events themselves cost about 3 µs on an H200 and an empty pair reads 1.3 µs: s
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ _LARGEST_BATCH = 64
 """The launch queue holds about 1000 entries; a sample takes three and what the call launches itself."""
 _LARGEST_BATCH_WITH_SETUP = 8
 """Each sample of such a batch holds its own arguments in memory."""
+_DOCUMENTED_RESOLUTION_NS = 500.0
 _ESCAPE_NS = 20_000.0
 """Work seen later than this after the end event was not on the timed stream."""
 
@@ -36,7 +38,9 @@ class EventTimer:
 
     name = "event"
     measures = "GPU time between two events: launch and kernel, without the host's launch cost"
-    resolution_ns = 500.0  # the resolution that CUDA documents for cudaEventElapsedTime
+    jitter_ns = 165.0
+    """What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an
+    H200 had medians within 10 % of 4.7 µs, a range of 2.85 standard deviations."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
         self._runtime = runtime
@@ -47,6 +51,7 @@ class EventTimer:
         runtime.reset_persisting_l2()
         runtime.flush_l2(self._stream)  # compiled and loaded before anything can be blocked
         runtime.synchronize()
+        self.resolution_ns = self._tick()
 
     def collect(
         self, call: Callable[..., Any], count: int, *, cold: bool, setup: Setup | None = None
@@ -68,7 +73,7 @@ class EventTimer:
     def suspicion(self, call: Callable[..., Any], setup: Setup | None = None) -> str | None:
         """Looks for work that was still running after the end event: it was on another stream."""
         lag = min(self._lag(bound) for bound in bind(call, 5, setup))
-        lag -= min(self._lag(lambda: None) for _ in range(5))
+        lag -= min(self._lag(_nothing) for _ in range(5))
         if lag <= _ESCAPE_NS:
             return None
         return f"{lag / 1e3:.0f} µs of work ran outside the timed stream; launch it on the given stream"
@@ -104,6 +109,12 @@ class EventTimer:
         self._runtime.synchronize()
         return [(end - start) * 1e6 for start, end in pairs]
 
+    def _tick(self) -> float:
+        """The smallest step between readings of an empty pair; what CUDA documents if none is seen."""
+        readings = sorted(set(self._queued([_nothing] * _LARGEST_BATCH, cold=False) or []))
+        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later - earlier > 1]
+        return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
+
     def _lag(self, call: Callable[[], Any]) -> float:
         """Time from the end event to an idle device, in nanoseconds."""
         self._runtime.synchronize()
@@ -123,3 +134,7 @@ class EventTimer:
         while len(self._events) < count:
             self._events.append((create(options), create(options)))
         return self._events[:count]
+
+
+def _nothing() -> None:
+    """An empty call, to time the timer itself."""

@@ -28,6 +28,8 @@ class HostTimer:
 
     name = "host"
     measures = "wall time from the call until the device is idle"
+    jitter_ns = 100.0
+    """What the median of a session moves without any cause, beside the relative spread between sessions."""
 
     def __init__(
         self,

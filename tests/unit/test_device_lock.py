@@ -17,6 +17,7 @@ import pytest
 from pytest_gpukern import device as device_package
 from pytest_gpukern.device import DeviceError, DeviceLock, DeviceLockTimeout
 from pytest_gpukern.device import lock as lock_module
+from pytest_gpukern.device import lock_file as lock_file_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,7 +252,7 @@ def test_a_link_in_place_of_the_lock_file_is_not_followed(folder: Path, tmp_path
     file.unlink()
     file.symlink_to(victim)
     with pytest.raises(DeviceError, match="cannot be used"):
-        DeviceLock(UUID, folder).acquire()
+        DeviceLock(UUID, folder).acquire(timeout_s=0)
     assert victim.read_text() == "precious"
 
 
@@ -259,7 +260,7 @@ def test_a_link_in_place_of_the_folder_is_refused_with_the_remedy(folder: Path, 
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DeviceError, match=r"is not a folder.*Set GPUKERN_LOCK_DIR"):
-        DeviceLock(UUID, folder).acquire()
+        DeviceLock(UUID, folder).acquire(timeout_s=0)
 
 
 def test_a_file_that_this_user_may_only_read_still_locks(
@@ -284,14 +285,26 @@ def test_a_file_that_this_user_may_only_read_still_locks(
     assert "in use by another process, which left no entry" in refused
 
 
-def test_a_lock_file_removed_under_the_holder_is_not_locked_twice_by_the_next_ones(folder: Path) -> None:
-    with DeviceLock(UUID, folder):
-        pass
-    (file,) = folder.iterdir()
-    file.unlink()
+def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    def open_and_lose_once(path: Path) -> int:
+        fd = lock_file_module.open_lock_file(path)
+        if not opened:
+            path.unlink()
+        opened.append(fd)
+        return fd
+
+    monkeypatch.setattr(lock_module, "open_lock_file", open_and_lose_once)
     clean = dict(os.environ)
-    with DeviceLock(UUID, folder):
-        assert answer(TRY, folder, environ=clean).startswith("refused:")
+    lock = DeviceLock(UUID, folder)
+    lock.acquire(timeout_s=5, poll_s=0.01)
+    refused = answer(TRY, folder, environ=clean)
+    lock.release()
+    assert len(opened) == 2
+    assert refused.startswith("refused:")
 
 
 def test_the_folder_is_the_same_for_all_users_unless_the_environment_names_one(tmp_path: Path) -> None:

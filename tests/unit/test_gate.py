@@ -33,9 +33,9 @@ def recorded(median_ns=BASE_NS, half=0.0025, timer="event", conditions=HERE):
     return SessionTime(f"kernel/{timer}/cold", median_ns, low, high, 100, conditions)
 
 
-def verdict(measurement, *sessions, conditions=HERE, threshold=0.02, resolution_ns=0.0):
+def verdict(measurement, *sessions, conditions=HERE, threshold=0.02, jitter_ns=0.0):
     return judge(
-        measurement, sessions, conditions=conditions, threshold=threshold, resolution_ns=resolution_ns
+        measurement, sessions, conditions=conditions, threshold=threshold, jitter_ns=jitter_ns
     )
 
 
@@ -49,7 +49,7 @@ def test_invalid_measurement_is_invalid_for_its_own_reason_even_without_a_record
 
 
 def test_one_recorded_session_of_a_calm_event_measurement_can_already_be_the_same():
-    found = verdict(measured(BASE_NS * 1.003), recorded(), resolution_ns=30)
+    found = verdict(measured(BASE_NS * 1.003), recorded(), jitter_ns=30)
     assert found.kind is SAME
     assert found.ratio == pytest.approx(1.003)
     assert 1 / 1.02 < found.ratio_low < found.ratio < found.ratio_high < 1.02
@@ -115,7 +115,7 @@ def test_a_longer_time_is_never_judged_faster(deltas, spread, timer):
     order = {FASTER: 0, SAME: 1, UNDECIDED: 1, SLOWER: 2}
     sessions = [recorded(BASE_NS * math.exp(each), timer=timer) for each in spread]
     ranks = [
-        order[verdict(measured(BASE_NS * math.exp(d), timer=timer), *sessions, resolution_ns=100).kind]
+        order[verdict(measured(BASE_NS * math.exp(d), timer=timer), *sessions, jitter_ns=100).kind]
         for d in sorted(deltas)
     ]
     assert ranks == sorted(ranks)
@@ -189,15 +189,15 @@ def test_two_recorded_sessions_far_apart_are_not_trusted_to_the_assumption():
 
 
 def test_a_coarse_timer_makes_a_short_time_undecided():
-    assert verdict(measured(5000), recorded(5000), resolution_ns=500).kind is UNDECIDED
-    assert verdict(measured(5000), recorded(5000), resolution_ns=5).kind is SAME
+    assert verdict(measured(5000), recorded(5000), jitter_ns=500).kind is UNDECIDED
+    assert verdict(measured(5000), recorded(5000), jitter_ns=5).kind is SAME
 
 
 @pytest.mark.parametrize("median", [0.0, 1e-300, 1e-3])
 @pytest.mark.parametrize("resolution", [0.0, 1000.0, 1e300])
 def test_times_near_zero_on_either_side_give_a_verdict_and_no_error(median, resolution):
     for new, old in ((median, BASE_NS), (BASE_NS, median), (median, median)):
-        found = verdict(measured(new), recorded(old), resolution_ns=resolution)
+        found = verdict(measured(new), recorded(old), jitter_ns=resolution)
         assert found.kind is not NEW
         if resolution:
             assert found.kind is UNDECIDED
@@ -256,7 +256,7 @@ def test_conditions_are_taken_from_the_case_as_it_ran():
     assert Conditions.of(case, device_model="m") == Conditions(3, {"n": 5}, "m", simulated=False)
 
 
-@pytest.mark.parametrize("argument", ["threshold", "resolution_ns"])
+@pytest.mark.parametrize("argument", ["threshold", "jitter_ns"])
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
 def test_impossible_threshold_or_resolution_is_refused(argument, value):
     with pytest.raises(ValueError, match=argument):

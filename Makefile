@@ -1,0 +1,38 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# The extra that fits this machine: by the newest CUDA that its driver supports, or the simulator's.
+CUDA  := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | head -1)
+EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
+
+.PHONY: benchmark test check lint clean
+
+## benchmark: install what fits this machine and run the suites
+benchmark: $(VENV)/.$(EXTRA)
+	$(PYTEST) suites --gpu-benchmark $(ARGS)
+
+## test: install the development tools and run all tests, the suites in the simulator among them
+test: $(VENV)/.dev
+	$(PYTEST) tests $(ARGS)
+	$(PYTEST) suites --gpukern-simulator=auto -q $(ARGS)
+
+## check: what a change must pass
+check: lint test
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(VENV)/.%: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	touch $@

@@ -1,0 +1,75 @@
+"""Results of runs that never happened, for tests of what is done with results."""
+
+from __future__ import annotations
+
+from pytest_gpukern.result import (
+    CaseInfo,
+    Correctness,
+    Measurement,
+    OutputError,
+    Result,
+    Summary,
+    Verdict,
+    VerdictKind,
+)
+
+FINGERPRINT = {
+    "device_name": "NVIDIA H200",
+    "compute_capability": [9, 0],
+    "driver_version": "580.159",
+    "cuda_driver_version": "13.0",
+    "cpu_model": "AMD EPYC",
+    "libraries": {"cupy": "14.0"},
+}
+
+
+def measured(median_ns=48_600.0, scope="kernel", timer="event", cache="cold", half=0.0025, **changes):
+    """A measurement of ten samples, the middle ones at the median."""
+    samples = (median_ns * (1 - half), *[median_ns] * 8, median_ns * (1 + half))
+    values = {
+        "measures": "made up",
+        "samples_ns": samples,
+        "iterations": 1,
+        "summary": Summary(median_ns, samples[0], samples[-1], 10, changes.pop("warnings", ())),
+        "stopped": "10 samples",
+    }
+    return Measurement(scope=scope, timer=timer, cache=cache, **{**values, **changes})
+
+
+def verdict(kind, ratio=None, reason="because"):
+    return Verdict(VerdictKind(kind), reason, ratio)
+
+
+def error(ulp=0.5, rel=2.3e-7, absolute=1e-7):
+    return OutputError(10, 0, absolute, rel, ulp)
+
+
+def result(label="cupy.exp", *measurements, verdicts=(), problem="vector_exp", point=None, **changes):
+    """A result of a variant `backend.name`, or of a plain test where the label has no dot."""
+    backend, dot, variant = label.partition(".")
+    point = {"n": 1000} if point is None else point
+    parameters = changes.pop("parameters", {})
+    values = ",".join(f"{name}={value}" for name, value in {**point, **parameters}.items())
+    case = CaseInfo(
+        id=f"{problem}/{label}/{values}",
+        problem=problem,
+        problem_version=1,
+        variant=variant if dot else label,
+        backend=backend if dot else None,
+        point=point,
+        measured_point=changes.pop("measured_point", point),
+        parameters=parameters,
+        baseline_dir="baselines",
+        baseline_name=problem,
+    )
+    filled = {
+        "case": case,
+        "nodeid": f"test_it.py::test_it[{case.id}]",
+        "fingerprint": FINGERPRINT,
+        "simulated": False,
+        "correctness": Correctness.PASSED,
+        "errors": {"y": error()},
+        "measurements": measurements,
+        "verdicts": {m.key: v for m, v in zip(measurements, verdicts, strict=False)},
+    }
+    return Result(**{**filled, **changes})

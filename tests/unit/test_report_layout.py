@@ -1,0 +1,68 @@
+"""Columns and lines that fit a terminal."""
+
+from __future__ import annotations
+
+from pytest_gpukern.report.layout import Column, display_width, shorten, table, wrapped
+
+
+def test_width_counts_columns_of_the_terminal_and_not_characters():
+    assert display_width("48.6 µs × →") == len("48.6 µs × →")
+    assert display_width("核") == 2
+    assert display_width("e\N{COMBINING ACUTE ACCENT}") == 1
+
+
+def test_shortening_keeps_the_beginning_and_the_end():
+    assert shorten("numba.grid_stride", 17) == "numba.grid_stride"
+    assert shorten("numba.grid_stride", 10) == "numba…ride"
+    assert display_width(shorten("核核核核核核", 6)) <= 6
+
+
+def test_columns_line_up_by_display_width():
+    columns = [
+        Column("name", ("核", "ab")),
+        Column("time", ("48.6 µs", "3 s"), numeric=True),
+        Column("end", ("x", "x")),
+    ]
+    texts, _ = table(columns, 80)
+    assert {display_width(text.removesuffix("end").removesuffix("x")) for text in texts} == {6 + 7 + 2}
+
+
+def test_a_table_too_wide_shortens_text_and_never_numbers():
+    columns = [
+        Column("variant", ("a" * 30, "b" * 10), narrowest=8),
+        Column("time", ("48.62 µs", "3.02 s"), numeric=True),
+    ]
+    texts, left_out = table(columns, 20)
+    assert left_out == []
+    assert max(map(display_width, texts)) == 20
+    assert "48.62 µs" in texts[1]
+    assert "3.02 s" in texts[2]
+
+
+def test_a_table_too_wide_even_then_leaves_columns_out_and_says_which():
+    columns = [
+        Column("variant", ("a" * 30,), narrowest=8),
+        Column("rate", ("1.65 TB/s",), numeric=True, dispensable=2),
+        Column("speed-up", ("253×",), numeric=True, dispensable=1),
+        Column("time", ("48.62 µs",), numeric=True),
+    ]
+    texts, left_out = table(columns, 30)
+    assert left_out == ["speed-up"]
+    assert "1.65 TB/s" in texts[1]
+    assert table(columns, 18)[1] == ["speed-up", "rate"]
+
+
+def test_a_column_without_any_text_is_not_shown():
+    texts, _ = table([Column("a", ("1",)), Column("empty", ("",))], 80)
+    assert "empty" not in texts[0]
+
+
+def test_a_wrapped_sentence_keeps_numbers_and_units_on_one_line():
+    for width in range(24, 60):
+        lines = wrapped(
+            "cupy.exp: +5.3 % of 48.6 µs at 1.65 TB/s and 3.02 s ± 0.25 % in all", width, indent="  "
+        )
+        text = "\n".join(line.text for line in lines)
+        assert all(whole in text for whole in ("+5.3 %", "48.6 µs", "1.65 TB/s", "3.02 s ± 0.25 %"))
+        assert max(display_width(line.text) for line in lines) <= width
+        assert "\N{NO-BREAK SPACE}" not in text

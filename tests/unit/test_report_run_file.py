@@ -1,0 +1,160 @@
+"""Results → the file of a run, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+
+import pytest
+from made_up_results import FINGERPRINT, error, measured, result, verdict
+
+from pytest_gpukern.device.fingerprint import Fingerprint
+from pytest_gpukern.report.run_file import RunFileError, read_run_file, write_run_file
+
+CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
+
+
+def write(path, *results):
+    write_run_file(path, results, created=CREATED, version="0.1.0")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def edited(path, change):
+    write(path, result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)]))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_results_come_back_as_they_were(tmp_path):
+    results = [
+        result("cupy.exp", measured(warnings=("odd",)), verdicts=[verdict("SLOWER", 1.05)], notes=("µ",)),
+        result("host.numpy", errors={"y": error(ulp=None)}),
+        result("test_plain", point={}, fingerprint={"device_name": None}),
+    ]
+    write(tmp_path / "run.json", *results)
+    assert read_run_file(tmp_path / "run.json") == results
+
+
+def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
+    data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
+    assert (data["schema"], data["gpukern"], data["created"]) == (1, "0.1.0", "2026-11-05T12:30:00+00:00")
+    assert list(data["fingerprints"].values()) == [FINGERPRINT]
+    assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
+
+
+def test_the_id_of_a_fingerprint_is_its_own_identity(tmp_path):
+    names = [field.name for field in dataclasses.fields(Fingerprint)]
+    fingerprint = Fingerprint(**{**dict.fromkeys(names), "libraries": {"cupy": "14"}})
+    data = write(tmp_path / "run.json", result(fingerprint=fingerprint.to_json()))
+    assert list(data["fingerprints"]) == [fingerprint.identity()]
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    infinite = result("cupy.exp", measured(float("inf")))
+    text = json.dumps(write(tmp_path / "run.json", infinite))
+    assert "Infinity" not in text
+    assert "NaN" not in text
+    assert read_run_file(tmp_path / "run.json")[0].measurements[0].summary.median_ns is None
+
+
+def test_missing_folders_are_made_and_nothing_else_is_left_behind(tmp_path):
+    write(tmp_path / "new" / "run.json", result())
+    write(tmp_path / "new" / "run.json", result())
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.json"]
+
+
+def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    path = tmp_path / "run.json"
+    write(path, result("cupy.old"))
+    path.chmod(0o444)
+    with pytest.raises(RunFileError, match="--gpukern-output") as caught:
+        write(path, result("cupy.new"))
+    assert caught.value.path == path
+    assert read_run_file(path)[0].case.variant == "old"
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFileError, match="cannot be written"):
+        write(tmp_path / "file" / "run.json", result())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ('{"schema": 1, ', "is not JSON"),
+        ("[1]", "holds a list instead of an object"),
+        ('{"schema": NaN}', "holds NaN"),
+        ("\xff", "is not JSON"),
+    ],
+)
+def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
+    path = tmp_path / "run.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(RunFileError, match=problem) as caught:
+        read_run_file(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_missing_file_is_an_error_of_ours(tmp_path):
+    with pytest.raises(RunFileError, match="cannot be read"):
+        read_run_file(tmp_path / "none.json")
+
+
+def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=2, gpukern="9.9"))
+    with pytest.raises(RunFileError, match=r"schema: is 2, written by 9\.9.*Upgrade pytest-gpukern"):
+        read_run_file(path)
+
+
+def of(data):
+    return data["results"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda data: data.pop("schema"), "schema"),
+        (lambda data: data.update(schema="1"), "schema"),
+        (lambda data: data.pop("results"), "results"),
+        (lambda data: data.update(fingerprints=[]), "fingerprints"),
+        (lambda data: data["results"].append(7), "results[1]"),
+        (lambda data: of(data).update(fingerprint="beef"), "results[0].fingerprint"),
+        (lambda data: of(data).pop("nodeid"), "results[0].nodeid"),
+        (lambda data: of(data).pop("verdicts"), "results[0].verdicts"),
+        (lambda data: of(data).update(colour="red"), "results[0].colour"),
+        (lambda data: of(data).update(correctness="MAYBE"), "results[0].correctness"),
+        (lambda data: of(data).update(simulated="no"), "results[0].simulated"),
+        (lambda data: of(data)["case"].update(problem_version=True), "results[0].case.problem_version"),
+        (lambda data: of(data)["case"].update(point=[]), "results[0].case.point"),
+        (
+            lambda data: of(data)["measurements"][0]["summary"].update(median_ns="fast"),
+            "results[0].measurements[0].summary.median_ns",
+        ),
+        (
+            lambda data: of(data)["measurements"][0]["samples_ns"].append("slow"),
+            "results[0].measurements[0].samples_ns[10]",
+        ),
+        (
+            lambda data: of(data)["verdicts"]["kernel/event/cold"].update(kind="GOOD"),
+            "results[0].verdicts['kernel/event/cold'].kind",
+        ),
+        (lambda data: of(data)["errors"]["y"].pop("size"), "results[0].errors['y'].size"),
+    ],
+)
+def test_a_damaged_field_is_named(tmp_path, change, where):
+    with pytest.raises(RunFileError) as caught:
+        read_run_file(edited(tmp_path / "run.json", change))
+    assert caught.value.where == where
+    assert f"{where}: " in str(caught.value)
+
+
+def test_a_field_that_an_older_release_did_not_have_may_be_missing(tmp_path):
+    path = edited(tmp_path / "run.json", lambda data: of(data)["measurements"][0].pop("invalid"))
+    assert read_run_file(path)[0].measurements[0].invalid is None

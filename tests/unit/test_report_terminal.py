@@ -1,0 +1,340 @@
+"""Results → tables, skips and the last line."""
+
+from __future__ import annotations
+
+import pytest
+from made_up_results import error, measured, result, verdict
+
+from pytest_gpukern.report.layout import display_width
+from pytest_gpukern.report.progress import Progress
+from pytest_gpukern.report.terminal import render, skip_lines, tables
+from pytest_gpukern.report.totals import totals
+from pytest_gpukern.result import Correctness, OutputError
+
+HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
+END = {"scope": "end_to_end", "timer": "host"}
+
+
+def lines_of(*results, width=160):
+    return tables(results, width=width)
+
+
+def text_of(*results, width=160):
+    return "\n".join(line.text for line in lines_of(*results, width=width))
+
+
+def row_with(text, *results, width=160):
+    (line,) = [line for line in lines_of(*results, width=width) if text in line.text]
+    return line
+
+
+def cells(line):
+    return [cell.strip() for cell in line.text.split("  ") if cell.strip()]
+
+
+def test_a_measured_case_is_a_row_of_all_its_figures():
+    row = row_with("cupy.exp", result("cupy.exp", measured(traffic_bytes=8e7), verdicts=[verdict("SAME")]))
+    assert cells(row) == [
+        "cupy.exp",
+        "n=1000",
+        "kernel",
+        "48.60 µs",
+        "0.25 %",
+        "1.65 TB/s",
+        "0.5 ULP",
+        "SAME",
+    ]
+
+
+def test_a_second_scope_is_a_row_that_does_not_repeat_the_case():
+    both = result("cupy.exp", measured(), measured(9.1e6, **END), verdicts=[verdict("SAME"), verdict("NEW")])
+    first, second = lines_of(both)[2:4]
+    assert cells(first)[:3] == ["cupy.exp", "n=1000", "kernel"]
+    assert cells(second) == ["end_to_end¹", "9.100 ms", "0.25 %", "NEW"]
+    assert first.text.index("kernel") == second.text.index("end_to_end")
+    assert "¹ timed by host, cold L2" in text_of(both)
+
+
+def test_the_commonest_timer_and_cache_stand_in_the_title():
+    results = [result("host.numpy", measured(**HOST)), result("cupy.exp", measured())]
+    results.append(result("numba.exp", measured()))
+    lines = lines_of(*results)
+    assert lines[0].text == "vector_exp · event, cold L2"
+    assert lines[0].markup == {"bold": True}
+    assert "end_to_end¹" in row_with("host.numpy", *results).text
+    assert "¹ timed by host, hot" in text_of(*results)
+    assert "¹" not in row_with("cupy.exp", *results).text
+
+
+def test_each_problem_has_its_table_and_plain_tests_are_grouped_by_module():
+    text = text_of(
+        result("cupy.exp", problem="vector_exp"),
+        result("test_saxpy", measured(), problem="tests/test_mine.py", point={}),
+        result("cupy.log", problem="vector_exp"),
+    )
+    first, second = text.split("\n\n")[:2]
+    assert first.startswith("vector_exp\n")
+    assert "cupy.exp" in first
+    assert "cupy.log" in first
+    assert second.startswith("tests/test_mine.py · event, cold L2\n")
+    assert "test_saxpy" in second
+
+
+def test_rows_are_grouped_by_point_and_then_by_variant_however_workers_mix_them():
+    small, large = {"n": 10}, {"n": 1000}
+    mixed = [("cupy.a", small), ("host.b", large), ("host.b", small), ("cupy.a", large)]
+    texts = [line.text.split() for line in lines_of(*(result(label, point=p) for label, p in mixed))]
+    found = [tuple(words[:2]) for words in texts if words and "." in words[0]]
+    assert found == [("cupy.a", "n=10"), ("host.b", "n=10"), ("cupy.a", "n=1000"), ("host.b", "n=1000")]
+
+
+def test_a_size_that_was_reduced_shows_what_was_asked_and_what_ran():
+    assert "n=1000→250" in text_of(result(measured_point={"n": 250}))
+
+
+def test_the_rate_is_operations_where_there_is_no_traffic_or_much_more_work_than_traffic():
+    few = measured(1000.0, traffic_bytes=1e6, flops=1e6)
+    many = measured(1000.0, traffic_bytes=1e6, flops=1e8)
+    alone = measured(1000.0, flops=1e6)
+    assert "1.00 TB/s" in text_of(result("a.b", few))
+    assert "100 TFLOP/s" in text_of(result("a.b", many))
+    assert "1.00 TFLOP/s" in text_of(result("a.b", alone))
+
+
+def test_speedup_is_against_the_named_variant_in_the_same_scope_if_it_has_it():
+    against = {"speedup_against": "numba.slow"}
+    slow = result("numba.slow", measured(100.0), measured(900.0, **END), **against)
+    fast = result("cupy.exp", measured(25.0), measured(300.0, **END), **against)
+    kernel, end = lines_of(slow, fast)[4:6]
+    assert "4.00×" in cells(kernel)
+    assert "3.00×" in cells(end)
+    assert "speed-up against numba.slow" in lines_of(slow, fast)[0].text
+
+
+def test_speedup_falls_back_to_the_only_scope_of_the_named_variant():
+    host = result("host.numpy", measured(1200.0, **HOST), speedup_against="host.numpy")
+    fast = result("cupy.exp", measured(100.0), speedup_against="host.numpy")
+    assert "12.0×" in cells(row_with("cupy.exp", host, fast))
+    assert "1.00×" in cells(row_with("  host.numpy", host, fast))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        result("host.numpy", measured(1200.0, **HOST), point={"n": 7}),
+        result("host.numpy", measured(1200.0, **HOST), measured_point={"n": 7}),
+        result("host.numpy", measured(1200.0, **HOST), correctness=Correctness.INCORRECT),
+        result("host.numpy", measured(1200.0, invalid="no", **HOST)),
+        result("host.numpy", measured(1200.0, "transfer"), measured(12.0, "end_to_end")),
+    ],
+    ids=["another point", "another size run", "incorrect", "invalid", "two other scopes"],
+)
+def test_speedup_is_a_dash_where_the_named_variant_has_no_comparable_time(host):
+    fast = result("cupy.exp", measured(100.0), speedup_against="host.numpy")
+    assert "–" in cells(row_with("cupy.exp", host, fast))
+
+
+def test_of_a_reference_with_several_parameter_values_the_fastest_counts():
+    slow = result("numba.slow", measured(400.0), parameters={"block": 64})
+    best = result("numba.slow", measured(200.0), parameters={"block": 128})
+    fast = result("cupy.exp", measured(100.0), speedup_against="numba.slow")
+    assert "2.00×" in cells(row_with("cupy.exp", slow, best, fast))
+
+
+def test_the_error_is_the_worst_over_outputs_in_a_unit_that_all_have():
+    def shown(*errors):
+        named = {f"y{i}": e for i, e in enumerate(errors)}
+        return cells(row_with("cupy.exp", result("cupy.exp", errors=named)))[-1]
+
+    assert shown(error(ulp=0.5), error(ulp=3.0)) == "3 ULP"
+    assert shown(error(ulp=0.5), error(ulp=None, rel=1e-3)) == "1.0e-03"
+    assert shown(error(ulp=None, rel=None, absolute=0.25)) == "2.5e-01 abs"
+    assert shown(OutputError(3, 0, 0.0, 0.0, None), error(ulp=0.5)) == "0.5 ULP"
+    assert shown(OutputError(3, 0, 0.0, 0.0, None)) == "exact"
+    assert shown(OutputError(3, 3, None, None, None)) == "–"
+
+
+def test_a_case_without_measurement_says_checked_or_simulated_in_place_of_the_time():
+    assert cells(row_with("cupy.exp", result("cupy.exp"))) == ["cupy.exp", "n=1000", "checked", "0.5 ULP"]
+    assert "simulated" in cells(row_with("cupy.exp", result("cupy.exp", simulated=True)))
+    unchecked = result("cupy.exp", correctness=Correctness.UNCHECKED, errors={})
+    assert "not checked" in cells(row_with("cupy.exp", unchecked))
+
+
+def test_a_measured_case_that_nothing_checked_says_so():
+    unchecked = result("cupy.exp", measured(), correctness=Correctness.UNCHECKED, errors={})
+    assert "unchecked" in cells(row_with("cupy.exp", unchecked))
+
+
+def test_a_time_that_the_simulator_took_is_never_shown():
+    text = text_of(result("cupy.exp", measured(traffic_bytes=8e7), simulated=True))
+    assert "simulated" in text
+    assert "µs" not in text
+    assert "B/s" not in text
+
+
+def test_an_incorrect_case_says_so_in_red_without_a_time():
+    wrong = result("cupy.exp", measured(), correctness=Correctness.INCORRECT, diagnosis="y[3] is 7\nmore")
+    row, note = lines_of(wrong)[2:4]
+    assert cells(row)[-1] == "INCORRECT"
+    assert "µs" not in row.text
+    assert row.markup == note.markup == {"red": True}
+    assert note.text == "  cupy.exp n=1000: INCORRECT: y[3] is 7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "colour"),
+    [("SLOWER", "red"), ("INVALID", "red"), ("FASTER", "green"), ("UNDECIDED", "yellow"), ("SAME", None)],
+)
+def test_the_colour_of_a_row_is_that_of_its_verdict(kind, colour):
+    row = row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind)]))
+    assert row.markup == ({colour: True} if colour else {})
+
+
+def test_a_verdict_shows_its_ratio_unless_it_is_the_same_or_new():
+    def shown(kind, ratio):
+        return cells(row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind, ratio)])))[
+            -1
+        ]
+
+    assert shown("SLOWER", 1.053) == "SLOWER +5.3 %"
+    assert shown("FASTER", 0.96) == "FASTER −4.0 %"
+    assert shown("UNDECIDED", 1.012) == "UNDECIDED +1.2 %"
+    assert shown("SAME", 1.001) == "SAME"
+    assert shown("NEW", None) == "NEW"
+    assert shown("UNCOMPARABLE", None) == "UNCOMPARABLE"
+
+
+def test_an_invalid_measurement_is_invalid_even_without_a_baseline():
+    text = text_of(result("cupy.exp", measured(invalid="faster than memory allows")))
+    assert "kernel: INVALID: faster than memory allows" in text
+
+
+@pytest.mark.parametrize("kind", ["SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID"])
+def test_the_reason_of_a_verdict_that_needs_one_stands_under_the_table(kind):
+    text = text_of(result("cupy.exp", measured(), verdicts=[verdict(kind, reason="the moon is full")]))
+    assert f"  cupy.exp n=1000 kernel: {kind}: the moon is full" in text
+
+
+def test_reasons_of_same_and_new_are_not_repeated_under_the_table():
+    assert "because" not in text_of(result("cupy.exp", measured(), verdicts=[verdict("SAME")]))
+
+
+def test_warnings_and_notes_of_several_rows_share_a_line():
+    text = text_of(
+        result("cupy.exp", measured(warnings=("bimodal",)), measured(1e6, **END, warnings=("bimodal",))),
+        result("numba.exp", measured(warnings=("bimodal",)), notes=("a peer was busy",)),
+    )
+    assert text.count("bimodal") == 1
+    assert "  3 rows: bimodal" in text
+    assert "  numba.exp n=1000 kernel: a peer was busy" in text
+
+
+def full_house():
+    against = {"speedup_against": "host.numpy", "point": {"n": 10_000_000, "batch": 64}}
+    long = {"parameters": {"block": 128, "items_per_thread": 4}}
+    return [
+        result(
+            "host.numpy", measured(12.3e6, **HOST, traffic_bytes=8e7), verdicts=[verdict("SAME")], **against
+        ),
+        result(
+            "numba.grid_stride_vectorized_with_a_long_name",
+            measured(traffic_bytes=8e7),
+            measured(9.1e6, **END, traffic_bytes=8e7),
+            verdicts=[verdict("UNDECIDED", 1.012, "+1.2 % (90 %: −1.1 … +3.5 %)"), verdict("UNCOMPARABLE")],
+            **against,
+            **long,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_every_line_fits_the_terminal_and_no_number_is_lost(width):
+    lines = lines_of(*full_house(), width=width)
+    assert max(display_width(line.text) for line in lines) <= width
+    text = "\n".join(line.text for line in lines)
+    for figure in ("48.60 µs", "9.100 ms", "0.25 %", "1.65 TB/s", "253×", "0.5 ULP", "UNDECIDED +1.2 %"):
+        assert figure in text
+
+
+def test_a_narrow_terminal_gets_the_case_on_a_line_of_its_own():
+    lines = [line.text for line in lines_of(*full_house(), width=80)]
+    assert "  host.numpy n=10000000 batch=64" in lines
+    assert not any("left out" in line for line in lines)
+
+
+def test_what_a_very_narrow_terminal_cannot_show_is_named():
+    text = text_of(*full_house(), width=50)
+    assert "left out for want of width: speed-up, error" in text
+    assert "48.60 µs" in text
+
+
+def test_skips_are_grouped_by_reason_with_up_to_three_ids():
+    skips = [(f"vector_exp/cupy.exp/n={n}", "no GPU: no driver") for n in range(5)]
+    skips.insert(1, ("matmul/pycuda.tiled/n=1", "library missing: pycuda"))
+    first, second, empty = [line.text for line in skip_lines(skips, width=200)]
+    assert first == (
+        "5 skipped: no GPU: no driver "
+        "(vector_exp/cupy.exp/n=0, vector_exp/cupy.exp/n=1, vector_exp/cupy.exp/n=2, …)"
+    )
+    assert second == "1 skipped: library missing: pycuda (matmul/pycuda.tiled/n=1)"
+    assert empty == ""
+
+
+def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_order():
+    results = [
+        result("a.new", measured(), verdicts=[verdict("NEW")]),
+        result("a.same", measured(), measured(**END), verdicts=[verdict("SAME"), verdict("SAME")]),
+        result("a.slower", measured(), verdicts=[verdict("SLOWER")]),
+        result("a.wrong", correctness=Correctness.INCORRECT),
+        result("a.simulated", simulated=True),
+        result("a.unchecked", measured(), correctness=Correctness.UNCHECKED),
+    ]
+    skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
+    assert totals(results, skips, failed=3) == (
+        "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 1 failed otherwise, 1 simulated, 1 unchecked, "
+        "3 skipped (2 no GPU, 1 library missing) · baseline: 2 same, 1 slower, 1 new"
+    )
+
+
+def test_a_single_leading_reason_of_skips_needs_no_count_of_its_own():
+    assert (
+        totals([], [("x", "no GPU: none"), ("y", "no GPU: lost")]) == "gpukern: 0 passed, 2 skipped (no GPU)"
+    )
+
+
+def test_a_bad_verdict_counts_as_passed_where_the_gate_only_warns_and_not_knowing_fails_under_strict():
+    slower = [result("a.b", measured(), verdicts=[verdict("SLOWER")])]
+    new = [result("a.b", measured(), verdicts=[verdict("NEW")])]
+    assert "1 passed" in totals(slower, gate="warn")
+    assert "1 failed by the gate" in totals(slower)
+    assert "1 passed" in totals(new)
+    assert "1 failed by the gate" in totals(new, strict=True)
+
+
+def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
+    lines = render([result()], [("x", "no GPU")], width=120)
+    assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
+    assert render([], width=120) == []
+
+
+def test_a_result_that_crossed_processes_with_an_infinite_time_is_still_reported():
+    infinite = result("a.b", measured(float("inf")))
+    crossed = type(infinite).from_json(infinite.to_json())
+    assert "–" in cells(row_with("a.b", crossed))
+
+
+def test_progress_is_reported_every_ten_seconds_and_no_more():
+    progress = Progress(started_s=100.0)
+    case = result("cupy.exp", measured(), point={"n": 10_000_000})
+    assert progress.update(case, 1, 98, 109.9) is None
+    assert progress.update(case, 2, 98, 110.0) == (
+        "gpukern: 2 of 98 · vector_exp/cupy.exp/n=10000000 48.60 µs · 10 s"
+    )
+    assert progress.update(case, 3, 98, 115.0) is None
+    assert progress.update(None, 37, 98, 230.0) == "gpukern: 37 of 98 · 2 min 10 s"
+
+
+def test_progress_names_an_incorrect_case():
+    wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
+    assert "n=1000 INCORRECT" in Progress(0.0).update(wrong, 1, 2, 60.0)
