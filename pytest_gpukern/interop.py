@@ -2,7 +2,7 @@
 
 The one module that touches that plugin's objects. It relies on four things of 5.3: the session registered as
 the plugin "pytest-benchmark" with its list `benchmarks`, `stats.Metadata` with its duck-typed fixture, the
-session's `compared_mapping`, and that an item counts as a benchmark if `benchmark` is among its fixture names.
+session's `compared_mapping`, and that an item is a benchmark if `benchmark` is among its fixture names.
 Where the plugin is absent or blocked (`-p no:benchmark`), nothing happens.
 """
 
@@ -73,7 +73,7 @@ def publish(config: pytest.Config, results: Iterable[Result], groups: Mapping[st
     published = [
         metadata
         for result in as_received
-        if result.correctness is not Correctness.INCORRECT 
+        if result.correctness is not Correctness.INCORRECT and not result.simulated
         for metadata in _of_result(result, groups.get(result.nodeid) or result.case.problem)
     ]
     session.benchmarks.extend(published)

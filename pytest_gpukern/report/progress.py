@@ -32,13 +32,14 @@ class Progress:
         Args:
             result: of the test that has just finished, or None where it found nothing out.
             finished: tests that have finished.
-            total: tests selected.
+            total: tests selected; 0 where that is not known, as in the controller of xdist.
             now_s: seconds on the same clock as `started_s`.
         """
         if now_s - self._last_s < self._every_s:
             return None
         self._last_s = now_s
-        parts = [f"gpukern: {finished} of {total}", units.duration(now_s - self._started_s)]
+        count = f"{finished} of {total}" if total else f"{finished} finished"
+        parts = [f"gpukern: {count}", units.duration(now_s - self._started_s)]
         if result is not None:
             first = rows_of(result, ())[0]
             state = first.verdict if first.verdict == "INCORRECT" else first.time

@@ -165,6 +165,9 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: 
     assert first_line(process) == "held"
     process.kill()
     process.wait()
+    for pipe in (process.stdin, process.stdout):  # communicate() would wait for the forked child
+        assert pipe is not None
+        pipe.close()
     lock = DeviceLock(UUID, folder)
     lock.acquire(timeout_s=2, poll_s=0.02)
     lock.release()

@@ -335,6 +335,10 @@ def test_progress_is_reported_every_ten_seconds_and_no_more():
     assert progress.update(None, 37, 98, 230.0) == "gpukern: 37 of 98 · 2 min 10 s"
 
 
+def test_progress_does_not_count_towards_a_total_that_it_does_not_know():
+    assert Progress(0.0).update(None, 3, 0, 60.0) == "gpukern: 3 finished · 1 min 0 s"
+
+
 def test_progress_names_an_incorrect_case():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
     assert "n=1000 INCORRECT" in Progress(0.0).update(wrong, 1, 2, 60.0)
