@@ -53,6 +53,7 @@ class GpuBenchmark:
         Without a GPU the test is skipped; in the simulator, and without `--gpu-benchmark`, the function is
         called once and not measured.
         """
+        __tracebackhide__ = True
         self._refuse_second_use()
         bound = functools.partial(function, *args, **kwargs)
         synchronize = self._start()
@@ -84,6 +85,7 @@ class GpuBenchmark:
         Raises:
             TypeError: both `setup` and arguments are given, or `setup` returns something else.
         """
+        __tracebackhide__ = True
         self._refuse_second_use()
         if setup is not None and (args or kwargs):
             raise TypeError("pedantic: give setup, or args and kwargs, not both")
@@ -151,6 +153,7 @@ class GpuBenchmark:
 
         The test is skipped, with the reason, where the case cannot run here.
         """
+        __tracebackhide__ = True
         from pytest_gpukern.runner import NotRunError, run_case
 
         self._refuse_second_use()
@@ -163,6 +166,7 @@ class GpuBenchmark:
 
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
+        __tracebackhide__ = True
         from pytest_gpukern.runner import NotRunError, diagnose_case
 
         try:
@@ -208,11 +212,12 @@ class GpuBenchmark:
 
     def _start(self) -> Callable[[], None]:
         """Begins the test's result; returns what waits for the device."""
+        __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         environment = self._environment
         if environment.device is None:
             pytest.skip(environment.why_no_gpu)
         self.result = Result(
-            case=self._case_info(),
+            case=plain_case_info(self._nodeid, self._test_file),
             nodeid=self._nodeid,
             fingerprint=environment.fingerprint.to_json(),
             simulated=environment.device.is_simulated,
@@ -238,7 +243,7 @@ class GpuBenchmark:
         from pytest_gpukern.timers import bind
 
         with self._environment.exclusive():
-            warm = warm_up(lambda: bind(call, 1, setup)[0](), synchronize)
+            warm = warm_up(lambda: bind(call, 1, setup)[0](), synchronize, compiled=True)
             measurement = measure(
                 call,
                 self._timer(synchronize),
@@ -296,21 +301,23 @@ class GpuBenchmark:
         assert self.result is not None
         self.result = dataclasses.replace(self.result, **changes)
 
-    def _case_info(self) -> CaseInfo:
-        module = self._test_file.stem
-        name = self._nodeid.partition("::")[2] or self._nodeid
-        return CaseInfo(
-            id=f"{module}/{name.replace('::', '.')}",
-            problem=module,
-            problem_version=1,
-            variant=name,
-            backend=None,
-            point={},
-            measured_point={},
-            parameters={},
-            baseline_dir=str(self._test_file.parent / "baselines"),
-            baseline_name=module,
-        )
+
+def plain_case_info(nodeid: str, test_file: Path) -> CaseInfo:
+    """What stands for a case where a test measures a callable of its own."""
+    module = test_file.stem
+    name = nodeid.partition("::")[2] or nodeid
+    return CaseInfo(
+        id=f"{module}/{name.replace('::', '.')}",
+        problem=module,
+        problem_version=1,
+        variant=name,
+        backend=None,
+        point={},
+        measured_point={},
+        parameters={},
+        baseline_dir=str(test_file.parent / "baselines"),
+        baseline_name=module,
+    )
 
 
 def _arguments(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

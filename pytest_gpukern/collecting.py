@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.state import ENVIRONMENT, MARKER, environment_of, marker_of, settings_of, simulator_of
+from pytest_gpukern.options import asked
+from pytest_gpukern.state import (
+    MARKER,
+    USAGE_ERROR,
+    case_of,
+    environment_of,
+    marker_of,
+    settings_of,
+    simulator_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
     from pytest_gpukern.problem import Problem
 
 
@@ -17,19 +30,19 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     """Makes one item a case of `problem`, at the sizes that this run asks for.
 
     Raises:
-        pytest.UsageError: the problem has no variants, or an axis was given that it lacks.
+        pytest.Collector.CollectError: its folder or a decorator in it cannot be read.
     """
     from pytest_gpukern import backends
     from pytest_gpukern.discovery import load_variants
     from pytest_gpukern.environment import cannot_import
     from pytest_gpukern.problem import ProblemError
 
-    environment = environment_of(metafunc.config)
-    settings = environment.settings
     try:
+        environment = environment_of(metafunc.config)
         load_variants(problem, environment.unusable, backends.installed, cannot_import)
-    except ProblemError as error:
-        raise pytest.UsageError(str(error)) from error
+    except (ProblemError, pytest.UsageError) as error:  # a usage error would show its traceback here
+        raise pytest.Collector.CollectError(str(error)) from error
+    settings = environment.settings
     size = "smoke" if wrong else environment.size
     axes = {} if wrong else {name: values for name, values in settings.axes.items() if name in problem.axes}
     cases = list(problem.iter_cases(size, axes, wrong=wrong))
@@ -40,9 +53,7 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     """Turns a module's import error into a skip where it means that there is no GPU."""
     config = collector.config
     call = getattr(report, "call", None)
-    if call is None or call.excinfo is None or not settings_of(config).asked:
-        return
-    if not isinstance(collector, pytest.Module):
+    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
         return
     from pytest_gpukern.concluding import simulator_lacks
     from pytest_gpukern.environment import cannot_import
@@ -59,50 +70,92 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     report.result = []
 
 
+def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
+    """As `interop.counted_as_benchmarks`, which is loaded only where a test uses the fixture."""
+    if not any("gpu_benchmark" in getattr(item, "fixturenames", ()) for item in items):
+        return nullcontext()
+    from pytest_gpukern import interop
+
+    return interop.counted_as_benchmarks(config, items)
+
+
+@contextmanager
+def telling_the_controller(config: pytest.Config) -> Iterator[None]:
+    """Gives a usage error that a worker of xdist found to the controller, which ends the run with it.
+
+    By itself xdist takes a worker that stops while it collects for a crash, and fails an assertion.
+    """
+    try:
+        yield
+    except pytest.UsageError as error:
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[USAGE_ERROR] = str(error)
+        raise
+
+
 def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Raises pytest.UsageError for an unknown marker argument, axis or an unreadable baseline."""
-    known_axes: set[str] = set()
     for item in items:
         if item.get_closest_marker(MARKER) is not None:
             marker_of(item)
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
-        if declared is not None:
-            known_axes.update(declared[0].axes)
+    if not asked(config):
+        return
     settings = settings_of(config)
-    if known_axes:
-        for name in settings.axes:
-            if name not in known_axes:
-                raise pytest.UsageError(
-                    f"--gpukern-axis {name}=…: no selected problem has this axis; "
-                    f"there is {', '.join(sorted(known_axes))}"
-                )
+    if settings.axes:
+        _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
 
 
+def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
+    """Refuses an axis that no selected problem has, and text or a fraction where it has whole numbers."""
+    known: dict[str, list[Any]] = {}
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        for name, axis in declared[0].axes.items() if declared is not None else ():
+            known.setdefault(name, []).extend((*axis.smoke, *axis.full))
+    for name, values in axes.items() if known else ():
+        if name not in known:
+            raise pytest.UsageError(
+                f"--gpukern-axis {name}=…: no selected problem has this axis; "
+                f"there is {', '.join(sorted(known))}"
+            )
+        for value in values:
+            if not any(_alike(value, own) for own in known[name]):
+                raise pytest.UsageError(
+                    f"--gpukern-axis {name}={value}: a problem with this axis takes values such as "
+                    f"{', '.join(map(str, dict.fromkeys(known[name])))}"
+                )
+
+
+def _alike(value: Any, own: Any) -> bool:
+    if isinstance(value, str) or isinstance(own, str):
+        return isinstance(value, str) and isinstance(own, str)
+    return isinstance(own, float) or not isinstance(value, float)
+
+
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reads every baseline that a selected case would be judged by, once, before anything is measured."""
+    """Reads every baseline that a selected test would be judged by, once, before anything is measured."""
     from pytest_gpukern.baseline import BaselineError
+    from pytest_gpukern.benchmark import plain_case_info
     from pytest_gpukern.runner import case_info
 
     environment = environment_of(config)
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        case = callspec.params.get("case") if callspec is not None else None
-        if case is None or not hasattr(case, "problem"):
+        case = case_of(item)
+        on_gpu = case is None or case.variant.backend != "host"
+        if "gpu_benchmark" not in getattr(item, "fixturenames", ()) or (on_gpu and not environment.has_gpu):
             continue
-        info = case_info(case, case.point, Path(item.path))
+        path = Path(item.path)
+        info = case_info(case, case.point, path) if case else plain_case_info(item.nodeid, path)
         try:
-            on_gpu = environment.has_gpu and case.variant.backend != "host"
-            environment.store.baseline(info, environment.model_key(on_gpu=on_gpu))
+            environment.recorded(info, "", on_gpu=on_gpu)
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from error
 
 
 def header(config: pytest.Config) -> list[str]:
-    """The lines of the run's header; none where the run did not ask for the plugin."""
-    if not settings_of(config).asked or ENVIRONMENT not in config.stash:
-        return []
+    """The lines of the run's header."""
     from pytest_gpukern.device import header_lines
 
     environment = environment_of(config)

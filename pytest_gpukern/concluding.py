@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern.state import BENCHMARK, MARKER, settings_of
+from pytest_gpukern.state import BENCHMARK, case_of, marker_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,12 @@ def simulator_lacks(error: BaseException) -> str | None:
     return f"not in the simulator: {error.feature}"
 
 
+def forget(item: pytest.Item) -> None:
+    """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
+    if BENCHMARK in item.stash:
+        del item.stash[BENCHMARK]
+
+
 def conclude(item: pytest.Item) -> None:
     """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
     benchmark = item.stash.get(BENCHMARK, None)
@@ -58,11 +64,9 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     benchmark = item.stash.get(BENCHMARK, None)
     if benchmark is None:
         return
-    callspec = getattr(item, "callspec", None)
-    case = callspec.params.get("case") if callspec is not None else None
-    mark = item.get_closest_marker(MARKER)
+    case = case_of(item)
     report.gpukern = {  # type: ignore[attr-defined]
-        "id": getattr(case, "id", item.nodeid),
-        "group": mark.kwargs.get("group") if mark else None,
+        "id": case.id if case else item.nodeid,
+        "group": marker_of(item).group,
         "result": benchmark.result.to_json() if benchmark.result is not None else None,
     }

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern import __version__
-from pytest_gpukern.state import environment_of, settings_of
+from pytest_gpukern.options import asked
+from pytest_gpukern.state import USAGE_ERROR, environment_of, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from pytest_gpukern.baseline import WriteReport
     from pytest_gpukern.result import Result
@@ -32,10 +33,29 @@ class Controller:
         self._total = 0
         self._finished = 0
         self._progress: Any = None
+        self._started_s = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes how many tests there are."""
         self._total = len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Notes how many tests there are where workers collect them."""
+        self._total = len(ids)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
+
+        Raises:
+            pytest.UsageError: a worker said what is wrong while it collected (see
+                `collecting.telling_the_controller`), or died of it before.
+        """
+        message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
+        _, died_of_one, text = str(error).rpartition("pytest.UsageError: ")  # the end of its traceback
+        if message is not None or died_of_one:
+            raise pytest.UsageError(message or text.strip())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -43,13 +63,14 @@ class Controller:
         carried = getattr(report, "gpukern", None)
         if report.when == "teardown":
             self._finished += 1
+            if self.results:
+                self._show_progress(self.results[-1])
         if carried is None or (report.when == "setup" and report.passed):
             return
         from pytest_gpukern.result import Result
 
         if report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            self.skips.append((carried["id"], reason.removeprefix("Skipped: ")))
+            self.skips.append((carried["id"], _why_skipped(report)))
             return
         self._failed += report.failed
         if carried["result"] is None:
@@ -57,27 +78,28 @@ class Controller:
         result = Result.from_json(carried["result"])
         self.results.append(result)
         self.groups[report.nodeid] = carried["group"]
-        self._show_progress(result)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Publishes to pytest-benchmark, writes files, and fails a run that judged nothing."""
-        settings = settings_of(self._config)
-        if self.results:
-            from pytest_gpukern.interop import publish
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
+        """Writes files, fails a run that judged nothing and publishes to pytest-benchmark.
 
-            publish(self._config, self.results, self.groups)
-        outcome = yield
-        if settings.asked:
+        All of it before the terminal's own wrapper, whose summary tells of it.
+        """
+        ran = exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly")
+        if asked(self._config) and ran:
             self._write()
-            if settings.require_gpu and not self._judged_on_gpu():
+            if settings_of(self._config).require_gpu and not self._judged_on_gpu():
                 self.problems.append(
                     "--gpukern-require=gpu: nothing was measured on a GPU in this run"
                     + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
                 )
+        if self.results:
+            from pytest_gpukern.interop import publish
+
+            publish(self._config, self.results, self.groups)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        return outcome
+        return (yield)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tables, skips, what was written, and the last line."""
@@ -103,7 +125,7 @@ class Controller:
         """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
         settings = settings_of(self._config)
         environment = environment_of(self._config)
-        if settings.baseline in ("create", "update"):
+        if settings.benchmark and settings.baseline in ("create", "update"):
             for result in self.results:
                 on_gpu = result.case.backend != "host"
                 environment.store.add(result, model_key=environment.model_key(on_gpu=on_gpu))
@@ -135,9 +157,18 @@ class Controller:
         from pytest_gpukern.report.progress import Progress
 
         if self._progress is None:
-            self._progress = Progress(started_s=time.monotonic())
+            self._progress = Progress(started_s=self._started_s)
         line = self._progress.update(result, self._finished, self._total, time.monotonic())
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if line is not None and reporter is not None:
             reporter.ensure_newline()
+            if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
+                reporter.write_line("")
             reporter.write_line(line)
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
+        return f"expected to fail: {report.wasxfail or 'no reason given'}"
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")

@@ -72,12 +72,12 @@ class Datasets:
     """
 
     def __init__(self) -> None:
-        self._held: tuple[int, str] | None = None
+        self._held: tuple[Problem, str] | None = None  # an id alone may come back for another problem
         self._sets: dict[int, Dataset] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """The set `seed_offset` of a problem at a point."""
-        wanted = (id(problem), repr(sorted(point.items())))
+        wanted = (problem, repr(sorted(point.items())))
         if self._held != wanted:
             self._sets.clear()
             self._held = wanted

@@ -54,7 +54,12 @@ def load_variants(
     if problem.package is None or problem.loaded:
         return
     problem.loaded = True
-    package = sys.modules[problem.package]
+    package = sys.modules.get(problem.package)
+    if package is None or not hasattr(package, "__path__"):
+        raise ProblemError(
+            f"problem {problem.name!r}: package={problem.package!r} is no imported package; "
+            "pass __package__, and put an __init__.py into the problem's folder"
+        )
     folder = Path(next(iter(package.__path__)))
     for path in sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)}):
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))

@@ -61,6 +61,11 @@ class Environment:
         Raises:
             DeviceError: the choice or CUDA_VISIBLE_DEVICES fits no device, or two.
         """
+        if self._device_spec is not None and (self.simulated.active or self.missing_gpu):
+            why = self.missing_gpu or f"the simulator is on ({self.simulated.reason})"
+            raise device.DeviceError(
+                f"--gpukern-device={self._device_spec} matches no device: {why}; drop it to run without a GPU"
+            )
         if self.simulated.active:
             return device.Device.simulated()
         if self.missing_gpu is not None:
@@ -126,12 +131,12 @@ class Environment:
         return self._backends[name]
 
     def memory_budget_bytes(self) -> float:
-        """Host memory that inputs, outputs and reference of one case may take: an eighth of what is free.
+        """Host memory that a case which can shrink may take for inputs, outputs and reference.
 
-        Up to four copies of the arrays exist at a time (the data set, a variant's private one, what it
-        stages or returns), and half of the memory is not ours.
+        A thirty-second of what is free: up to four copies of the arrays exist at a time (the data set, a
+        variant's private one, what it stages or returns), filling them costs time, and others live here.
         """
-        return available_host_bytes() / 8
+        return available_host_bytes() / 32
 
     # baselines
 

@@ -11,7 +11,18 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.benchmark import GpuBenchmark
     from pytest_gpukern.device import Device
+    from pytest_gpukern.environment import Environment
     from pytest_gpukern.measure import WarmUp
+
+
+def _environment(config: pytest.Config) -> Environment:
+    """The run's environment; in a run that did not ask for the plugin, nothing was refused at start-up."""
+    from pytest_gpukern.state import environment_of
+
+    try:
+        return environment_of(config)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +32,7 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
     `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
     reason.
     """
-    from pytest_gpukern.state import environment_of
-
-    environment = environment_of(pytestconfig)
+    environment = _environment(pytestconfig)
     if environment.device is None:
         pytest.skip(environment.why_no_gpu)
     return environment.device
@@ -56,9 +65,9 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> GpuBenchmark:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.state import benchmark_for
+    from pytest_gpukern.state import new_benchmark
 
-    return benchmark_for(request.node)
+    return new_benchmark(request.node, _environment(request.config))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +29,19 @@ def constant(node: ast.expr) -> Any:
             raise ValueError("arithmetic on something that is not a number")
         if isinstance(node.op, ast.Pow) and (abs(right) > 64 or abs(left) > 1 << 32):
             raise ValueError("a power too large to be meant")
-        return _ARITHMETIC[type(node.op)](left, right)
+        try:
+            return _ARITHMETIC[type(node.op)](left, right)
+        except ArithmeticError as error:
+            raise ValueError(f"arithmetic without a result: {error}") from error
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(constant(element) for element in node.elts)
     if isinstance(node, ast.Dict):
-        return {
-            constant(key): constant(value)
-            for key, value in zip(node.keys, node.values, strict=True)
-            if key is not None
-        }
+        pairs = zip(node.keys, node.values, strict=True)
+        return {constant(key): constant(value) for key, value in pairs if _is_named(key)}
     return ast.literal_eval(node)
+
+
+def _is_named(key: ast.expr | None) -> TypeGuard[ast.expr]:
+    if key is None:
+        raise ValueError("a dictionary unpacked into another")
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,16 @@ class MarkerOptions:
                 )
         for name in ("bytes", "flops"):
             value = values.get(name)
-            if value is not None and (
-                not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf")
+            if value is None:
+                continue
+            # Real: np.prod(shape) is a NumPy integer
+            if isinstance(value, bool) or not (
+                isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
             ):
                 raise SettingsError(
                     f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
                 )
+            values[name] = float(value)
         for name, choices in (("timer", ("auto", *TIMERS)), ("cache", ("cold", "hot"))):
             if values.get(name) is not None and values[name] not in choices:
                 raise SettingsError(

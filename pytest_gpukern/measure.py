@@ -42,11 +42,18 @@ def warm_up(
     call: Callable[[], Any],
     synchronize: Callable[[], None],
     *,
+    compiled: bool = False,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> WarmUp:
     """Runs `call` until its wall time settles: three calls in a row within 5 % and 50 ms of calls.
 
     A call slower than 0.5 s is not repeated: caches and clocks have settled within it.
+
+    Args:
+        call: what is warmed up.
+        synchronize: waits for the device.
+        compiled: whether it ran before, so that not even the first call compiles or loads anything.
+        clock: nanoseconds.
     """
     times: list[float] = []
     while len(times) < _WARMUP_CALLS:
@@ -55,7 +62,7 @@ def warm_up(
         call()
         synchronize()
         times.append(float(clock() - start))
-        if len(times) > 1 and times[-1] > _SLOW_CALL_S * 1e9:
+        if len(times) > (0 if compiled else 1) and times[-1] > _SLOW_CALL_S * 1e9:
             return WarmUp(times[0], times[-1], len(times), settled=True)
         if len(times) > 3 and sum(times[1:]) > _WARMUP_S * 1e9 and _agree(times[-3:]):
             return WarmUp(times[0], times[-1], len(times), settled=True)
@@ -71,8 +78,11 @@ def _agree(times: list[float]) -> bool:
 def rule_for(call_ns: float) -> StoppingRule:
     """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
 
-    ±0.25 % or 0.5 s; at least 10 samples, 5 where one takes 50 ms and 3 where one takes a second.
+    ±0.25 % or 0.5 s; at least 10 samples, 5 where one takes 50 ms, 3 where one takes a second and 2 where
+    one takes five. The summary says when they are too few.
     """
+    if call_ns > 5e9:
+        return StoppingRule(min_samples=2, budget_s=0.0)
     if call_ns > 1e9:
         return StoppingRule(min_samples=3, budget_s=5.0)
     if call_ns > 5e7:
@@ -111,12 +121,15 @@ def measure(
     suspicion = timer.suspicion(call, setup)
     samples: list[float] = []
     warnings: dict[str, None] = {}
-    iterations = 1
+    iterations, launch_included = 1, False
     started = clock()
     stopped = None
     while stopped is None:
         size = max(1, min(int(_BATCH_S * 1e9 / max(call_ns, 1.0)), rule.max_samples - len(samples)))
         batch = timer.collect(call, size, cold=cache == "cold", setup=setup)
+        if samples and batch.launch_included != launch_included:
+            samples = []  # with the launch cost in it, the number is another quantity: begin anew
+        launch_included = batch.launch_included
         samples += batch.samples_ns
         warnings.update(dict.fromkeys(batch.warnings))
         iterations = batch.iterations

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
@@ -11,14 +10,15 @@ if TYPE_CHECKING:
 BACKENDS = ("host", "numba", "cupy")
 TIMERS = ("event", "host")
 DEFAULT_THRESHOLD = 0.02
+NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
+"""What the value of an option is that nobody gave."""
 
 
 class SettingsError(Exception):
     """An option, ini value or marker argument that cannot work; the message holds value, rule and remedy."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
     """One option: its name without prefix, what is allowed, and its help."""
 
     name: str
@@ -99,6 +99,23 @@ def add_options(parser: pytest.Parser) -> None:
             type=ini_type,
             default=[] if option.repeatable else "",
         )
+
+
+def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, Any]]:
+    """Whether measuring is on, and option name → value as given on the command line and in the ini file."""
+    # Before the first conftest is loaded only this namespace holds the options; it stays right later.
+    namespace = config.known_args_namespace
+    return (
+        getattr(namespace, "gpu_benchmark", False),
+        {option.name: getattr(namespace, option.ini, None) for option in OPTIONS},
+        {option.name: config.getini(option.ini) for option in OPTIONS},
+    )
+
+
+def asked(config: pytest.Config) -> bool:
+    """Whether a run mentions this plugin at all; cheap, so that a run which does not pays next to nothing."""
+    benchmark, given, ini = values_of(config)
+    return benchmark or any(value not in NOT_GIVEN for value in (*given.values(), *ini.values()))
 
 
 def parse_threshold(text: str, label: str) -> float:

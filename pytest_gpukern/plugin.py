@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.fixtures import gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup, gpukern
-from pytest_gpukern.options import add_options
+from pytest_gpukern.options import add_options, asked
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,35 +25,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Switches the simulator on, where this run asked for it, before any conftest can import Numba."""
-    from pytest_gpukern.state import settings_of, simulator_of
+    if asked(early_config):
+        from pytest_gpukern.state import simulator_of
 
-    if settings_of(early_config).asked:
         simulator_of(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Checks the options, chooses the device and gives the controller its collector."""
-    from pytest_gpukern.state import environment_of, settings_of
-
     config.addinivalue_line(
         "markers",
         "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=): measured and judged by "
         "pytest-gpukern; every argument is optional",
     )
-    if settings_of(config).asked:
+    if asked(config):
+        from pytest_gpukern.state import environment_of
+
         environment_of(config)
     if not hasattr(config, "workerinput"):
         from pytest_gpukern.controller import Controller
 
         config.pluginmanager.register(Controller(config), "gpukern-controller")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Puts the process's environment back."""
-    from pytest_gpukern.state import ENVIRONMENT
-
-    if ENVIRONMENT in config.stash:
-        config.stash[ENVIRONMENT].close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -71,7 +63,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A module that decorates for CUDA where there is no GPU is skipped with the reason."""
     report = yield
-    if report.failed:
+    if report.failed and asked(collector.config):
         from pytest_gpukern.collecting import skip_without_gpu
 
         skip_without_gpu(collector, report)
@@ -83,12 +75,22 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown marker arguments and unreadable baselines before anything runs."""
-    from pytest_gpukern.collecting import refuse_bad_items
-    from pytest_gpukern.interop import counted_as_benchmarks
+    from pytest_gpukern.collecting import counted_as_benchmarks, refuse_bad_items, telling_the_controller
 
-    with counted_as_benchmarks(config, items):
-        yield
-    refuse_bad_items(config, items)
+    with telling_the_controller(config):
+        with counted_as_benchmarks(config, items):
+            yield
+        refuse_bad_items(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Forgets an earlier attempt at a test that is run again; a fixture may need what the simulator lacks."""
+    from pytest_gpukern.concluding import forget, skip_what_the_simulator_lacks
+
+    forget(item)
+    with skip_what_the_simulator_lacks():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -117,6 +119,8 @@ def pytest_runtest_makereport(
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Device, driver, CUDA, libraries, simulator state and BLAS, for a run that asked for the plugin."""
+    if not asked(config):
+        return []
     from pytest_gpukern.collecting import header
 
     return header(config)
@@ -125,9 +129,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tells an xdist worker which device was chosen: the worker sees no other, so an index means another."""
-    from pytest_gpukern.state import environment_of, settings_of
+    if asked(node.config):
+        from pytest_gpukern.state import environment_of
 
-    if settings_of(node.config).asked:
         device = environment_of(node.config).device
         if device is not None and not device.is_simulated:
             node.workerinput["gpukern_device"] = device.uuid
@@ -136,10 +140,9 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Adds the device to pytest-benchmark's JSON."""
-    from pytest_gpukern.state import environment_of, settings_of
-
-    if settings_of(config).asked:
+    if asked(config):
         from pytest_gpukern.interop import machine_info as describe
+        from pytest_gpukern.state import environment_of
 
         machine_info.update(describe(environment_of(config).fingerprint.to_json()))
 

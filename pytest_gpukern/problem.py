@@ -1,33 +1,40 @@
-"""What is computed and who computes it: `Problem`, `Variant`, `Case`, `Tolerance`.
-
-A problem states inputs, reference, outputs, tolerance, bytes and flops once. A variant is one implementation
-on one backend. A case is a problem, a variant and a point on the problem's axes; its id is the pytest id, the
-baseline key and the report row.
-"""
+"""What is computed: inputs, reference, outputs, tolerance, bytes and flops, stated once for all variants."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_gpukern.by_name import ProblemError, call_by_name
+from pytest_gpukern.inputs import random_array
+from pytest_gpukern.tolerance import Tolerance
+from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-SCOPES = ("kernel", "transfer", "end_to_end")
+__all__ = [
+    "SCOPES",
+    "SIZES",
+    "Axis",
+    "Case",
+    "Output",
+    "Point",
+    "Problem",
+    "ProblemError",
+    "Run",
+    "Tolerance",
+    "Variant",
+    "call_by_name",
+    "random_array",
+]
+
 SIZES = ("smoke", "full")
-Point = dict[str, Any]
-Names = Mapping[str, Any]
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
-Prepare = Callable[..., Callable[[], Any]]
-
-
-class ProblemError(Exception):
-    """A problem, variant or axis was declared or selected in a way that cannot work."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,10 @@ class Axis:
     smoke: tuple[Any, ...]
     full: tuple[Any, ...]
 
+    def __post_init__(self) -> None:
+        if not self.smoke or not self.full:
+            raise ProblemError(f"{self}: an axis has at least one value at each size")
+
     def values(self, size: str) -> tuple[Any, ...]:
         """The values at `size`, which is "smoke" or "full"."""
         return self.smoke if size == "smoke" else self.full
@@ -51,115 +62,6 @@ class Output:
 
     shape: tuple[int, ...]
     dtype: DTypeLike
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """An element passes where |actual − expected| ≤ atol + rtol · |expected|; expected is the reference.
-
-    Raises:
-        ValueError: a bound is negative or not finite.
-    """
-
-    rtol: float = 0.0
-    atol: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name}={value!r}: a tolerance is a finite number ≥ 0, such as 1e-6")
-
-    @classmethod
-    def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
-        """The default for an element-wise result of `dtype`: the bounds of `torch.testing.assert_close`.
-
-        float16 1e-3/1e-5, float32 1.3e-6/1e-5, float64 1e-7/1e-7; anything that is not a float must be equal.
-        """
-        import numpy as np
-
-        known = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
-        name = np.dtype(dtype).name
-        name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
-        return cls(*known.get(name, (0.0, 0.0)))
-
-    @classmethod
-    def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float = 1.0) -> Tolerance:
-        """For a sum of `terms` products of size `magnitude`: rounding grows as √terms · eps.
-
-        The factor 8 leaves room for the order of summation. N. J. Higham, Accuracy and Stability of Numerical
-        Algorithms (2002), section 2.8: the statistical error of a sum behaves as the square root of terms.
-        """
-        import numpy as np
-
-        eps = float(np.finfo(np.dtype(dtype)).eps)
-        return cls(rtol=8 * eps, atol=8 * eps * magnitude * float(terms) ** 0.5)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One implementation of a problem on one backend.
-
-    Attributes:
-        name: unique within problem and backend.
-        backend: `numba`, `cupy`, `pycuda`, `skcuda`, `torch` or `host`.
-        prepare: takes inputs, outputs, point and parameters by name, returns the callable that is timed;
-            None where the variant's file could not be imported.
-        parameters: the variant's own parameters, each with the values to try.
-        limits: for an axis, the largest value at which the variant can finish.
-        allocates: the launch returns new arrays instead of writing those it was given.
-        needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
-        scopes: scopes in which it is measured, or None for the problem's.
-        host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
-        rejected_for: for a deliberately broken variant, the diagnosis it must get.
-        unavailable: why its file could not be imported, in words.
-    """
-
-    name: str
-    backend: str
-    prepare: Prepare | None
-    parameters: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
-    allocates: bool = False
-    needs_gpu: str | None = None
-    scopes: tuple[str, ...] | None = None
-    host_data: bool = False
-    rejected_for: str | None = None
-    unavailable: str | None = None
-
-    @property
-    def label(self) -> str:
-        """`backend.name`, unique within the problem."""
-        return f"{self.backend}.{self.name}"
-
-    def limit_exceeded(self, point: Names) -> str | None:
-        """Why the variant cannot finish at `point`, in words, or None."""
-        for axis, limit in self.limits.items():
-            if point[axis] > limit:
-                return f"too large: {axis}={point[axis]}, and the variant declares a limit of {limit:g}"
-        return None
-
-
-@dataclass(frozen=True)
-class Case:
-    """A problem, a variant, a point on the axes and values of the variant's parameters."""
-
-    problem: Problem
-    variant: Variant
-    point: Point
-    parameters: dict[str, Any]
-
-    @property
-    def id(self) -> str:
-        """For example `vector_exp/numba.grid_stride/n=1000003,block=128`; the same in every process."""
-        values = ",".join(f"{name}={value}" for name, value in {**self.point, **self.parameters}.items())
-        return f"{self.problem.name}/{self.variant.label}/{values}"
-
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        """Scopes to measure. What starts and ends with host data by itself is timed end to end only."""
-        if self.variant.backend == "host" or self.variant.host_data:
-            return ("end_to_end",)
-        return self.variant.scopes or self.problem.scopes
 
 
 class Problem:
@@ -316,12 +218,10 @@ class Problem:
         """Adds a variant, refusing a second one of the same label and a limit on an unknown axis."""
         home = self.registered if variant.rejected_for is None else self.registered_wrong
         present = home.get(variant.label)
-        if present is not None and present.prepare is not None and variant.prepare is not present.prepare:
-            same_code = (
-                variant.prepare is not None
-                and variant.prepare.__code__.co_filename == present.prepare.__code__.co_filename
-                and variant.prepare.__code__.co_firstlineno == present.prepare.__code__.co_firstlineno
-            )
+        # What could not be imported replaces what its file had registered before its import failed.
+        if present is not None and present.prepare is not None and variant.prepare is not None:
+            old, new = present.prepare.__code__, variant.prepare.__code__
+            same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
             if not same_code:  # the same file imported twice, under two names, is no clash
                 raise ProblemError(f"problem {self.name!r} has two variants named {variant.label!r}")
         unknown = [axis for axis in variant.limits if axis not in self.axes]
@@ -329,6 +229,16 @@ class Problem:
             raise ProblemError(
                 f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
             )
+        taken = [name for name in variant.parameters if name in self.axes or name == "stream"]
+        if taken:
+            raise ProblemError(
+                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis or the stream; rename it"
+            )
+        for scope in variant.scopes or ():
+            if scope not in SCOPES:
+                raise ProblemError(
+                    f"variant {variant.label!r}: scope {scope!r} is none of {', '.join(SCOPES)}"
+                )
         home[variant.label] = variant
 
     def cases(self, function: TestFunction) -> TestFunction:
@@ -377,27 +287,53 @@ class Problem:
         }
 
     def reference(self, point: Point, inputs: Names) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Expected outputs, or None where only `check` decides."""
+        """Expected outputs, or None where only `check` decides.
+
+        Raises:
+            ProblemError: names or shapes are not those of the declared outputs.
+        """
         import numpy as np
 
         if self._reference is None:
             return None
         made = call_by_name(self._reference, {**point, **inputs})
-        if isinstance(made, Mapping):
-            return {name: np.asarray(value) for name, value in made.items()}
-        names = list(self.output_specs(point, inputs))
-        if len(names) != 1:
-            raise ProblemError(f"problem {self.name!r}: with outputs {names} the reference returns a dict")
-        return {names[0]: np.asarray(made)}
+        specs = self.output_specs(point, inputs)
+        if not isinstance(made, Mapping):
+            if len(specs) != 1:
+                raise ProblemError(
+                    f"problem {self.name!r}: with outputs {list(specs)} the reference returns a dict"
+                )
+            made = dict.fromkeys(specs, made)
+        if set(made) != set(specs):
+            raise ProblemError(
+                f"problem {self.name!r}: the reference returns {sorted(made)}, "
+                f"its outputs are {sorted(specs)}"
+            )
+        expected = {name: np.asarray(value) for name, value in made.items()}
+        for name, spec in specs.items():
+            if expected[name].shape != tuple(spec.shape):
+                raise ProblemError(
+                    f"problem {self.name!r}: the reference of {name!r} has shape {expected[name].shape}, "
+                    f"declared is {tuple(spec.shape)}"
+                )
+        return expected
 
     def tolerance(self, output: str, spec: Output, point: Point) -> Tolerance:
-        """The tolerance of one output at `point`."""
+        """The tolerance of one output at `point`.
+
+        Raises:
+            ProblemError: what is declared is no `Tolerance`.
+        """
         given = self._tolerance
         if callable(given):
             given = call_by_name(given, dict(point))
         if isinstance(given, Mapping):
             given = given.get(output)
-        return given if isinstance(given, Tolerance) else Tolerance.for_dtype(spec.dtype)
+        if given is not None and not isinstance(given, Tolerance):
+            raise ProblemError(
+                f"problem {self.name!r}: {given!r} is no tolerance; write Tolerance(rtol=1e-6)"
+            )
+        return Tolerance.for_dtype(spec.dtype) if given is None else given
 
     def traffic_bytes(self, point: Point) -> float | None:
         """Fewest bytes that the work moves through device memory, or None where not declared."""
@@ -430,60 +366,3 @@ class Run:
     point: Point
     inputs: dict[str, Any]
     outputs: dict[str, np.ndarray[Any, Any]]
-
-
-def call_by_name(function: Callable[..., Any], available: Names) -> Any:
-    """Calls `function` with those of `available` that it names.
-
-    Raises:
-        ProblemError: it names something that is not there; the message lists what is.
-    """
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return function(**available)
-    arguments = {}
-    for parameter in parameters:
-        if parameter.name in available:
-            arguments[parameter.name] = available[parameter.name]
-        elif parameter.default is parameter.empty:
-            raise ProblemError(
-                f"{getattr(function, '__name__', function)} names {parameter.name!r}; "
-                f"there is {', '.join(sorted(available))}"
-            )
-    return function(**arguments)
-
-
-def random_array(
-    rng: np.random.Generator,
-    shape: int | Iterable[int],
-    dtype: DTypeLike = "float64",
-    *,
-    distribution: str = "uniform",
-) -> np.ndarray[Any, Any]:
-    """Random values of `dtype`, filled by several threads; the values do not depend on their number.
-
-    Args:
-        rng: the problem's seeded generator.
-        shape: of the array.
-        dtype: float32 or float64.
-        distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1).
-    """
-    import os
-    from concurrent.futures import ThreadPoolExecutor
-
-    import numpy as np
-
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    array = np.empty(dims, dtype=dtype)
-    flat = array.reshape(-1)
-    chunk = 1 << 22
-    children = rng.spawn(max(1, -(-flat.size // chunk)))
-
-    def fill(index: int) -> None:
-        part = flat[index * chunk : (index + 1) * chunk]
-        draw = children[index].random if distribution == "uniform" else children[index].standard_normal
-        draw(out=part, dtype=part.dtype)
-
-    with ThreadPoolExecutor(min(len(children), os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, range(len(children))))
-    return array

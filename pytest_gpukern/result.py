@@ -155,14 +155,18 @@ class CaseInfo:
     baseline_name: str
 
     @property
-    def size_text(self) -> str:
-        """The point in one short string, showing what ran where it differs from what was asked for."""
-        parts = []
+    def sizes(self) -> dict[str, str]:
+        """Axis or parameter → its value as text; `asked→ran` where a machine's limit reduced it."""
+        texts = {}
         for name, asked in self.point.items():
             ran = self.measured_point.get(name, asked)
-            parts.append(f"{name}={asked}" if ran == asked else f"{name}={asked}→{ran}")
-        parts += [f"{name}={value}" for name, value in self.parameters.items()]
-        return " ".join(parts)
+            texts[name] = str(asked) if ran == asked else f"{asked}→{ran}"
+        return texts | {name: str(value) for name, value in self.parameters.items()}
+
+    @property
+    def size_text(self) -> str:
+        """The point and the parameters in one short string, such as `n=1000 block=128`."""
+        return " ".join(f"{name}={value}" for name, value in self.sizes.items())
 
 
 @dataclass(frozen=True)
@@ -228,10 +232,10 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+    if value is None or type(value) in (bool, str, int):
         return value
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if hasattr(value, "item"):  # a NumPy scalar in a point or a parameter
-        return _plain(value.item())
+    if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only
+        return float(value) if value == value and abs(value) != float("inf") else None
+    if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
+        return _plain(value.tolist())
     return str(value)

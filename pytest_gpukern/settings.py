@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.contradictions import refuse_contradictions
 from pytest_gpukern.literals import constant
-from pytest_gpukern.options import DEFAULT_THRESHOLD, OPTIONS, Option, SettingsError, parse_threshold
+from pytest_gpukern.options import (
+    DEFAULT_THRESHOLD,
+    NOT_GIVEN,
+    OPTIONS,
+    Option,
+    SettingsError,
+    parse_threshold,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,12 +79,8 @@ class Settings:
         Raises:
             SettingsError: a value is impossible, or two contradict each other.
         """
-        # Before the first conftest is loaded only this namespace holds the options; it stays right later.
-        given = config.known_args_namespace
         return cls.from_values(
-            getattr(given, "gpu_benchmark", False),
-            {option.name: getattr(given, option.ini, None) for option in OPTIONS},
-            {option.name: config.getini(option.ini) for option in OPTIONS},
+            *values_of(config),
             environ,
             invocation_dir=config.invocation_params.dir,
             ini_dir=config.rootpath,
@@ -97,9 +102,9 @@ class Settings:
         labels: dict[str, str] = {}
         bases: dict[str, Path | None] = {}
         for option in OPTIONS:
-            from_cli = given.get(option.name) not in (None, False, [], "")
+            from_cli = given.get(option.name) not in NOT_GIVEN
             value = given.get(option.name) if from_cli else ini.get(option.name)
-            if value in (None, False, [], ""):
+            if value in NOT_GIVEN:
                 continue
             shown = " ".join(value) if isinstance(value, list) else value
             label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
@@ -110,9 +115,10 @@ class Settings:
             if name in values:
                 values[name] = (bases[name] or Path.cwd()) / Path(values[name]).expanduser()
         in_ci = environ.get("CI", "").lower() not in ("", "0", "false")
-        _refuse_contradictions(benchmark, values, labels, in_ci)
+        refuse_contradictions(benchmark, values, labels, in_ci)
         # A runner that lost its driver must not go green where a baseline was named for it.
-        require = values.get("require", "gpu" if in_ci and benchmark and _names_baseline(values) else "none")
+        default = "gpu" if in_ci and benchmark and _names_baseline(values) and _uses_gpu(values) else "none"
+        require = values.get("require", default)
         return cls(
             benchmark=benchmark,
             asked=benchmark or bool(values),
@@ -138,6 +144,10 @@ def _names_baseline(values: Mapping[str, Any]) -> bool:
     return values.get("baseline") == "compare" or (
         "baseline-dir" in values and values.get("baseline", "compare") == "compare"
     )
+
+
+def _uses_gpu(values: Mapping[str, Any]) -> bool:
+    return values.get("simulator") != "always" and values.get("backend") != ("host",)
 
 
 def _parse(option: Option, value: Any, label: str) -> Any:
@@ -180,67 +190,3 @@ def _axis_value(text: str) -> Any:
     except (ValueError, SyntaxError):
         return text
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _refuse_contradictions(
-    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
-) -> None:
-    """Refuses two options that cannot both be meant, naming both and the way out."""
-    writes = values.get("baseline") in ("create", "update")
-    simulated = values.get("simulator") == "always"
-    conflicts = (
-        (writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"),
-        (
-            writes and simulated,
-            "baseline",
-            f"a simulated run has no times to record; drop it or {labels.get('simulator')}",
-        ),
-        (
-            writes and in_ci and not values.get("write-in-ci"),
-            "baseline",
-            "CI is set in the environment and CI may not write baselines; add --gpukern-write-in-ci if meant",
-        ),
-        (
-            bool(values.get("write-in-ci")) and not writes,
-            "write-in-ci",
-            "nothing would be written; add --gpukern-baseline=create or update",
-        ),
-        (
-            simulated and "device" in values,
-            "device",
-            f"the simulator has no GPU to choose; drop it or {labels.get('simulator')}",
-        ),
-        (
-            simulated and values.get("require") == "gpu",
-            "require",
-            f"the simulator is no GPU; drop it or {labels.get('simulator')}",
-        ),
-        (
-            simulated and values.get("size") == "full",
-            "size",
-            f"full sizes never end in the simulator; use smoke or drop {labels.get('simulator')}",
-        ),
-        (
-            values.get("timer") == "event" and values.get("backend") == ("host",),
-            "timer",
-            f"events time a GPU, and only host variants are selected by {labels.get('backend')}; use host",
-        ),
-        (
-            values.get("require") == "gpu" and values.get("backend") == ("host",),
-            "require",
-            f"only host variants are selected by {labels.get('backend')}",
-        ),
-        (
-            bool(values.get("strict")) and values.get("gate") == "off",
-            "strict",
-            f"the gate is off; drop it or {labels.get('gate')}",
-        ),
-        (
-            bool(values.get("strict")) and values.get("baseline") == "off",
-            "strict",
-            f"there is nothing to be strict about; drop it or {labels.get('baseline')}",
-        ),
-    )
-    for contradicts, name, remedy in conflicts:
-        if contradicts:
-            raise SettingsError(f"{labels[name]}: {remedy}")

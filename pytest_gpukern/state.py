@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.options import SettingsError
-from pytest_gpukern.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_gpukern.benchmark import GpuBenchmark
     from pytest_gpukern.environment import Environment
+    from pytest_gpukern.marker import MarkerOptions
+    from pytest_gpukern.problem import Case
+    from pytest_gpukern.settings import Settings
     from pytest_gpukern.simulator import SimulatorState
 
 MARKER = "gpu_benchmark"
-SETTINGS = pytest.StashKey[Settings]()
+USAGE_ERROR = "gpukern_usage_error"
+"""Under which a worker of xdist tells the controller what is wrong with the options or the tests."""
+SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 BENCHMARK = pytest.StashKey["GpuBenchmark"]()
@@ -31,6 +34,8 @@ def settings_of(config: pytest.Config) -> Settings:
         pytest.UsageError: an option is impossible or contradicts another.
     """
     if SETTINGS not in config.stash:
+        from pytest_gpukern.settings import Settings
+
         try:
             config.stash[SETTINGS] = Settings.from_config(config)
         except SettingsError as error:
@@ -56,6 +61,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
                 environ=os.environ,
                 modules=sys.modules,
             )
+            config.add_cleanup(simulator.deactivate)  # also where the run ends before it is configured
             simulator.activate(state)
         except (simulator.SimulatorError, device.DeviceError) as error:
             raise pytest.UsageError(str(error)) from error
@@ -79,6 +85,7 @@ def environment_of(config: pytest.Config) -> Environment:
             device_spec=getattr(config, "workerinput", {}).get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
         )
+        config.add_cleanup(environment.close)
         try:
             environment.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
         except DeviceError as error:
@@ -87,15 +94,22 @@ def environment_of(config: pytest.Config) -> Environment:
     return config.stash[ENVIRONMENT]
 
 
-def benchmark_for(item: pytest.Item) -> GpuBenchmark:
-    """The one `GpuBenchmark` of a test item."""
-    if BENCHMARK not in item.stash:
-        from pytest_gpukern.benchmark import GpuBenchmark
+def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
+    """The one `GpuBenchmark` of an attempt at a test item; a test that is run again gets a new one."""
+    from pytest_gpukern.benchmark import GpuBenchmark
 
-        item.stash[BENCHMARK] = GpuBenchmark(
-            environment_of(item.config), marker_of(item), item.nodeid, item.path
-        )
-    return item.stash[BENCHMARK]
+    benchmark = GpuBenchmark(environment, marker_of(item), item.nodeid, item.path)
+    item.stash[BENCHMARK] = benchmark
+    return benchmark
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """The case that an item was made for, or None for a plain test."""
+    from pytest_gpukern.problem import Case
+
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec is not None else None
+    return case if isinstance(case, Case) else None
 
 
 def marker_of(item: pytest.Item) -> MarkerOptions:
@@ -104,6 +118,8 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
     Raises:
         pytest.UsageError: an argument is unknown or impossible.
     """
+    from pytest_gpukern.marker import MarkerOptions
+
     merged: dict[str, object] = {}
     for mark in reversed(list(item.iter_markers(MARKER))):
         try:

@@ -24,6 +24,7 @@ _MODE_GAP = 2.0  # in standard deviations within a mode: how wide the empty stre
 _MODE_DISTANCE = 7.0  # and how far apart their medians are
 _MODE_SAMPLES = 30  # fewer form gaps by chance
 _WORTH_SAYING = 0.01  # modes, trends and outliers below 1 % of the median are not mentioned
+_ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not mentioned
 _TREND_P = 0.001
 _MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution → its standard deviation
 
@@ -235,11 +236,14 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
 
 
 def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
-    """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles."""
+    """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
+
+    Up to 5 % of them is the ordinary life of a shared machine, which a median does not feel: nothing is said.
+    """
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
     odd = [sample for sample in ordered if not q1 - reach <= sample <= q3 + reach]
-    if not odd:
+    if len(odd) <= _ORDINARY_SHARE * len(ordered):
         return None
     farthest = max(odd, key=lambda sample: abs(sample - median))
     of_median = f"{farthest / median:.3g} times the median" if median > 0 else f"{farthest:.4g} ns"

@@ -67,7 +67,8 @@ class Comparison:
         mismatches: elements outside the tolerance.
         unwritten: mismatches that still hold the poison bit by bit.
         unexpected_nan: mismatches that are NaN, written, and not NaN in the reference.
-        first_unwritten: flat index of the first of them, or -1.
+        first_unwritten: flat index of the unwritten element that comes first, or -1.
+        first_mismatch: the mismatch that comes first; its `value` is 1, or -1 where there is none.
         absolute: largest |actual − expected| with its flat index.
         relative: largest |actual − expected| / |expected| over expected ≠ 0.
         ulp: largest |actual − expected| in units in the last place of the output's dtype at `expected`
@@ -80,6 +81,7 @@ class Comparison:
     unwritten: int = 0
     unexpected_nan: int = 0
     first_unwritten: int = -1
+    first_mismatch: Extreme = Extreme()
     absolute: Extreme = Extreme()
     relative: Extreme = Extreme()
     ulp: Extreme = Extreme()
@@ -114,12 +116,16 @@ def compare(
         actual: the output; its dtype is the one that ULPs are counted in.
         expected: the reference, in the same or a higher precision.
         tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN,
-            or where `actual` equals `expected` rounded to its dtype (which covers overflow to infinity).
+            or where a float `actual` equals `expected` rounded to its dtype (which covers overflow to
+            infinity). An infinite reference is met by the same infinity only; integers are compared exactly,
+            also with a wider reference, and bool byte by byte.
         poisoned: whether the output was filled with `POISON` before the launch.
     """
     import numpy as np
 
     shape = actual.shape
+    if expected.dtype.kind == "c" != actual.dtype.kind:  # a real output has an imaginary part of zero
+        actual = actual.astype(np.result_type(actual.dtype, np.complex64))
     if actual.dtype.kind == "c":
         part = np.dtype(f"f{actual.dtype.itemsize // 2}")
         flat_expected = np.ascontiguousarray(expected).astype(np.complex128, copy=False).view(np.float64)
@@ -133,10 +139,11 @@ def compare(
         stop = start + _CHUNK
         return _compare_chunk(flat_actual[start:stop], flat_expected[start:stop], tolerance, start, poisoned)
 
+    is_float = actual.dtype.kind == "f"
     if len(starts) < 2:
-        return _merge(shape, map(one, starts))
+        return _merge(shape, is_float, map(one, starts))
     with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
-        return _merge(shape, pool.map(one, starts))
+        return _merge(shape, is_float, pool.map(one, starts))
 
 
 def _compare_chunk(
@@ -149,11 +156,14 @@ def _compare_chunk(
     """One piece of a comparison with indices moved by `start`; None where every element is equal."""
     import numpy as np
 
+    if actual.dtype.kind == "b":  # True may be any byte but 0, and the poison is one
+        actual = actual.view(np.uint8)
+        expected = expected.view(np.uint8) if expected.dtype.kind == "b" else expected
+    is_float = actual.dtype.kind == "f"
     with np.errstate(all="ignore"):
-        equal = actual == expected.astype(actual.dtype, copy=False)
-        if equal.all() and (actual.dtype == expected.dtype or actual.dtype.kind in "biu"):
+        equal = actual == (expected.astype(actual.dtype, copy=False) if is_float else expected)
+        if equal.all() and (actual.dtype == expected.dtype or not is_float):
             return None
-        is_float = actual.dtype.kind == "f"
         wide = np.longdouble if actual.dtype.itemsize > 8 else np.float64
         a: Any
         e: Any
@@ -162,21 +172,22 @@ def _compare_chunk(
             actual_nan, expected_nan = np.isnan(a), np.isnan(e)
         else:
             a, e = _exact(actual), _exact(expected)
-            actual_nan = expected_nan = np.zeros(actual.shape, bool)
+            actual_nan = np.zeros(actual.shape, bool)
+            expected_nan = np.isnan(expected) if expected.dtype.kind == "f" else actual_nan
         error = np.abs(a - e).astype(wide)
         error[(equal & ~np.isfinite(error)) | (actual_nan & expected_nan)] = 0
         size = np.abs(e).astype(wide)
-        passed = equal | (error <= tolerance.atol + tolerance.rtol * size) | (actual_nan & expected_nan)
-        passed &= actual_nan == expected_nan
+        near = np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size)
+        passed = equal | near | (actual_nan & expected_nan)
         bad = ~passed
         unwritten = bad & _holds_poison(actual, start) if poisoned else np.zeros_like(bad)
         error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
-        relative = np.where(size > 0, error / size, 0)
+        relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
         ulp = error / _ulp_size(size, actual.dtype) if is_float else None
     first = np.flatnonzero(unwritten)[:1]
 
     def extreme(values: np.ndarray[Any, Any]) -> Extreme:
-        at = int(np.argmax(values))
+        at = int(np.argmax(values))  # the first of the largest
         return Extreme(float(values[at]), start + at, expected[at].item(), actual[at].item())
 
     return Comparison(
@@ -185,6 +196,7 @@ def _compare_chunk(
         unwritten=int(unwritten.sum()),
         unexpected_nan=int((bad & actual_nan & ~unwritten).sum()),
         first_unwritten=start + int(first[0]) if first.size else -1,
+        first_mismatch=extreme(bad) if bad.any() else Extreme(),
         absolute=extreme(error),
         relative=extreme(relative),
         ulp=extreme(ulp) if ulp is not None else Extreme(),
@@ -192,10 +204,12 @@ def _compare_chunk(
 
 
 def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers widened so that a difference cannot wrap; 64-bit ones become Python integers."""
+    """Numbers widened so that a difference cannot wrap; 64-bit ones become Python's."""
     import numpy as np
 
-    return values.astype(object) if values.dtype.itemsize == 8 else values.astype(np.int64)
+    if values.dtype.itemsize == 8:
+        return values.astype(object)
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
 def _holds_poison(actual: np.ndarray[Any, Any], start: int) -> np.ndarray[Any, Any]:
@@ -217,18 +231,19 @@ def _ulp_size(size: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[An
     import numpy as np
 
     info = np.finfo(dtype)
-    _, exponent = np.frexp(np.where(np.isfinite(size), size, float(info.max)))
+    _, exponent = np.frexp(np.fmin(size, info.max))  # a reference may be beyond what the dtype holds
     lowest = int(info.minexp) + 1
     exponent = np.where(size > 0, exponent, lowest)  # frexp gives 0 the exponent of 0.5
     result: np.ndarray[Any, Any] = np.ldexp(1.0, np.maximum(exponent, lowest) - 1 - int(info.nmant))
     return result
 
 
-def _merge(shape: tuple[int, ...], pieces: Iterable[Comparison | None]) -> Comparison:
+def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
     """One comparison out of those of its pieces; pieces without any difference count as zero error."""
     found = [piece for piece in pieces if piece is not None]
     if not found:
-        return Comparison(shape, absolute=Extreme(0.0), relative=Extreme(0.0), ulp=Extreme(0.0))
+        ulp = Extreme(0.0) if is_float else Extreme()
+        return Comparison(shape, absolute=Extreme(0.0), relative=Extreme(0.0), ulp=ulp)
     firsts = [piece.first_unwritten for piece in found if piece.first_unwritten >= 0]
     return Comparison(
         shape=shape,
@@ -236,6 +251,7 @@ def _merge(shape: tuple[int, ...], pieces: Iterable[Comparison | None]) -> Compa
         unwritten=sum(piece.unwritten for piece in found),
         unexpected_nan=sum(piece.unexpected_nan for piece in found),
         first_unwritten=min(firsts, default=-1),
+        first_mismatch=next((p.first_mismatch for p in found if p.first_mismatch.index >= 0), Extreme()),
         absolute=max((piece.absolute for piece in found), key=lambda extreme: extreme.value),
         relative=max((piece.relative for piece in found), key=lambda extreme: extreme.value),
         ulp=max((piece.ulp for piece in found), key=lambda extreme: extreme.value),
@@ -260,15 +276,14 @@ def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> 
     if comparison.unexpected_nan:
         lines.append(f"  {comparison.unexpected_nan} are NaN where the reference is not")
     for label, extreme in (
-        ("absolute error", comparison.absolute),
-        ("relative error", comparison.relative),
-        ("error in ULP", comparison.ulp),
+        ("first mismatch", comparison.first_mismatch),
+        (f"worst absolute error {comparison.absolute.value:.6g}", comparison.absolute),
+        (f"worst relative error {comparison.relative.value:.6g}", comparison.relative),
+        (f"worst error in ULP {comparison.ulp.value:.6g}", comparison.ulp),
     ):
         if extreme.value > 0:
-            lines.append(
-                f"  worst {label} {extreme.value:.6g} at {_at(extreme.index, comparison.shape)}: "
-                f"expected {extreme.expected!r}, actual {extreme.actual!r}"
-            )
+            where = _at(extreme.index, comparison.shape)
+            lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
     return Diagnosis(fault, "\n".join(lines))
 
 

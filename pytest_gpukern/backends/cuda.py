@@ -101,7 +101,7 @@ class CudaRuntime:
         self.device.set_current()
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
-        self._persisting_reset = False
+        self._references: list[tuple[np.ndarray[Any, Any], DeviceArray]] = []
 
     @functools.cached_property
     def l2_bytes(self) -> int:
@@ -155,6 +155,23 @@ class CudaRuntime:
 
         checked("cuCtxResetPersistingL2Cache")
         checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
+
+    def reference(self, expected: np.ndarray[Any, Any]) -> DeviceArray:
+        """A device copy of a reference; the last two are kept, since the variants of a point share them."""
+        for number, (host, copy) in enumerate(self._references):
+            if host is expected:
+                self._references.append(self._references.pop(number))
+                return copy
+        self.forget_references(keep=1)
+        copy = DeviceArray(expected.shape, expected.dtype)
+        copy.upload(expected)
+        self._references.append((expected, copy))
+        return copy
+
+    def forget_references(self, keep: int = 0) -> None:
+        """Frees the copies of references but the last `keep`."""
+        while len(self._references) > keep:
+            self._references.pop(0)[1].free()
 
     def hash(self, array: DeviceArray) -> int:
         """A 64-bit hash of the contents, computed on the device."""

@@ -51,12 +51,12 @@ def compare_on_device(
         return None
     source = cuda_source.compare_source(_C_TYPES[actual_name], _C_TYPES[expected_name], is_float=is_float)
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
-    reference = DeviceArray(expected.shape, expected.dtype)
-    found = DeviceArray((10,), np.uint64)
+    reference = runtime.reference(expected)
+    highest = np.iinfo(np.uint64).max
+    empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
+    found = DeviceArray(empty.shape, empty.dtype)
     try:
-        reference.upload(expected)
-        highest = np.iinfo(np.uint64).max
-        found.upload(np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest], np.uint64))
+        found.upload(empty)
         kernel = runtime.kernel(source, "gpukern_compare")
         count = math.prod(shape)
         arguments = (
@@ -75,7 +75,6 @@ def compare_on_device(
         runtime.synchronize()
         return _read_comparison(found.download(), pointer, shape, np.dtype(dtype), expected)
     finally:
-        reference.free()
         found.free()
 
 
@@ -92,9 +91,9 @@ def _read_comparison(
 
     def extreme(slot: int) -> verify.Extreme:
         value = float(found[slot : slot + 1].view(np.float64)[0])
-        if value == 0:
-            return verify.Extreme(0.0)
-        index = int(found[slot + 3])
+        return element_at(value, int(found[slot + 3])) if value else verify.Extreme(0.0)
+
+    def element_at(value: float, index: int) -> verify.Extreme:
         element = np.empty(1, dtype)
         checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
         return verify.Extreme(value, index, flat[index].item(), element[0].item())
@@ -105,6 +104,7 @@ def _read_comparison(
         unwritten=int(found[1]),
         unexpected_nan=int(found[2]),
         first_unwritten=int(found[3]) if found[1] else -1,
+        first_mismatch=element_at(1.0, int(found[10])) if found[0] else verify.Extreme(),
         absolute=extreme(4),
         relative=extreme(5),
         ulp=extreme(6) if dtype.kind == "f" else verify.Extreme(),

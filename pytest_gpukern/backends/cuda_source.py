@@ -82,7 +82,8 @@ __device__ bool holds_poison(const void *data, u64 i, int width, unsigned poison
 }
 
 // found: mismatches, unwritten, unexpected NaN, first unwritten, then the largest absolute, relative and ULP
-// error as the bits of a double (which order like integers for values >= 0), then their first indices.
+// error as the bits of a double (which order like integers for values >= 0), then their first indices, and
+// the first mismatch.
 struct Errors { double absolute, relative, ulp; bool bad, unwritten, nan; };
 
 template <typename A, typename E>
@@ -95,7 +96,8 @@ __device__ Errors judge(const A *actual, const E *expected, u64 i, double rtol, 
   bool equal = a == rounded(e, actual[i]);
   double error = fabs(a - e), size = fabs(e);
   if (equal && !isfinite(error)) error = 0;
-  bool passed = (equal || error <= atol + rtol * size) && !actual_nan && !expected_nan;
+  bool near = isfinite(size) && error <= atol + rtol * size;
+  bool passed = (equal || near) && !actual_nan && !expected_nan;
   r.bad = !passed;
   r.unwritten = r.bad && holds_poison(actual, i, sizeof(A), poison);
   r.nan = r.bad && actual_nan && !r.unwritten;
@@ -133,6 +135,7 @@ __device__ void note(u64 *slot, u64 *index, double value, u64 i, bool second_pas
 __device__ void record(const Errors &r, u64 i, u64 *found, bool second_pass) {
   if (!second_pass && r.bad) {
     atomicAdd(&found[0], 1ull);
+    atomicMin(&found[10], i);
     if (r.unwritten) { atomicAdd(&found[1], 1ull); atomicMin(&found[3], i); }
     if (r.nan) atomicAdd(&found[2], 1ull);
   }

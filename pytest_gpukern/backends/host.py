@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.backends import Form
     from pytest_gpukern.problem import Output, Tolerance
+
+
+_PIECE = 1 << 24
 
 
 def is_array(value: Any) -> bool:
@@ -30,6 +35,14 @@ def poison(array: np.ndarray[Any, Any]) -> None:
     whole = raw.size // 4 * 4
     raw[:whole].view(np.uint32)[:] = verify.POISON
     raw[whole:] = np.frombuffer(np.uint32(verify.POISON).tobytes(), np.uint8)[: raw.size - whole]
+
+
+def _digest(array: np.ndarray[Any, Any]) -> int:
+    """CRC-32 of the pieces of an array, in threads: a single one reads about 1 GB/s."""
+    raw = array.reshape(-1).view("u1")
+    starts = range(0, raw.size, _PIECE)
+    with ThreadPoolExecutor(max(1, min(len(starts), os.cpu_count() or 1))) as pool:
+        return hash(tuple(pool.map(lambda start: zlib.crc32(raw[start : start + _PIECE]), starts)))
 
 
 class HostWorkspace:
@@ -63,7 +76,7 @@ class HostWorkspace:
         """Takes a NumPy array that a launch returned; None for anything else."""
         import numpy as np
 
-        if not isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray:  # a subclass may compute when it is compared
             return None
         self._bound[output] = value
         return value.shape, value.dtype
@@ -83,7 +96,7 @@ class HostWorkspace:
 
     def digest(self) -> dict[str, int]:
         """CRC-32 of each input."""
-        return {name: zlib.crc32(self._host[name].reshape(-1).view("u1")) for name in self._inputs}
+        return {name: _digest(self._host[name]) for name in self._inputs}
 
     def close(self) -> None:
         """Drops the arrays."""

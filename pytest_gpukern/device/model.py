@@ -111,7 +111,7 @@ class Device:
 
     @property
     def model_key(self) -> str:
-        """The model as part of a file name: "nvidia-h200", "nvidia-h200-mig-1g.18gb", "cuda-simulator"."""
+        """The model as part of a file name: "nvidia-h200", "nvidia-h200-mig-1g_18gb", "cuda-simulator"."""
         base = re.sub(r"\s+MIG\s+\S+$", "", self.name)
         mig = f"-mig-{file_key(self.mig_profile)}" if self.mig_profile else ""
         return file_key(base) + mig
@@ -202,5 +202,8 @@ def short_uuid(uuid: str, uuids: Iterable[str]) -> str:
 
 
 def file_key(text: str) -> str:
-    """Reduce a name to lower-case letters, digits and ".+_-", safe as part of a file name everywhere."""
-    return re.sub(r"[^a-z0-9.+_]+", "-", text.lower()).strip("-.") or "unknown"
+    """Reduce a name to lower-case letters, digits and "+_-", safe as part of a file name everywhere.
+
+    A dot becomes "_", since dots separate the parts of a file name.
+    """
+    return re.sub(r"[^a-z0-9+_]+", "-", text.lower().replace(".", "_")).strip("-_") or "unknown"

@@ -10,12 +10,14 @@ from pytest_gpukern.report.speedup import speedup
 from pytest_gpukern.result import Correctness, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpukern.result import Measurement, OutputError, Result, Verdict
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
+
+_TELLING_ULP = 1000.0
 
 _MARKUP: dict[str, dict[str, bool]] = {
     "INCORRECT": {"red": True},
@@ -60,6 +62,7 @@ class Row:
     label: str
     variant: str = ""
     size: str = ""
+    first_call: str = ""
     scope: str = ""
     time: str = ""
     uncertainty: str = ""
@@ -86,19 +89,30 @@ def verdict_of(result: Result, measurement: Measurement) -> tuple[str, float | N
     return (verdict.kind.value, verdict.ratio, verdict.reason) if verdict else ("", None, "")
 
 
-def rows_of(result: Result, peers: Sequence[Result]) -> list[Row]:
+def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
+    """Axes and parameters that every result has with the same value: a table says them once."""
+    if len(results) < 2:
+        return {}
+    first, *others = (result.case.sizes for result in results)
+    return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
+
+
+def rows_of(result: Result, peers: Sequence[Result], shared: Collection[str] = ()) -> list[Row]:
     """The rows of one result; only the first names the case and its error.
 
     Args:
         result: what one test found out.
         peers: all results of its problem, among which the variant for the speed-up is looked up.
+        shared: axes and parameters that are said elsewhere.
     """
-    if result.correctness is Correctness.INCORRECT or not result.measurements:
-        return [_unmeasured(result)]
-    return [_measured(result, index, peers) for index in range(len(result.measurements))]
+    unmeasured = result.correctness is Correctness.INCORRECT or not result.measurements
+    size = " ".join(f"{name}={text}" for name, text in result.case.sizes.items() if name not in shared)
+    if unmeasured:
+        return [_unmeasured(result, size)]
+    return [_measured(result, index, peers, size) for index in range(len(result.measurements))]
 
 
-def _unmeasured(result: Result) -> Row:
+def _unmeasured(result: Result, size: str) -> Row:
     incorrect = result.correctness is Correctness.INCORRECT
     checked = "not checked" if result.correctness is Correctness.UNCHECKED else "checked"
     state = units.NOTHING if incorrect else "simulated" if result.simulated else checked
@@ -106,9 +120,9 @@ def _unmeasured(result: Result) -> Row:
     if incorrect and result.diagnosis:
         footnotes.insert(0, Footnote("INCORRECT", result.diagnosis.strip().partition("\n")[0]))
     return Row(
-        label=_label(result),
+        label=f"{variant_label(result)} {size}".rstrip(),
         variant=variant_label(result),
-        size=result.case.size_text,
+        size=size,
         time=state,
         error=error_text(result),
         verdict="INCORRECT" if incorrect else "",
@@ -117,7 +131,7 @@ def _unmeasured(result: Result) -> Row:
     )
 
 
-def _measured(result: Result, index: int, peers: Sequence[Result]) -> Row:
+def _measured(result: Result, index: int, peers: Sequence[Result], size: str) -> Row:
     measurement = result.measurements[index]
     kind, ratio, reason = verdict_of(result, measurement)
     footnotes = [Footnote("", warning) for warning in measurement.summary.warnings]
@@ -129,9 +143,10 @@ def _measured(result: Result, index: int, peers: Sequence[Result]) -> Row:
     summary = measurement.summary
     simulated = "simulated" if result.simulated else ""
     return Row(
-        label=f"{_label(result)} {measurement.scope}",
+        label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
         variant=variant_label(result) if index == 0 else "",
-        size=result.case.size_text if index == 0 else "",
+        size=size if index == 0 else "",
+        first_call=first_call_text(result) if index == 0 else "",
         scope=measurement.scope,
         # The simulator's time is no time of a kernel, whoever took it.
         time=simulated or units.time(summary.median_ns, _half_width(measurement)),
@@ -146,8 +161,9 @@ def _measured(result: Result, index: int, peers: Sequence[Result]) -> Row:
     )
 
 
-def _label(result: Result) -> str:
-    return f"{variant_label(result)} {result.case.size_text}".rstrip()
+def first_call_text(result: Result) -> str:
+    """Wall time of the first call, which compiles and loads; never part of a measurement."""
+    return units.time(result.first_call_ns, None) if units.is_number(result.first_call_ns) else ""
 
 
 def _half_width(measurement: Measurement) -> float | None:
@@ -166,18 +182,21 @@ def rate_text(measurement: Measurement) -> str:
 
 
 def error_text(result: Result) -> str:
-    """The worst error over the outputs: in ULP where all have one, else relative, else absolute."""
+    """The worst error over the outputs: in ULP where that is telling, else relative or absolute.
+
+    Beside a reference near zero, as of a sum that cancels, any error is many ULP: then the absolute tells.
+    """
     if not result.errors:
         unchecked = result.correctness is Correctness.UNCHECKED and bool(result.measurements)
         return "unchecked" if unchecked else ""
     errors = list(result.errors.values())
     if all(error.max_abs == 0 for error in errors):
         return units.EXACT
-    for name, text in (
-        ("max_ulp", units.ulps),
-        ("max_rel", units.relative_error),
-        ("max_abs", units.absolute_error),
-    ):
+    ulp = _worst(errors, "max_ulp")
+    if ulp is not None and ulp < _TELLING_ULP:
+        return units.ulps(ulp)
+    figures = [("max_rel", units.relative_error), ("max_abs", units.absolute_error)]
+    for name, text in figures if ulp is None else reversed(figures):
         worst = _worst(errors, name)
         if worst is not None:
             return text(worst)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
-from pytest_gpukern.report.rows import rows_of, variant_label
+from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.totals import Skip, totals
 
 if TYPE_CHECKING:
@@ -80,12 +80,14 @@ def _some(identifiers: Sequence[str]) -> str:
 
 
 def _problem(name: str, results: list[Result], width: int) -> list[Line]:
-    rows = [row for result in _ordered(results) for row in rows_of(result, results)]
+    shared = shared_sizes(results)
+    rows = [row for result in _ordered(results) for row in rows_of(result, results, shared)]
     timings = _timings(rows)
     against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)
     if not any(row.speedup for row in rows):
         against = {}
-    parts = [name, *(_timing_words(timing) for timing in timings[:1])]
+    sizes = [" ".join(f"{axis}={value}" for axis, value in shared.items())] if shared else []
+    parts = [name, *sizes, *(_timing_words(timing) for timing in timings[:1])]
     if against:
         parts.append(f"speed-up against {' or '.join(against)}")
     body = _flat(rows, timings, width) or _stacked(rows, timings, width)
@@ -100,6 +102,7 @@ def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
     case = [
         Column("variant", tuple(row.variant for row in rows), narrowest=_NARROWEST_VARIANT),
         Column("size", tuple(row.size for row in rows), narrowest=_NARROWEST_SIZE),
+        Column("first call", tuple(row.first_call for row in rows), numeric=True),
     ]
     texts, left_out = table([*case, *_columns(rows, timings)], width, indent=_INDENT)
     if left_out or max(map(display_width, texts)) > width:
@@ -116,7 +119,9 @@ def _stacked(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
     lines = [Line(texts[0])]
     for text, row in zip(texts[1:], rows, strict=True):
         if row.variant:
-            lines.append(Line(_INDENT + shorten(f"{row.variant} {row.size}".rstrip(), width - len(_INDENT))))
+            first_call = f" · first call {row.first_call}" if row.first_call else ""
+            case = shorten(f"{row.variant} {row.size}".rstrip(), width - len(_INDENT + first_call))
+            lines.append(Line(_INDENT + case + first_call))
         lines.append(Line(text, dict(row.markup)))
     if left_out:
         hint = f"left out for want of width: {', '.join(left_out)}; widen the terminal or set COLUMNS"

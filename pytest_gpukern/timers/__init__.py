@@ -18,11 +18,13 @@ class Batch:
     Attributes:
         samples_ns: time of each sample, in nanoseconds.
         iterations: calls in a sample; a sample is their mean.
+        launch_included: the host's launch cost is in the number, because the call could not be queued.
         warnings: what the timer had to do differently, in words.
     """
 
     samples_ns: list[float]
     iterations: int = 1
+    launch_included: bool = False
     warnings: list[str] = field(default_factory=list)
 
 

@@ -24,8 +24,11 @@ _LARGEST_BATCH = 64
 _LARGEST_BATCH_WITH_SETUP = 8
 """Each sample of such a batch holds its own arguments in memory."""
 _DOCUMENTED_RESOLUTION_NS = 500.0
+_LAGS = 5
+_LONG_CALL_NS = 1e7
 _ESCAPE_NS = 20_000.0
-"""Work seen later than this after the end event was not on the timed stream."""
+_ESCAPE_SHARE = 0.005
+"""Work seen later than both after the end event was not on the timed stream: 20 µs, 0.5 % of the call."""
 
 
 class EventTimer:
@@ -68,15 +71,22 @@ class EventTimer:
                 return Batch(samples)
             self._limit = 0 if self._limit == 1 else 1 if self._limit < 8 else self._limit // 8
         warning = "the call waits for the device, so the host's launch cost is in the number"
-        return Batch(self._unqueued(bind(call, count, setup), cold=cold), warnings=[warning])
+        samples = self._unqueued(bind(call, count, setup), cold=cold)
+        return Batch(samples, launch_included=True, warnings=[warning])
 
     def suspicion(self, call: Callable[..., Any], setup: Setup | None = None) -> str | None:
         """Looks for work that was still running after the end event: it was on another stream."""
-        lag = min(self._lag(bound) for bound in bind(call, 5, setup))
-        lag -= min(self._lag(_nothing) for _ in range(5))
-        if lag <= _ESCAPE_NS:
+        shortest_lag = shortest_call = float("inf")
+        for bound in bind(call, _LAGS, setup):
+            lag, whole = self._lag(bound)
+            shortest_lag, shortest_call = min(shortest_lag, lag), min(shortest_call, whole)
+            if whole > _LONG_CALL_NS:
+                break
+        idle = min(self._lag(_nothing)[0] for _ in range(_LAGS))
+        escaped = shortest_lag - idle
+        if escaped <= max(_ESCAPE_NS, _ESCAPE_SHARE * shortest_call):
             return None
-        return f"{lag / 1e3:.0f} µs of work ran outside the timed stream; launch it on the given stream"
+        return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; launch it on the given stream"
 
     def _queued(self, calls: list[Callable[[], Any]], *, cold: bool) -> list[float] | None:
         """Samples behind a blocking kernel, or None where it timed out before all was queued."""
@@ -115,16 +125,18 @@ class EventTimer:
         steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later - earlier > 1]
         return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
 
-    def _lag(self, call: Callable[[], Any]) -> float:
-        """Time from the end event to an idle device, in nanoseconds."""
+    def _lag(self, call: Callable[[], Any]) -> tuple[float, float]:
+        """Time from the end event to an idle device, and from the call to there, in nanoseconds."""
         self._runtime.synchronize()
         ((_, end),) = self._pairs(1)
+        start = time.perf_counter_ns()
         call()
         self._stream.record(end)
         end.sync()
-        start = time.perf_counter_ns()
+        ended = time.perf_counter_ns()
         self._runtime.synchronize()
-        return float(time.perf_counter_ns() - start)
+        idle = time.perf_counter_ns()
+        return float(idle - ended), float(idle - start)
 
     def _pairs(self, count: int) -> list[tuple[Any, Any]]:
         from cuda.core import EventOptions

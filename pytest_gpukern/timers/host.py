@@ -40,13 +40,14 @@ class HostTimer:
         self._synchronize = synchronize
         self._flush = flush
         self._clock = clock
-        self._iterations = 0
+        self._calibrated = 0  # calls in a sample, where they may be repeated
+        self._iterations = 1  # calls in a sample of the last batch
         self._tick_ns = self._tick()
 
     @property
     def resolution_ns(self) -> float:
         """The clock's tick, spread over the calls of a sample."""
-        return self._tick_ns / max(1, self._iterations)
+        return self._tick_ns / self._iterations
 
     def collect(
         self, call: Callable[..., Any], count: int, *, cold: bool, setup: Setup | None = None
@@ -58,8 +59,8 @@ class HostTimer:
         flush = self._flush if cold else None
         if flush or setup:
             self._iterations = 1
-        elif not self._iterations:
-            self._iterations = self._calibrate(call)
+        else:
+            self._iterations = self._calibrated = self._calibrated or self._calibrate(call)
         samples = []
         collecting = gc.isenabled()
         gc.disable()

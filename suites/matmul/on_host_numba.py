@@ -42,7 +42,7 @@ def gufunc(A, B, C):
     return lambda: product(A, B, C)
 
 
-@matmul.variant("host")
+@matmul.variant("host", limits={"n": 1000})
 def prange_rows(A, B, C):
     """`prange` over rows, i-k-j order, so that the inner loop is vectorised; no tiling."""
     return lambda: rows_in_parallel(A, B, C)

@@ -44,7 +44,7 @@ matmul = Problem(
     tolerance=tolerance,
     traffic_bytes=lambda n: 3 * 4 * n * n,
     flops=lambda n: 2 * n**3,
-    scopes=("kernel", "end_to_end"),
+    scopes=("kernel",),
     speedup_against="host.numpy",
     package=__package__,
 )

@@ -116,7 +116,7 @@ monte_carlo_pi = Problem(
     outputs=lambda: {"hits": ((1,), "int64")},
     check=check_counts,
     check_seeds=8,
-    scopes=("kernel", "end_to_end"),
+    scopes=("kernel",),
     speedup_against="host.prange",
     package=__package__,
 )

@@ -70,10 +70,25 @@ def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, 
     assert on_host.unwritten == 3
     for name in ("shape", "mismatches", "unwritten", "unexpected_nan", "first_unwritten"):
         assert getattr(on_device, name) == getattr(on_host, name), name
-    for name in ("absolute", "relative", "ulp"):
+    for name in ("first_mismatch", "absolute", "relative", "ulp"):
         ours, theirs = getattr(on_device, name), getattr(on_host, name)
         assert ours.value == pytest.approx(theirs.value, rel=1e-12), name
         assert ours.index == theirs.index, name
+
+
+def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload):
+    from pytest_gpukern.backends.cuda_compare import compare_on_device
+
+    expected = np.array([np.inf, np.inf, -np.inf, np.inf, np.nan, 1.0, 0.0])
+    actual = np.array([np.inf, 1e30, np.inf, np.nan, np.nan, np.nan, -0.0], np.float32)
+    tolerance = Tolerance(rtol=1e-3)
+    on_device = compare_on_device(
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+    )
+    on_host = verify.compare(actual, expected, tolerance)
+    assert (on_device.mismatches, on_device.unexpected_nan) == (on_host.mismatches, on_host.unexpected_nan)
+    assert on_device.mismatches == 4
+    assert on_device.first_mismatch.index == on_host.first_mismatch.index == 1
 
 
 def test_a_hash_sees_one_changed_bit_and_two_swapped_words(runtime, upload):

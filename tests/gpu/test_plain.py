@@ -47,7 +47,7 @@ def test_in_place(gpu_benchmark):
     assert list((pytester.path / "baselines").glob("*.json"))
     second = pytester.runpytest_subprocess(*args)
     second.assert_outcomes(passed=2)
-    second.stdout.fnmatch_lines(["*GB/s*", "gpukern: 2 passed*baseline: *"])
+    second.stdout.fnmatch_lines(["*TB/s*", "gpukern: 2 passed*baseline: *"])
 
 
 def test_work_that_escapes_the_timed_stream_fails_as_invalid(pytester):

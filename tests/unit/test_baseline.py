@@ -103,7 +103,7 @@ def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
     (time,) = sessions(folder)
     assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
     assert time.conditions == Conditions(1, {"n": 1000}, H200)
-    found = judge(measurement_of(), [time], conditions=time.conditions, threshold=0.02, resolution_ns=0)
+    found = judge(measurement_of(), [time], conditions=time.conditions, threshold=0.02, jitter_ns=0)
     assert found.kind is VerdictKind.SAME
 
 
@@ -449,7 +449,7 @@ def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_unc
     (time,) = sessions(folder, key="kernel/host/cold")
     assert time.key == KERNEL
     found = judge(
-        measurement_of(timer="host"), [time], conditions=time.conditions, threshold=0.02, resolution_ns=0
+        measurement_of(timer="host"), [time], conditions=time.conditions, threshold=0.02, jitter_ns=0
     )
     assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
 
@@ -466,7 +466,7 @@ def test_a_case_recorded_only_on_other_devices_names_them(folder):
         found,
         conditions=Conditions.of(case_of(folder), device_model="nvidia-l4"),
         threshold=0.02,
-        resolution_ns=0,
+        jitter_ns=0,
     )
     assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
 
@@ -670,7 +670,7 @@ def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_pat
         sessions(tmp_path, case),
         conditions=Conditions.of(case, device_model=H200),
         threshold=0.02,
-        resolution_ns=0,
+        jitter_ns=0,
     )
     assert verdict.kind is VerdictKind.SAME
 

@@ -79,8 +79,8 @@ def test_a_device_that_cuda_does_not_know_is_an_error() -> None:
     [
         ("NVIDIA H200", None, "nvidia-h200"),
         ("NVIDIA GeForce RTX 4090 D", None, "nvidia-geforce-rtx-4090-d"),
-        ("NVIDIA H200 MIG 1g.18gb", "1g.18gb", "nvidia-h200-mig-1g.18gb"),
-        ("NVIDIA H100 MIG 1g.10gb+me", "1g.10gb+me", "nvidia-h100-mig-1g.10gb+me"),
+        ("NVIDIA H200 MIG 1g.18gb", "1g.18gb", "nvidia-h200-mig-1g_18gb"),
+        ("NVIDIA H100 MIG 1g.10gb+me", "1g.10gb+me", "nvidia-h100-mig-1g_10gb+me"),
         ("Quadro / K2000..", None, "quadro-k2000"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_mig_instance_is_a_device_of_its_own() -> None:
         17 * 2**30,
         "00000000:01:00.0",
     )
-    assert device.model_key == "nvidia-h200-mig-1g.18gb"
+    assert device.model_key == "nvidia-h200-mig-1g_18gb"
 
 
 def test_two_devices_are_equal_by_what_is_fixed() -> None:

@@ -59,7 +59,7 @@ def test_the_commonest_timer_and_cache_stand_in_the_title():
     results = [result("host.numpy", measured(**HOST)), result("cupy.exp", measured())]
     results.append(result("numba.exp", measured()))
     lines = lines_of(*results)
-    assert lines[0].text == "vector_exp · event, cold L2"
+    assert lines[0].text == "vector_exp · n=1000 · event, cold L2"
     assert lines[0].markup == {"bold": True}
     assert "end_to_end¹" in row_with("host.numpy", *results).text
     assert "¹ timed by host, hot" in text_of(*results)
@@ -73,7 +73,7 @@ def test_each_problem_has_its_table_and_plain_tests_are_grouped_by_module():
         result("cupy.log", problem="vector_exp"),
     )
     first, second = text.split("\n\n")[:2]
-    assert first.startswith("vector_exp\n")
+    assert first.startswith("vector_exp · n=1000\n")
     assert "cupy.exp" in first
     assert "cupy.log" in first
     assert second.startswith("tests/test_mine.py · event, cold L2\n")
@@ -147,6 +147,7 @@ def test_the_error_is_the_worst_over_outputs_in_a_unit_that_all_have():
         return cells(row_with("cupy.exp", result("cupy.exp", errors=named)))[-1]
 
     assert shown(error(ulp=0.5), error(ulp=3.0)) == "3 ULP"
+    assert shown(error(ulp=5.2e7)) == "1.0e-07 abs"
     assert shown(error(ulp=0.5), error(ulp=None, rel=1e-3)) == "1.0e-03"
     assert shown(error(ulp=None, rel=None, absolute=0.25)) == "2.5e-01 abs"
     assert shown(OutputError(3, 0, 0.0, 0.0, None), error(ulp=0.5)) == "0.5 ULP"
@@ -227,7 +228,7 @@ def test_warnings_and_notes_of_several_rows_share_a_line():
     )
     assert text.count("bimodal") == 1
     assert "  3 rows: bimodal" in text
-    assert "  numba.exp n=1000 kernel: a peer was busy" in text
+    assert "  numba.exp kernel: a peer was busy" in text
 
 
 def full_house():
@@ -259,7 +260,9 @@ def test_every_line_fits_the_terminal_and_no_number_is_lost(width):
 
 def test_a_narrow_terminal_gets_the_case_on_a_line_of_its_own():
     lines = [line.text for line in lines_of(*full_house(), width=80)]
-    assert "  host.numpy n=10000000 batch=64" in lines
+    assert lines[0].startswith("vector_exp · n=10000000 batch=64 · ")
+    assert "  host.numpy" in lines
+    assert "  numba.grid_stride_vectorized_with_a_long_name block=128 items_per_thread=4" in lines
     assert not any("left out" in line for line in lines)
 
 
@@ -342,3 +345,12 @@ def test_progress_does_not_count_towards_a_total_that_it_does_not_know():
 def test_progress_names_an_incorrect_case():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
     assert "n=1000 INCORRECT" in Progress(0.0).update(wrong, 1, 2, 60.0)
+
+
+def test_the_first_call_is_shown_apart_from_the_measurements():
+    compiled = result("numba.exp", measured(), first_call_ns=312e6)
+    assert "312 ms" in cells(row_with("numba.exp", compiled))
+    narrow = text_of(
+        result("numba.grid_stride_vectorized", measured(traffic_bytes=8e7), first_call_ns=312e6), width=60
+    )
+    assert "· first call 312 ms" in narrow

@@ -127,11 +127,15 @@ def test_noise_a_single_spike_and_a_tiny_drift_are_no_trend():
 
 
 def test_outliers_are_counted_and_stay_in():
-    samples = [*normal(98), 3000.0, 2500.0]
+    samples = [*normal(94), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0, 2500.0]
     summary = summarize(samples)
     assert summary.n == 100
-    assert any("2 of 100 samples are outliers" in w and "3 times the median" in w for w in summary.warnings)
+    assert any("6 of 100 samples are outliers" in w and "3 times the median" in w for w in summary.warnings)
     assert not warned(summarize(normal(100)), "outlier")
+
+
+def test_a_few_outliers_are_ordinary_and_not_worth_a_word():
+    assert not warned(summarize([*normal(95), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0]), "outlier")
 
 
 def test_all_times_zero_is_summarized_without_dividing():

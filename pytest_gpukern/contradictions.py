@@ -1,0 +1,106 @@
+"""Options that cannot both be meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.options import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Conflict = tuple[bool, str, str]
+"""Whether it applies, the option to name, and why with the way out."""
+
+
+def refuse_contradictions(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
+) -> None:
+    """Refuses two options that cannot both be meant, naming both and the way out.
+
+    An ini file speaks to every run, also to those that do not measure or select something else: what it says
+    is refused only where a baseline would be written.
+
+    Args:
+        benchmark: whether `--gpu-benchmark` was given.
+        values: option name → parsed value, of the options that were given.
+        labels: option name → option and value as the user wrote them.
+        in_ci: whether `CI` is set in the environment.
+
+    Raises:
+        SettingsError: with the first contradiction.
+    """
+    for applies, name, remedy in (
+        *_of_baselines(benchmark, values, labels, in_ci),
+        *_of_the_simulator(values, labels),
+        *_of_the_rest(values, labels),
+    ):
+        if applies and (labels[name].startswith("--") or (name == "baseline" and benchmark)):
+            raise SettingsError(f"{labels[name]}: {remedy}")
+
+
+def _of_baselines(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
+) -> Iterator[Conflict]:
+    writes = values.get("baseline") in ("create", "update")
+    yield writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"
+    yield (
+        writes and values.get("simulator") == "always",
+        "baseline",
+        f"a simulated run has no times to record; drop it or {labels.get('simulator')}",
+    )
+    yield (
+        writes and in_ci and not values.get("write-in-ci"),
+        "baseline",
+        "CI is set in the environment and CI may not write baselines; add --gpukern-write-in-ci if meant",
+    )
+    yield (
+        bool(values.get("write-in-ci")) and not writes,
+        "write-in-ci",
+        "nothing would be written; add --gpukern-baseline=create or update",
+    )
+
+
+def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+    simulated = values.get("simulator") == "always"
+    label = labels.get("simulator")
+    yield (
+        simulated and "device" in values,
+        "device",
+        f"the simulator has no GPU to choose; drop it or {label}",
+    )
+    yield (
+        simulated and values.get("require") == "gpu",
+        "require",
+        f"the simulator is no GPU; drop it or {label}",
+    )
+    yield (
+        simulated and values.get("size") == "full",
+        "size",
+        f"full sizes never end in the simulator; use smoke or drop {label}",
+    )
+
+
+def _of_the_rest(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+    host_only = values.get("backend") == ("host",)
+    strict = bool(values.get("strict"))
+    yield (
+        values.get("timer") == "event" and host_only,
+        "timer",
+        f"events time a GPU, and only host variants are selected by {labels.get('backend')}; use host",
+    )
+    yield (
+        values.get("require") == "gpu" and host_only,
+        "require",
+        f"only host variants are selected by {labels.get('backend')}",
+    )
+    yield (
+        strict and values.get("gate") == "off",
+        "strict",
+        f"the gate is off; drop it or {labels.get('gate')}",
+    )
+    yield (
+        strict and values.get("baseline") == "off",
+        "strict",
+        f"there is nothing to be strict about; drop it or {labels.get('baseline')}",
+    )

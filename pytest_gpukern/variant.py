@@ -1,0 +1,82 @@
+"""One implementation of a problem, and one case of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_gpukern.problem import Problem
+
+SCOPES = ("kernel", "transfer", "end_to_end")
+Point = dict[str, Any]
+Names = Mapping[str, Any]
+Prepare = Callable[..., Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation of a problem on one backend.
+
+    Attributes:
+        name: unique within problem and backend.
+        backend: `numba`, `cupy`, `pycuda`, `skcuda`, `torch` or `host`.
+        prepare: takes inputs, outputs, point and parameters by name, returns the callable that is timed;
+            None where the variant's file could not be imported.
+        parameters: the variant's own parameters, each with the values to try.
+        limits: for an axis, the largest value at which the variant can finish.
+        allocates: the launch returns new arrays instead of writing those it was given.
+        needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
+        scopes: scopes in which it is measured, or None for the problem's.
+        host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
+        rejected_for: for a deliberately broken variant, the diagnosis it must get.
+        unavailable: why its file could not be imported, in words.
+    """
+
+    name: str
+    backend: str
+    prepare: Prepare | None
+    parameters: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    allocates: bool = False
+    needs_gpu: str | None = None
+    scopes: tuple[str, ...] | None = None
+    host_data: bool = False
+    rejected_for: str | None = None
+    unavailable: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`backend.name`, unique within the problem."""
+        return f"{self.backend}.{self.name}"
+
+    def limit_exceeded(self, point: Names) -> str | None:
+        """Why the variant cannot finish at `point`, in words, or None."""
+        for axis, limit in self.limits.items():
+            if point[axis] > limit:
+                return f"too large: {axis}={point[axis]}, and the variant declares a limit of {limit:g}"
+        return None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, a variant, a point on the axes and values of the variant's parameters."""
+
+    problem: Problem
+    variant: Variant
+    point: Point
+    parameters: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """For example `vector_exp/numba.grid_stride/n=1000003,block=128`; the same in every process."""
+        values = ",".join(f"{name}={value}" for name, value in {**self.point, **self.parameters}.items())
+        return f"{self.problem.name}/{self.variant.label}/{values}"
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Scopes to measure. What starts and ends with host data by itself is timed end to end only."""
+        if self.variant.backend == "host" or self.variant.host_data:
+            return ("end_to_end",)
+        return self.variant.scopes or self.problem.scopes

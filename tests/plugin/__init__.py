@@ -1,0 +1,1 @@
+"""Runs of pytest inside pytest: what a user sees."""

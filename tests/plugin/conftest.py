@@ -1,0 +1,162 @@
+"""What the plugin's tests share: an environment without surprises, small problems, and ways to run them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+from pathlib import Path
+
+import numpy.random  # noqa: F401, ICN001 - pytester forgets what a run imported, and NumPy loads only once
+import pynvml  # noqa: F401
+import pytest
+import threadpoolctl  # noqa: F401
+
+import pytest_gpukern
+
+from . import fake_gpu
+
+NEEDS_CUDA = ("cuda", "cupy", "numba", "simulated", "blocking", "event", "fused")
+
+
+def _load_the_package():
+    """Every module that loads without Numba: a run that ends would take those it loaded with it."""
+    for folder in ("", "backends", "baseline", "device", "report", "timers"):
+        package = importlib.import_module(f"pytest_gpukern.{folder}".rstrip("."))
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            last = module.name.rpartition(".")[2]
+            if last not in ("suites", "__main__") and not last.startswith(NEEDS_CUDA):
+                importlib.import_module(module.name)
+
+
+_load_the_package()
+
+HOST_PROBLEM = """
+import os
+import numpy as np
+import pytest
+from pytest_gpukern.problem import Axis, Problem, Tolerance
+
+doubling = Problem(
+    "doubling",
+    version=1,
+    axes={"n": Axis(smoke=(8, 9), full=(100,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)},
+    outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+    tolerance=Tolerance(),
+    traffic_bytes=lambda n: 16 * n,
+)
+
+@doubling.variant("host")
+def multiply(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.variant("host")
+def add(x, y):
+    return lambda: np.add(x, x, out=y)
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+"""Two host variants at two sizes, right and measurable everywhere."""
+
+GPU_PROBLEM = """
+import os
+import numpy as np
+import pytest
+from pytest_gpukern.problem import Axis, Problem
+
+doubling = Problem(
+    "doubling",
+    version=1,
+    axes={"n": Axis(smoke=(8,), full=(8,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)},
+    outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+    traffic_bytes=lambda n: 16 * n,
+)
+
+def launch_of(name, x, y):
+    def launch():
+        np.multiply(x, 2, out=y)
+    launch.takes_ns = float(os.environ.get(f"{name}_TAKES_NS", 1000))
+    launch.escapes = os.environ.get(f"{name}_ESCAPES")
+    return launch
+
+@doubling.variant("numba")
+def first(x, y):
+    return launch_of("FIRST", x, y)
+
+@doubling.variant("numba")
+def second(x, y):
+    return launch_of("SECOND", x, y)
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+"""Two variants for the fake GPU, whose times the environment sets: `FIRST_TAKES_NS=1100`."""
+
+FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch, pytester):
+    """No CI, no GPU, no switch of the simulator, and a terminal wide enough for a table."""
+    for name in ("CI", "NUMBA_ENABLE_CUDASIM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is a GPU, these tests do not see it
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # every run would load all of it anew
+    monkeypatch.setenv("COLUMNS", "160")
+    here = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+
+
+@pytest.fixture
+def host(pytester):
+    """Runs the host problem in this process, where the simulator must stay off."""
+    pytester.makepyfile(test_doubling=HOST_PROBLEM)
+
+    def run(*options):
+        return pytester.runpytest_inprocess("--gpukern-simulator=never", "-p", "no:cacheprovider", *options)
+
+    return run
+
+
+@pytest.fixture
+def gpu(pytester, monkeypatch):
+    """Measures the GPU problem on the fake GPU, in this process."""
+    fake_gpu.install(monkeypatch)
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+
+    def run(*options):
+        return pytester.runpytest_inprocess("--gpu-benchmark", *options)
+
+    return run
+
+
+@pytest.fixture
+def recorded(gpu):
+    """As `gpu`, with a baseline of 1 µs for both variants."""
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    return gpu
+
+
+def refused(result, *lines):
+    """Asserts that pytest refused to run, with these lines and nothing that looks like a crash."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {lines[0]}", *lines[1:]])
+    for text in (result.stdout.str(), result.stderr.str()):
+        assert "INTERNALERROR" not in text
+        assert "Traceback" not in text
+
+
+def results_in(path):
+    """The results of a run file, by case id."""
+    found = json.loads(path.read_text())["results"]
+    by_id = {result["case"]["id"]: result for result in found}
+    assert len(by_id) == len(found), "no case is there twice"
+    return by_id

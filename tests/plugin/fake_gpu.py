@@ -1,0 +1,92 @@
+"""A GPU that is not there: NumPy computes, and a launch takes the nanoseconds that it says it takes.
+
+`install` serves runs in this process; runs in another load this module with `-p fake_gpu`.
+
+What is launched may carry `takes_ns`, and `escapes`: why its numbers cannot be trusted.
+"""
+
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+NAME = "Fake GPU"
+MODEL_KEY = "fake-gpu"
+
+
+def pytest_addoption():
+    """The first hook that pytest calls: before any plugin looks for a GPU."""
+    install(pytest.MonkeyPatch())
+
+
+def install(monkeypatch):
+    """Makes this process believe in one GPU, whose backends compute with NumPy."""
+    from pytest_gpukern import backends, device
+    from pytest_gpukern.backends.host import HostBackend
+    from pytest_gpukern.environment import Environment
+    from pytest_gpukern.timers import Batch
+
+    class FakeBackend(HostBackend):
+        on_gpu = True
+
+        def __init__(self, name):
+            self.name = name
+
+    class FakeTimer:
+        name = "event"
+        measures = "what the launch says it takes"
+        jitter_ns = 0.0
+        resolution_ns = 0.0
+
+        def __init__(self, *_):
+            pass
+
+        def collect(self, call, count, *, cold, setup=None):
+            for _ in range(3):
+                args, kwargs = setup() if setup else ((), {})
+                call(*args, **kwargs)
+            takes_ns = said_by(call, "takes_ns", 1000.0)
+            return Batch([takes_ns * (1 + (i % 5 - 2) / 5000) for i in range(count)])
+
+        def suspicion(self, call, setup=None):
+            return said_by(call, "escapes", None)
+
+    fake = device.Device(
+        index=0,
+        name=NAME,
+        uuid="GPU-fa4e",
+        compute_capability=(9, 0),
+        memory_total_bytes=2**34,
+        values=device.FixedValues(memory_free=2**33, multiprocessors=4, l2=2**20),
+    )
+    runtime = SimpleNamespace(
+        synchronize=lambda: None,
+        flush_l2=lambda: None,
+        free_bytes=lambda: 2**33,
+        device=SimpleNamespace(default_stream=None),
+    )
+    monkeypatch.setattr(device, "missing_gpu_reason", lambda environ: None)
+    monkeypatch.setattr(Environment, "device", fake)
+    monkeypatch.setattr(Environment, "missing_gpu", None)
+    monkeypatch.setattr(Environment, "_lock", None)
+    monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
+    monkeypatch.setattr(
+        backends,
+        "open_backend",
+        lambda name, *, simulated: HostBackend() if name == "host" else FakeBackend(name),
+    )
+    put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=lambda: runtime)
+    put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
+
+
+def said_by(call, attribute, default):
+    """What a launch, or the function inside a partial, says about itself."""
+    return getattr(call, attribute, getattr(getattr(call, "func", None), attribute, default))
+
+
+def put_module(monkeypatch, name, **contents):
+    """Puts a module in the place of one that needs CUDA."""
+    import sys
+
+    module = ModuleType(name)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, name, module)

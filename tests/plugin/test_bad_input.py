@@ -1,0 +1,210 @@
+"""Damaged files, wrong device strings and missing libraries: a clear error, or a skip that says why."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from .conftest import FIRST, refused
+
+
+def rewritten(**changes):
+    def rewrite(text):
+        return json.dumps({**json.loads(text), **changes})
+
+    return rewrite
+
+
+DAMAGED = [
+    (lambda text: "", "is empty*"),
+    (lambda text: text[: len(text) // 2], "is no complete JSON: *"),
+    (lambda text: "nonsense", "is no complete JSON: *"),
+    (lambda text: "[1, 2]", "*an object*"),
+    (rewritten(schema=99), "schema: *99*"),
+    (rewritten(problem="another"), "problem: the file is named for 'doubling' but holds 'another'*"),
+    (rewritten(device_model="another"), "device_model: the file is named for 'fake-gpu' but holds 'another'*"),
+    (rewritten(cases={FIRST: {}}), "cases*"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    DAMAGED,
+    ids=["empty", "truncated", "nonsense", "list", "newer", "renamed", "copied", "incomplete"],
+)
+@pytest.mark.parametrize("mode", ["compare", "create", "update"])
+def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(
+    recorded, pytester, damage, problem, mode
+):
+    (path,) = (pytester.path / "baselines").iterdir()
+    path.write_text(damage(path.read_text()))
+    before = path.read_bytes()
+    refused(recorded(f"--gpukern-baseline={mode}"), f"{path}: {problem}")
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_baseline_found_by_the_workers_of_xdist_is_refused_the_same_way(host, pytester):
+    host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
+    (path,) = (pytester.path / "baselines").iterdir()
+    path.write_text("{")
+    refused(host("--gpu-benchmark", "-n2"), f"{path}: is no complete JSON: *Restore the file from version control*")
+
+
+def test_a_damaged_baseline_of_another_device_that_would_be_named_is_refused_too(gpu, pytester):
+    folder = pytester.mkdir("baselines")
+    (folder / "doubling.another-gpu.json").write_text("{")
+    refused(gpu(), f"{folder}/doubling.another-gpu.json: is no complete JSON: *")
+
+
+def test_a_damaged_baseline_of_a_plain_test_is_refused_before_it_runs(gpu, pytester):
+    pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    raise AssertionError('it ran')")
+    folder = pytester.mkdir("baselines")
+    (folder / "test_doubling.fake-gpu.json").write_text("{")
+    refused(gpu(), f"{folder}/test_doubling.fake-gpu.json: is no complete JSON: *")
+
+
+def test_a_folder_of_baselines_that_is_a_file_is_refused(gpu, pytester):
+    (pytester.path / "a file").write_text("")
+    options = ("--gpukern-baseline=create", "--gpukern-baseline-dir=a file")
+    refused(gpu(*options), f"{pytester.path}/a file/doubling.fake-gpu.json: cannot be read: Not a directory*")
+
+
+def test_a_baseline_that_is_read_only_fails_the_run_that_would_write_it_and_stays(recorded, pytester):
+    (path,) = (pytester.path / "baselines").iterdir()
+    path.chmod(0o444)
+    before = path.read_bytes()
+    result = recorded("--gpukern-baseline=update")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"gpukern: {path}: is read-only. Make it writable: chmod u+w {path.name}."])
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_fails_the_run_with_the_remedy(gpu, pytester, monkeypatch):
+    from pytest_gpukern.baseline import file
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file, "_write", full)
+    result = gpu("--gpukern-baseline=create")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["gpukern: *: cannot be written: No space left on device. Free some space *"])
+    assert list((pytester.path / "baselines").iterdir()) == []
+
+
+def test_an_output_that_cannot_be_written_fails_the_run_and_nothing_else(gpu, pytester):
+    pytester.mkdir("run.json")
+    result = gpu("--gpukern-output=run.json")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["gpukern: *run.json: cannot be written: Is a directory. *--gpukern-output."])
+
+
+@pytest.fixture
+def choose_device():
+    """How the plugin chooses; to be asked for before the fake GPU takes its place."""
+    from pytest_gpukern.environment import Environment
+
+    return vars(Environment)["device"]
+
+
+@pytest.fixture
+def two_devices(choose_device, gpu, monkeypatch):
+    """Two GPUs to choose from, with the real choice."""
+    from pytest_gpukern import device
+    from pytest_gpukern.environment import Environment
+
+    seen = tuple(
+        device.Device(index, f"Fake {name}", f"GPU-{uuid}-4711", (9, 0), 2**34)
+        for index, (name, uuid) in enumerate([("A100", "aaaaaaaa"), ("H100", "bbbbbbbb")])
+    )
+    nvml = SimpleNamespace(
+        close=lambda: None,
+        limits=lambda uuid: device.PowerLimits(),
+        driver_version=lambda: "1.2.3",
+        cuda_version=lambda: (13, 0),
+    )
+    monkeypatch.setattr(device, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(device, "visible_devices", lambda nvml, environ: seen)
+    monkeypatch.setattr(device, "peer_access_warnings", lambda nvml, visible: [])
+    monkeypatch.setattr(device, "foreign_processes", lambda nvml, device: ())
+    monkeypatch.setattr(device, "pin", lambda device, environ, modules: None)
+    monkeypatch.setattr(Environment, "device", choose_device)
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("2", "--gpukern-device='2' names no visible device."),
+        ("RTX", "--gpukern-device='RTX' names no visible device."),
+        ("GPU-cc", "--gpukern-device='GPU-cc' names no visible device."),
+        ("Fake", "--gpukern-device='Fake' names 2 devices."),
+        ("-1", "--gpukern-device='-1' names no visible device."),
+    ],
+)
+def test_a_device_string_that_names_none_or_two_is_refused_with_those_there_are(two_devices, spec, problem):
+    refused(
+        two_devices(f"--gpukern-device={spec}"),
+        problem,
+        "Visible devices:",
+        "  0: Fake A100, GPU-aaaaaaaa-4711",
+        "  1: Fake H100, GPU-bbbbbbbb-4711",
+        "Valid, for example: --gpukern-device=0 or --gpukern-device=GPU-aaaaaaaa",
+    )
+
+
+@pytest.mark.parametrize("spec", ["1", "h100", "GPU-bb", "bbbb"])
+def test_a_device_is_named_by_index_part_of_its_name_or_start_of_its_uuid(two_devices, spec):
+    result = two_devices(f"--gpukern-device={spec}")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["gpukern device: 1: Fake H100, *"])
+
+
+@pytest.fixture
+def bad_variable(monkeypatch):
+    """CUDA_VISIBLE_DEVICES as CUDA does not understand it."""
+    from pytest_gpukern import device
+
+    def refuse(environ):
+        raise device.DeviceError("CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range")
+
+    monkeypatch.setattr(device, "missing_gpu_reason", refuse)
+
+
+def test_a_bad_variable_is_refused_at_start_up(host, pytester, bad_variable):
+    refused(pytester.runpytest_inprocess("--gpu-benchmark"), "CUDA_VISIBLE_DEVICES='7': the entry '7' is *")
+
+
+def test_a_bad_variable_in_a_run_that_never_asked_is_an_error_without_a_traceback(host, pytester, bad_variable):
+    pytester.makepyfile(test_plain="def test_it(gpu_device): pass\ndef test_other(gpu_benchmark): pass")
+    result = pytester.runpytest_inprocess("--continue-on-collection-errors")
+    result.assert_outcomes(errors=3)
+    result.stdout.fnmatch_lines(["CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range"] * 3)
+    assert "Traceback" not in result.stdout.str()
+    assert "raise " not in result.stdout.str()
+
+
+def test_without_cupy_its_variants_are_skipped_with_the_packages_name(host, pytester, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + '\n@doubling.variant("cupy")\ndef device(x, y): ...\n')
+    result = host("--gpukern-axis=n=8")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["1 skipped: cupy-cuda* is not installed (doubling/cupy.device/n=8)"])
+
+
+def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, pytester, monkeypatch):
+    from pytest_gpukern import device
+
+    why = "NVML lists 1 GPU, but CUDA library missing (libcuda.so.1)"
+    monkeypatch.setattr(device, "missing_gpu_reason", lambda environ: why)
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef device(x, y): ...\n')
+    result = host("--gpukern-axis=n=8", "--gpu-benchmark", "--gpukern-require=gpu")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"1 skipped: no GPU: {why} (doubling/numba.device/n=8)"])
+    result.stdout.fnmatch_lines([f"gpukern: --gpukern-require=gpu: nothing was measured on a GPU *({why})"])

@@ -1,0 +1,212 @@
+"""Cases of a problem become test items, each with an id that is the same in every process."""
+
+import pytest
+
+from .conftest import HOST_PROBLEM, refused, results_in
+
+IDS = [f"doubling/host.{variant}/n={n}" for n in (8, 9) for variant in ("multiply", "add")]
+
+
+def collected(result):
+    return [line.partition("[")[2].rstrip("]") for line in result.outlines if "::" in line]
+
+
+def test_there_is_one_item_a_variant_and_a_point_point_by_point(host):
+    assert collected(host("--collect-only", "-q")) == IDS
+
+
+def test_ids_are_the_same_with_measuring_and_in_a_run_that_never_asked(host, pytester):
+    assert collected(host("--collect-only", "-q", "--gpu-benchmark")) == IDS
+    assert collected(pytester.runpytest_inprocess("--collect-only", "-q")) == IDS
+
+
+def test_a_case_is_selected_by_its_id(host):
+    host("test_doubling.py::test_doubling[doubling/host.add/n=9]").assert_outcomes(passed=1)
+
+
+def test_without_measuring_each_case_is_checked_once(host, pytester):
+    host("--gpukern-output=run.json").assert_outcomes(passed=4)
+    for result in results_in(pytester.path / "run.json").values():
+        assert result["correctness"] == "PASSED"
+        assert result["measurements"] == []
+        assert result["errors"]["y"]["mismatches"] == 0
+
+
+def test_host_variants_are_really_measured(host, pytester):
+    host("--gpu-benchmark", "--gpukern-output=run.json", "-k", "add").assert_outcomes(passed=2, deselected=2)
+    results = results_in(pytester.path / "run.json").values()
+    assert len(results) == 2
+    for result in results:
+        (measurement,) = result["measurements"]
+        assert (measurement["scope"], measurement["timer"], measurement["cache"]) == ("end_to_end", "host", "hot")
+        assert len(measurement["samples_ns"]) >= 10
+        assert min(measurement["samples_ns"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [([], {8, 9}), (["--gpukern-size=full"], {100}), (["--gpukern-axis=n=3,5", "--gpukern-size=full"], {3, 5})],
+)
+def test_sizes_are_the_small_ones_unless_somebody_says_otherwise(host, pytester, options, sizes):
+    host("--gpukern-output=run.json", *options)
+    assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == sizes
+
+
+def test_a_wrong_variant_fails_its_own_test_with_the_diagnosis(host, pytester):
+    pytester.makepyfile(
+        test_doubling=HOST_PROBLEM
+        + """
+@doubling.variant("host")
+def off_by_one(x, y):
+    return lambda: np.add(x, 1, out=y)
+"""
+    )
+    result = host("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-output=run.json")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["doubling/host.off_by_one/n=8: INCORRECT", "*wrong values*", "FAILED *host.off_by_one/n=8*INCORRECT*"]
+    )
+    wrong = results_in(pytester.path / "run.json")["doubling/host.off_by_one/n=8"]
+    assert (wrong["correctness"], wrong["measurements"]) == ("INCORRECT", []), "what is wrong is not timed"
+
+
+def test_a_variant_that_goes_wrong_while_it_is_timed_fails_and_says_so(host, pytester):
+    pytester.makepyfile(
+        test_doubling=HOST_PROBLEM
+        + """
+@doubling.variant("host")
+def tires(x, y):
+    calls = []
+    def launch():
+        calls.append(1)
+        np.multiply(x, 2 if len(calls) < 20 else 3, out=y)
+    return launch
+"""
+    )
+    result = host("--gpu-benchmark", "--gpukern-axis=n=8", "-k", "tires")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*tires/n=8: INCORRECT", "right before timing, wrong after it"])
+
+
+BROKEN_ON_PURPOSE = """
+@doubling.wrong("host", rejected_for="not written")
+def idle(x, y):
+    return lambda: None
+
+@doubling.wrong("host", rejected_for="wrong values")
+def idle_for_another_reason(x, y):
+    return lambda: None
+
+@doubling.wrong("host", rejected_for="wrong values")
+def right_after_all(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.wrong_cases
+def test_rejected(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
+"""
+
+
+def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(host, pytester):
+    pytester.makepyfile(test_doubling=HOST_PROBLEM + BROKEN_ON_PURPOSE)
+    result = host("-k", "rejected and 8", "-rA")
+    result.assert_outcomes(passed=1, failed=2, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "*idle_for_another_reason/n=8 was rejected for not written, not for wrong values",
+            "*right_after_all/n=8 is broken on purpose (wrong values), and the checker passed it",
+            "PASSED *host.idle/n=8?",
+            "FAILED *idle_for_another_reason/n=8? - *",
+            "FAILED *right_after_all/n=8? - *",
+        ]
+    )
+
+
+def test_a_case_that_is_not_selected_or_too_large_is_skipped_with_the_reason(host, pytester):
+    pytester.makepyfile(
+        test_doubling=HOST_PROBLEM
+        + """
+@doubling.variant("host", limits={"n": 8})
+def slow(x, y):
+    return lambda: np.add(x, x, out=y)
+
+@doubling.variant("numba")
+def on_gpu(x, y):
+    raise AssertionError("not here")
+"""
+    )
+    result = host("-k", "(slow or on_gpu) and 9", "-rs", "--gpukern-backend=host")
+    result.assert_outcomes(skipped=2, deselected=6)
+    result.stdout.fnmatch_lines(
+        ["*1 skipped: too large: n=9, and the variant declares a limit of 8 (doubling/host.slow/n=9)*"]
+    )
+    result.stdout.fnmatch_lines(["*1 skipped: not selected: --gpukern-backend=host (doubling/numba.on_gpu/n=9)*"])
+    result.stdout.fnmatch_lines(["gpukern: 0 passed, 2 skipped (*"])
+
+
+PROBLEM_FILE = HOST_PROBLEM.replace("    version=1,", "    version=1,\n    package=__package__,").partition(
+    "@doubling.cases"
+)[0]
+
+
+@pytest.fixture
+def package(pytester):
+    """A problem in a folder of its own, with one file of variants a backend."""
+    folder = pytester.mkpydir("doubling_suite")
+    (folder / "problem.py").write_text(PROBLEM_FILE)
+    (folder / "test_doubling.py").write_text(
+        "from .problem import doubling\n"
+        "@doubling.cases\n"
+        "def test_doubling(gpu_benchmark, case):\n    gpu_benchmark.run(case)\n"
+    )
+    return folder
+
+
+def test_a_variants_file_whose_library_is_missing_is_named_from_its_source_and_skipped(host, package):
+    (package / "on_cupy.py").write_text(
+        "import no_such_library_of_anybody\n"
+        "from .problem import doubling\n"
+        '@doubling.variant("host", factor=(2, 3))\n'
+        "def absent(x, y, factor): ...\n"
+    )
+    result = host("-k", "absent and 8", "-rA", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["*host.absent/n=8,factor=2?", "*host.absent/n=8,factor=3?"])
+    result = host("-k", "absent", "-rs", package)
+    result.assert_outcomes(skipped=4, deselected=4)
+    result.stdout.fnmatch_lines(["*4 skipped: no_such_library_of_anybody is not installed (doubling/*"])
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["here", "workers"])
+def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_traceback(host, package, workers):
+    (package / "on_host.py").write_text(
+        "from .problem import doubling\n"
+        "BLOCKS = (1, 2)\n"
+        '@doubling.variant("host", block=BLOCKS)\n'
+        "def other(x, y, block): ...\n"
+    )
+    result = host(package, *workers)
+    assert result.ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
+    result.stdout.fnmatch_lines(["*on_host.py:3: the decorator of other takes literals only: *"])
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_an_error_in_a_variants_file_stays_an_error(host, package):
+    (package / "on_host.py").write_text("from .problem import doubling\nundefined_name\n")
+    result = host(package)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["E * NameError: name 'undefined_name' is not defined"])
+
+
+def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(host, pytester):
+    pytester.makepyfile(
+        test_other=HOST_PROBLEM.replace('"doubling"', '"tripling"')
+        .replace('"n"', '"m"')
+        .replace("lambda rng, n:", "lambda rng, m:")
+        .replace("rng.random(n)", "rng.random(m)")
+        .replace("lambda n:", "lambda m:")
+        .replace("(n,)", "(m,)")
+        .replace("16 * n", "16 * m")
+    )
+    host("--gpukern-axis=m=3", "-q").assert_outcomes(passed=6)
+    refused(host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; there is m, n")

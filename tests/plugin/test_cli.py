@@ -1,0 +1,64 @@
+"""The `gpukern` command."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern import __version__, cli
+
+PROJECT = Path(__file__).parents[2]
+
+
+def gpukern(folder, *arguments):
+    command = [sys.executable, "-m", "pytest_gpukern", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_validate_runs_the_packaged_suites_from_anywhere_with_pytests_options(tmp_path):
+    pytest.importorskip("numba_cuda")
+    found = gpukern(tmp_path, "validate", "-k", "vector_exp and host.numpy", "--gpukern-output=run.json")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "vector_exp · host, hot" in found.stdout
+    assert "gpukern: 2 passed" in found.stdout
+    assert (tmp_path / "run.json").exists(), "a path belongs to whoever typed it"
+
+
+def test_validate_passes_pytests_exit_status_on(tmp_path):
+    assert gpukern(tmp_path, "validate", "--gpukern-size=huge").returncode == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"pytest-gpukern {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["frobnicate"]])
+def test_without_a_command_that_it_knows_it_says_which_there_are(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
+    monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setattr(cli.subprocess, "call", lambda command: command)
+    command = cli.validate(["-k", "x"])
+    assert command[-4:] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
+
+
+def test_suites_that_are_in_neither_place_are_missed_with_the_remedy(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "package" / "cli.py"))
+    with pytest.raises(FileNotFoundError, match="install the package anew"):
+        cli.suites_folder()
+
+
+def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypatch):
+    build = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["force-include"] == {"suites": "pytest_gpukern/suites"}
+    assert (PROJECT / "suites" / "__init__.py").is_file()

@@ -1,0 +1,228 @@
+"""The fixtures: on a GPU that is faked, and without one."""
+
+import pytest
+
+from .conftest import results_in
+
+
+@pytest.fixture
+def plain(pytester, gpu):
+    """Runs tests of a user's own on the fake GPU."""
+
+    def run(tests, *options):
+        pytester.makepyfile(test_doubling=f"import numpy as np\nimport pytest\n{tests}")
+        return gpu(*options)
+
+    return run
+
+
+def test_a_call_returns_what_the_first_call_returned_and_measures_the_later_ones(plain, pytester):
+    plain(
+        """
+def test_it(gpu_benchmark):
+    calls = []
+    def launch(a, *, b):
+        calls.append((a, b))
+        return len(calls)
+    assert gpu_benchmark(launch, 1, b=2) == 1
+    assert len(calls) > 1 and set(calls) == {(1, 2)}
+""",
+        "--gpukern-output=run.json",
+    ).assert_outcomes(passed=1)
+    (result,) = results_in(pytester.path / "run.json").values()
+    (measurement,) = result["measurements"]
+    assert measurement["summary"]["median_ns"] == pytest.approx(1000)
+    assert result["first_call_ns"] > 0
+
+
+def test_an_exception_of_the_launch_reaches_the_test(plain):
+    plain(
+        """
+def fails():
+    raise ZeroDivisionError("out of numbers")
+
+def test_called(gpu_benchmark):
+    with pytest.raises(ZeroDivisionError, match="out of numbers"):
+        gpu_benchmark(fails)
+
+def test_pedantic(gpu_benchmark):
+    with pytest.raises(ZeroDivisionError, match="out of numbers"):
+        gpu_benchmark.pedantic(fails)
+"""
+    ).assert_outcomes(passed=2)
+
+
+def test_a_second_use_in_one_test_is_refused(plain):
+    result = plain(
+        """
+def nothing():
+    pass
+
+def test_twice(gpu_benchmark):
+    gpu_benchmark(nothing)
+    gpu_benchmark(nothing)
+
+def test_twice_pedantic(gpu_benchmark):
+    gpu_benchmark(nothing)
+    gpu_benchmark.pedantic(nothing)
+"""
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["E * RuntimeError: gpu_benchmark measures once a test: split the test, or parametrize it"] * 2
+    )
+
+
+def test_pedantic_gives_every_call_fresh_arguments_and_checks_the_first_and_one_after_timing(plain):
+    plain(
+        """
+def test_it(gpu_benchmark):
+    checked = []
+    def fresh():
+        return ([0],), {"by": 1}
+    def add(x, by):
+        x[0] += by
+        return x
+    def check(returned, x, by):
+        checked.append(x[0])
+        assert returned is x
+    assert gpu_benchmark.pedantic(add, setup=fresh, check=check) == [1]
+    assert checked == [1, 1], "an argument that was used twice holds a 2"
+
+def test_a_tuple_alone_is_positional(gpu_benchmark):
+    assert gpu_benchmark.pedantic(lambda a, b: a - b, setup=lambda: (3, 2)) == 1
+
+def test_arguments_without_setup(gpu_benchmark):
+    assert gpu_benchmark.pedantic(lambda a, b: a - b, (3,), {"b": 2}) == 1
+"""
+    ).assert_outcomes(passed=3)
+
+
+def test_pedantic_refuses_what_it_cannot_mean(plain):
+    result = plain(
+        """
+def test_both(gpu_benchmark):
+    gpu_benchmark.pedantic(print, (1,), setup=lambda: ((), {}))
+
+def test_list(gpu_benchmark):
+    gpu_benchmark.pedantic(print, setup=lambda: [1])
+"""
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E * TypeError: pedantic: give setup, or args and kwargs, not both",
+            "E * TypeError: setup returned list: it returns (args, kwargs), *",
+        ]
+    )
+
+
+def test_a_check_that_fails_after_timing_makes_the_result_incorrect(plain, pytester):
+    result = plain(
+        """
+def test_it(gpu_benchmark):
+    calls = []
+    def check(returned):
+        assert len(calls) == 1, "only the first call was right"
+    gpu_benchmark.pedantic(lambda: calls.append(1), check=check)
+""",
+        "--gpukern-output=run.json",
+    )
+    result.assert_outcomes(failed=1)
+    (found,) = results_in(pytester.path / "run.json").values()
+    assert found["correctness"] == "INCORRECT"
+    assert found["diagnosis"].startswith("check after timing: only the first call was right")
+
+
+def test_verify_passes_what_is_inside_the_tolerance_and_fails_what_is_not_with_the_diagnosis(plain, pytester):
+    result = plain(
+        """
+one = np.ones(4, "float32")
+
+def test_right(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    gpu_benchmark.verify(one, one * (1 + 1e-7), rtol=1e-6)
+
+def test_wrong(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    gpu_benchmark.verify(one, one.astype("float64") * 1.5, rtol=1e-6)
+
+def test_wrong_shape(gpu_benchmark):
+    gpu_benchmark.verify(one, np.ones(5))
+""",
+        "--gpukern-output=run.json",
+    )
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["INCORRECT", "*wrong values*"])
+    result.stdout.fnmatch_lines(["*wrong shape*"])
+    found = results_in(pytester.path / "run.json")
+    assert found["test_doubling/test_right"]["correctness"] == "PASSED"
+    assert found["test_doubling/test_wrong"]["correctness"] == "INCORRECT"
+
+
+def test_a_test_that_never_verifies_is_unchecked_and_says_so(plain):
+    result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
+    result.stdout.fnmatch_lines(["gpukern: 0 passed, 1 unchecked*"])
+
+
+def test_gpukern_is_the_same_object_and_the_device_tells_what_it_is(plain):
+    plain(
+        """
+def test_alias(gpukern, gpu_benchmark):
+    assert gpukern is gpu_benchmark
+
+def test_device(gpu_device, gpu_synchronize, gpu_warmup):
+    assert (gpu_device.name, gpu_device.uuid, gpu_device.index) == ("Fake GPU", "GPU-fa4e", 0)
+    assert gpu_device.compute_capability == (9, 0) and gpu_device.memory_total_bytes == 2**34
+    assert (gpu_device.multiprocessor_count, gpu_device.l2_bytes) == (4, 2**20)
+    assert not gpu_device.is_simulated
+    gpu_synchronize()
+    calls = []
+    warm = gpu_warmup(calls.append, 3)
+    assert warm.calls == len(calls) and set(calls) == {3} and warm.first_ns > 0
+"""
+    ).assert_outcomes(passed=2)
+
+
+def test_without_a_gpu_and_without_the_simulator_a_test_is_skipped_with_the_reason(pytester):
+    pytester.makepyfile(
+        test_it="""
+def test_call(gpu_benchmark): gpu_benchmark(print)
+def test_pedantic(gpu_benchmark): gpu_benchmark.pedantic(print)
+def test_device(gpu_device): pass
+def test_synchronize(gpu_synchronize): pass
+def test_warmup(gpu_warmup): pass
+"""
+    )
+    result = pytester.runpytest_inprocess("--gpukern-simulator=never", "-rs")
+    result.assert_outcomes(skipped=5)
+    result.stdout.fnmatch_lines([f"SKIPPED ?1? test_it.py:{line}: no GPU: *" for line in range(1, 6)])
+    result.stdout.fnmatch_lines(["2 skipped: no GPU: *", "*(test_it.py::test_call, test_it.py::test_pedantic)"])
+
+
+def test_without_measuring_a_launch_is_called_once_on_the_gpu(pytester, monkeypatch, gpu):
+    pytester.makepyfile(
+        test_doubling="""
+def test_it(gpu_benchmark):
+    calls = []
+    gpu_benchmark(calls.append, 1)
+    assert calls == [1]
+"""
+    )
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_a_test_that_is_run_again_measures_again(pytester, plain):
+    pytester.makeconftest(
+        """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+    )
+    result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
+    result.assert_outcomes(passed=1)

@@ -1,0 +1,175 @@
+"""The gate: what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+
+
+@pytest.fixture
+def slower(monkeypatch):
+    """Makes the first variant ten per cent slower than recorded."""
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+
+
+def verdict_of(path, case_id):
+    (verdict,) = results_in(path)[case_id]["verdicts"].values()
+    return verdict["kind"]
+
+
+def test_an_unchanged_time_is_the_same_and_passes(recorded, pytester):
+    result = recorded("--gpukern-output=run.json")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    assert verdict_of(pytester.path / "run.json", FIRST) == "SAME"
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 same"])
+
+
+def test_a_regression_fails_its_own_test_by_name(recorded, slower):
+    result = recorded("-rf")
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            f"{FIRST}: SLOWER (kernel/event/cold): +10.0 % *, threshold 2 %*",
+            "gpukern: 1 passed, 1 failed by the gate · baseline: 1 same, 1 slower",
+            f"FAILED test_doubling.py::test_doubling[[]{FIRST}[]] - *",
+        ]
+    )
+    result.stdout.no_fnmatch_line(f"FAILED *{SECOND}*")
+
+
+def test_a_regression_is_a_failure_of_its_testcase_in_junit(recorded, slower, pytester):
+    recorded("--junitxml=junit.xml")
+    cases = {case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")}
+    assert cases.keys() == {f"test_doubling[{FIRST}]", f"test_doubling[{SECOND}]"}
+    failure = cases[f"test_doubling[{FIRST}]"].find("failure")
+    assert failure is not None
+    assert f"{FIRST}: SLOWER (kernel/event/cold): +10.0 %" in failure.get("message")
+    assert list(cases[f"test_doubling[{SECOND}]"]) == []
+
+
+def test_the_last_failed_are_the_regressions_alone(recorded, slower):
+    recorded()
+    result = recorded("--lf", "-v")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*test_doubling[[]{FIRST}[]] FAILED*"])
+
+
+def test_an_improvement_passes(recorded, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "900")
+    result = recorded()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 faster"])
+
+
+def test_a_gate_that_warns_passes_the_test_and_warns_with_the_reason(recorded, slower):
+    result = recorded("--gpukern-gate=warn", "-Wdefault")
+    result.assert_outcomes(passed=2, warnings=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([f"*GpukernWarning: {FIRST}: SLOWER (kernel/event/cold): *"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
+
+
+def test_a_gate_that_is_off_reports_without_a_warning(recorded, slower):
+    result = recorded("--gpukern-gate=off")
+    result.assert_outcomes(passed=2, warnings=0)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
+
+
+def test_a_larger_threshold_lets_a_small_regression_pass_that_the_default_fails(recorded, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1050")
+    recorded().assert_outcomes(passed=1, failed=1)
+    recorded("--gpukern-threshold=20%").assert_outcomes(passed=2)
+
+
+def test_a_threshold_of_the_test_wins_over_that_of_the_run(recorded, slower, pytester):
+    marked = GPU_PROBLEM.replace("@doubling.cases", "@pytest.mark.gpu_benchmark(threshold='20%')\n@doubling.cases")
+    pytester.makepyfile(test_doubling=marked)
+    recorded("--gpukern-threshold=1%").assert_outcomes(passed=2)
+
+
+def test_what_is_not_recorded_is_new_and_fails_only_a_strict_run(gpu):
+    gpu().assert_outcomes(passed=2)
+    result = gpu("--gpukern-strict")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines([f"{FIRST}: NEW (kernel/event/cold): nothing recorded yet"])
+
+
+def test_a_strict_run_fails_what_cannot_be_compared_with_the_difference(recorded):
+    recorded("--gpukern-cache=hot").assert_outcomes(passed=2)
+    result = recorded("--gpukern-cache=hot", "--gpukern-strict")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines([f"{FIRST}: UNCOMPARABLE (kernel/event/hot): *cold*"])
+
+
+def test_a_strict_run_passes_what_is_the_same(recorded):
+    recorded("--gpukern-strict").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("options", [[], ["--gpukern-baseline=off"]], ids=["comparing", "without-baseline"])
+def test_an_invalid_measurement_fails_its_test(gpu, monkeypatch, options):
+    monkeypatch.setenv("SECOND_ESCAPES", "work was found outside the timed stream")
+    result = gpu(*options)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"{SECOND}: INVALID (kernel/event/cold): work was found outside the timed stream"])
+
+
+def test_an_invalid_measurement_is_never_recorded(gpu, monkeypatch, pytester):
+    monkeypatch.setenv("SECOND_ESCAPES", "work was found outside the timed stream")
+    result = gpu("--gpukern-baseline=create")
+    result.stdout.fnmatch_lines([f"gpukern: not recorded: {SECOND}: kernel/event/cold is INVALID: *"])
+    (path,) = (pytester.path / "baselines").iterdir()
+    assert SECOND not in path.read_text()
+
+
+def test_a_host_variant_never_fails_however_slow_it_became(pytester, gpu, monkeypatch):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM.replace('"numba"', '"host"').replace(
+        "np.multiply(x, 2, out=y)", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(x, 2, out=y)"
+    ).replace("import os", "import os, time", 1))
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    monkeypatch.setenv("SLEEP_S", "0.002")
+    result = gpu()
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 slower"])
+
+
+def test_a_plain_test_is_recorded_judged_and_failed_like_a_case(pytester, gpu, monkeypatch):
+    pytester.makepyfile(
+        test_doubling="""
+import os
+
+def test_plain(gpu_benchmark):
+    def launch(): pass
+    launch.takes_ns = float(os.environ.get("FIRST_TAKES_NS", 1000))
+    gpu_benchmark(launch)
+"""
+    )
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=1)
+    gpu().assert_outcomes(passed=1)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = gpu("-rf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["test_doubling/test_plain: SLOWER (kernel/event/cold): +10.0 %*"])
+
+
+def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
+    marked = GPU_PROBLEM.replace("@doubling.cases", "@pytest.mark.xfail(reason='slow driver')\n@doubling.cases")
+    pytester.makepyfile(test_doubling=marked)
+    result = recorded()
+    result.assert_outcomes(xfailed=1, xpassed=1)
+    result.stdout.fnmatch_lines([f"1 skipped: expected to fail: slow driver ({FIRST})"])
+
+
+def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, monkeypatch):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
+    pytester.runpytest_subprocess(*options, "--gpukern-baseline=create").assert_outcomes(passed=2)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = pytester.runpytest_subprocess(*options, "-rf")
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"{FIRST}: SLOWER *", f"FAILED *{FIRST}*"])

@@ -1,0 +1,80 @@
+"""Arguments of the `gpu_benchmark` marker are checked before the first test runs."""
+
+import pytest
+
+from .conftest import refused, results_in
+
+MARKED = """
+import pytest
+
+@pytest.mark.gpu_benchmark({arguments})
+def test_marked(gpu_benchmark):
+    raise AssertionError("this test must not run")
+"""
+NEVER = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("colour='red'", "gpu_benchmark has no argument 'colour'; it takes bytes, flops, threshold, *"),
+        ("12", "gpu_benchmark takes no positional arguments, found (12,); name them: bytes, *"),
+        ("bytes=-1", "gpu_benchmark(bytes=-1): a positive number, such as 12 ? n"),
+        ("timer='cupti'", "gpu_benchmark(timer='cupti'): one of auto, event, host"),
+        ("threshold=2", "gpu_benchmark(threshold=2): a threshold is * such as 2% or 0.02"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_tests_name_and_the_remedy(pytester, arguments, message):
+    pytester.makepyfile(test_it=MARKED.format(arguments=arguments))
+    refused(pytester.runpytest_inprocess(*NEVER), f"test_it.py::test_marked: {message}")
+
+
+def test_a_run_that_never_asked_for_the_plugin_refuses_a_wrong_argument_too(pytester):
+    pytester.makepyfile(test_it=MARKED.format(arguments="colour='red'"))
+    refused(pytester.runpytest_inprocess(), "test_it.py::test_marked: gpu_benchmark has no argument 'colour'*")
+
+
+def test_a_wrong_argument_found_by_the_workers_of_xdist_ends_the_run_the_same_way(pytester):
+    pytester.makepyfile(test_it=MARKED.format(arguments="colour='red'"))
+    refused(
+        pytester.runpytest_inprocess(*NEVER, "-n2"),
+        "test_it.py::test_marked: gpu_benchmark has no argument 'colour'; it takes *",
+    )
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "pytestmark = pytest.mark.gpu_benchmark(colour='red')\ndef test_it(gpu_benchmark): pass",
+        "@pytest.mark.gpu_benchmark(colour='red')\nclass TestIt:\n    def test_it(self, gpu_benchmark): pass",
+        "@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.gpu_benchmark(colour='red'))])\n"
+        "def test_it(gpu_benchmark, n): pass",
+    ],
+    ids=["module", "class", "parameter"],
+)
+def test_a_wrong_argument_is_found_wherever_the_marker_stands(pytester, test):
+    pytester.makepyfile(f"import pytest\n{test}")
+    refused(pytester.runpytest_inprocess(*NEVER), "*: gpu_benchmark has no argument 'colour'; *")
+
+
+def test_the_marker_is_registered(pytester):
+    pytester.makepyfile("import pytest\n@pytest.mark.gpu_benchmark\ndef test_it(): pass")
+    pytester.runpytest_inprocess("--strict-markers").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.gpu_benchmark(bytes=, *"])
+
+
+def test_the_closest_marker_wins_argument_by_argument(pytester, gpu):
+    pytester.makepyfile(
+        test_doubling="""
+import pytest
+pytestmark = pytest.mark.gpu_benchmark(bytes=100, flops=7, cache="hot")
+
+@pytest.mark.gpu_benchmark(bytes=200)
+def test_it(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+"""
+    )
+    gpu("--gpukern-output=run.json").assert_outcomes(passed=1)
+    (result,) = results_in(pytester.path / "run.json").values()
+    (measurement,) = result["measurements"]
+    assert (measurement["traffic_bytes"], measurement["flops"], measurement["cache"]) == (200, 7, "hot")

@@ -1,0 +1,102 @@
+"""What the terminal shows, and what pytest-benchmark is given."""
+
+import json
+
+import pytest
+
+from .conftest import FIRST, GPU_PROBLEM, HOST_PROBLEM, SECOND
+
+
+def test_there_is_one_table_a_problem_and_a_last_line_that_counts(recorded, pytester):
+    pytester.makepyfile(test_tripling=GPU_PROBLEM.replace('"doubling"', '"tripling"').replace("doubling", "tripling"))
+    result = recorded()
+    result.stdout.fnmatch_lines(
+        [
+            "doubling · n=8 · event, cold L2",
+            "  variant * time * verdict",
+            "  numba.first * kernel * 1.000 µs * exact  SAME",
+            "  numba.second * kernel * 1.000 µs * exact  SAME",
+            "",
+            "tripling · n=8 · event, cold L2",
+            "  numba.first * NEW",
+            "  numba.second * NEW",
+            "",
+            "gpukern: 4 passed · baseline: 2 same, 2 new",
+        ]
+    )
+
+
+def test_the_header_names_device_simulator_libraries_and_host(gpu):
+    gpu().stdout.fnmatch_lines(
+        [
+            "gpukern device: 0: Fake GPU, compute capability 9.0, 16.0 GiB, GPU-fa4e",
+            "gpukern simulator: off",
+            "gpukern libraries: *numpy *",
+            "gpukern host: *BLAS behind NumPy: *",
+        ]
+    )
+
+
+def test_a_run_without_cases_reports_nothing(pytester, gpu):
+    pytester.makepyfile(test_doubling="def test_it(): pass")
+    gpu().stdout.no_fnmatch_line("gpukern: *")
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
+    from pytest_gpukern.report.progress import Progress
+
+    monkeypatch.setattr(Progress.__init__, "__defaults__", (0.0,))  # a line is due at once
+    lines = host("--gpu-benchmark", workers).stdout
+    lines.fnmatch_lines([f"gpukern: {number} of 4 · doubling/host.* · *" for number in (1, 2, 3, 4)])
+
+
+def test_a_short_run_shows_no_progress(host):
+    host("--gpu-benchmark").stdout.no_fnmatch_line("gpukern: * of 4 *")
+
+
+def test_an_expected_failure_is_listed_with_its_reason_and_not_with_its_traceback(host, pytester):
+    pytester.makepyfile(
+        test_doubling=HOST_PROBLEM.replace("return lambda: np.add(x, x, out=y)", "return lambda: None").replace(
+            "@doubling.cases", "@pytest.mark.xfail(reason='known to be wrong')\n@doubling.cases"
+        )
+    )
+    result = host("--gpukern-axis=n=8")
+    result.assert_outcomes(xfailed=1, xpassed=1)
+    result.stdout.fnmatch_lines(["1 skipped: expected to fail: known to be wrong (doubling/host.add/n=8)"])
+
+
+def test_a_test_that_fails_by_itself_is_counted(gpu, pytester):
+    pytester.makepyfile(
+        test_doubling="def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)\n    assert 1 == 2"
+    )
+    result = gpu()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["gpukern: *1 failed otherwise*"])
+
+
+def test_every_measured_case_is_in_the_json_of_pytest_benchmark(gpu, pytester):
+    gpu("--benchmark-json=benchmark.json", "--benchmark-only").assert_outcomes(passed=2)
+    content = json.loads((pytester.path / "benchmark.json").read_text())
+    found = {each["extra_info"]["case"]: each for each in content["benchmarks"]}
+    assert found.keys() == {FIRST, SECOND}
+    for each in found.values():
+        assert each["stats"]["median"] == pytest.approx(1e-6)
+        assert each["group"] == "doubling"
+        assert each["extra_info"]["device"] == "Fake GPU"
+    assert content["machine_info"]["gpukern"]["device"] == "Fake GPU"
+
+
+def test_the_group_of_the_marker_is_the_group_in_pytest_benchmark(gpu, pytester):
+    marked = GPU_PROBLEM.replace("@doubling.cases", "@pytest.mark.gpu_benchmark(flops=1)\n@doubling.cases")
+    pytester.makepyfile(test_doubling=f"{marked}\npytestmark = pytest.mark.gpu_benchmark(group='mine')\n")
+    gpu("--benchmark-json=benchmark.json")
+    content = json.loads((pytester.path / "benchmark.json").read_text())
+    assert {each["group"] for each in content["benchmarks"]} == {"mine"}
+
+
+@pytest.mark.parametrize("blocked", ["no:benchmark", "no:pytest-benchmark", "no:terminal", "no:cacheprovider"])
+def test_a_run_works_with_another_plugin_blocked(recorded, monkeypatch, blocked):
+    recorded("-p", blocked).assert_outcomes(passed=2) if blocked != "no:terminal" else None
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    assert recorded("-p", blocked).ret == pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,266 @@
+"""Numba's CUDA simulator: when a run switches it on, and what it cannot do. Each run is a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import refused, results_in
+
+pytest.importorskip("numba_cuda")
+
+KERNELS = """
+import numpy as np
+import pytest
+from numba import cuda, vectorize
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+@cuda.jit
+def shuffle(x):
+    x[0] = cuda.shfl_sync(0xFFFFFFFF, x[0], 0)
+
+@vectorize(["float32(float32)"], target="cuda")
+def square(x):
+    return x * x
+
+x = np.arange(8, dtype="float32")
+"""
+
+TESTS = (
+    KERNELS
+    + """
+from pytest_gpukern.problem import Axis, Problem
+
+doubling = Problem(
+    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(10**9,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+)
+
+@doubling.variant("numba")
+def kernel(x, y, stream):
+    return lambda: double[1, 32, stream](x, y)
+
+@doubling.variant("numba", needs_gpu="tensor cores")
+def tensor(x, y):
+    raise AssertionError("not here")
+
+@doubling.variant("numba")
+def shuffled(x, y):
+    return lambda: shuffle[1, 32](x)
+
+@doubling.variant("numba")
+def forgets_the_last(x, y):
+    return lambda: double[1, 7](x, y)
+
+@doubling.variant("host")
+def numpy(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.cases
+def test_case(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+
+def test_plain(gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup):
+    assert gpu_device.is_simulated
+    calls = []
+    def launch(y):
+        calls.append(1)
+        double[1, 32](x, y)
+        return y
+    y = np.zeros_like(x)
+    assert gpu_benchmark(launch, y) is y
+    assert calls == [1], "the simulator's time says nothing, so it is not measured"
+    gpu_benchmark.verify(y, 2 * x)
+    gpu_synchronize()
+    assert gpu_warmup(launch, y).first_ns > 0
+
+def test_exception(gpu_benchmark):
+    with pytest.raises(ZeroDivisionError):
+        gpu_benchmark(lambda: 1 / 0)
+
+def test_pedantic(gpukern):
+    checked = []
+    gpukern.pedantic(lambda y: double[1, 32](x, y), setup=lambda: (np.zeros_like(x),),
+                     check=lambda returned, y: checked.append(float(y[1])))
+    assert checked == [2.0]
+
+def test_twice(gpu_benchmark):
+    gpu_benchmark(print)
+    with pytest.raises(RuntimeError, match="once a test"):
+        gpu_benchmark(print)
+
+def test_ufunc(gpu_device):
+    assert list(square(x[:3])) == [0, 1, 4]
+
+def test_plain_shuffle(gpu_benchmark):
+    gpu_benchmark(shuffle[1, 32], x.copy())
+
+@pytest.fixture
+def shuffled_already():
+    shuffle[1, 32](x.copy())
+
+def test_shuffle_in_a_fixture(shuffled_already):
+    pass
+"""
+)
+
+IMPORTS_NUMBA_FIRST = """
+import os
+from numba import cuda
+from numba.core import config
+
+assert config.ENABLE_CUDASIM == 1, "the simulator came too late"
+assert os.environ["NUMBA_ENABLE_CUDASIM"] == "1"
+"""
+
+
+@pytest.fixture(scope="module")
+def run(request, tmp_path_factory):
+    """One run with everything in it, in a process that says how it left its environment."""
+    folder = tmp_path_factory.mktemp("simulated")
+    (folder / "conftest.py").write_text(IMPORTS_NUMBA_FIRST)
+    (folder / "test_it.py").write_text(TESTS)
+    options = ["--gpu-benchmark", "--gpukern-output=run.json", "--gpukern-baseline=create", "-rA", "-v"]
+    script = (
+        "import os, pytest; before = dict(os.environ)\n"
+        f"code = pytest.main({[*options, '-p', 'no:cacheprovider']!r})\n"
+        "print('changed', *sorted(set(os.environ.items()) ^ set(before.items())))\n"
+        "raise SystemExit(code)"
+    )
+    environ = {"PATH": "", "COLUMNS": "160", "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=environ)
+    found.folder = folder
+    return found
+
+
+def outcome(run, name):
+    lines = [line for line in run.stdout.splitlines() if f"::{name} " in line]
+    assert lines, run.stdout + run.stderr
+    return lines[0].split("::", 1)[1].removeprefix(name).split()[0]
+
+
+def test_without_a_gpu_the_simulator_is_on_before_the_users_conftest_imports_numba(run):
+    assert outcome(run, "test_case[doubling/numba.kernel/n=8]") == "PASSED", run.stdout
+    assert "gpukern simulator: on (no GPU: " in run.stdout
+    assert "gpukern device: CUDA simulator: correctness only, never speed" in run.stdout
+
+
+def test_the_environment_is_afterwards_what_it_was(run):
+    last = run.stdout.splitlines()[-1]
+    assert last in ("changed", "changed ('KMP_DUPLICATE_LIB_OK', 'True')"), "the import of threadpoolctl sets that"
+
+
+@pytest.mark.parametrize(
+    "name", ["test_plain", "test_exception", "test_pedantic", "test_twice", "test_ufunc"]
+)
+def test_the_fixtures_work_in_the_simulator(run, name):
+    assert outcome(run, name) == "PASSED", run.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_plain_shuffle", "test_shuffle_in_a_fixture", "test_case[doubling/numba.shuffled/n=8]"],
+)
+def test_a_kernel_that_uses_what_the_simulator_lacks_is_skipped_with_the_features_name(run, name):
+    assert outcome(run, name) == "SKIPPED", run.stdout
+    assert "not in the simulator: warp shuffles (cuda.shfl_sync)" in run.stdout
+
+
+def test_a_variant_that_declares_what_it_needs_is_skipped_with_it(run):
+    assert outcome(run, "test_case[doubling/numba.tensor/n=8]") == "SKIPPED"
+    assert "1 skipped: not in the simulator: tensor cores (doubling/numba.tensor/n=8)" in run.stdout
+
+
+def test_a_wrong_kernel_fails_in_the_simulator(run):
+    assert outcome(run, "test_case[doubling/numba.forgets_the_last/n=8]") == "FAILED"
+    assert "1 were never written" in run.stdout
+
+
+def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(run):
+    found = results_in(run.folder / "run.json")
+    assert found["doubling/numba.kernel/n=8"]["simulated"]
+    assert found["doubling/numba.kernel/n=8"]["measurements"] == []
+    assert not found["doubling/host.numpy/n=8"]["simulated"]
+    assert len(found["doubling/host.numpy/n=8"]["measurements"]) == 1
+
+
+def test_simulated_results_are_not_recorded(run):
+    (path,) = (run.folder / "baselines").iterdir()
+    assert json.loads(path.read_text())["cases"].keys() == {"doubling/host.numpy/n=8"}
+
+
+def test_a_run_that_does_not_ask_leaves_numba_and_its_variable_alone(pytester):
+    pytester.makeconftest("import os, sys\nassert 'NUMBA_ENABLE_CUDASIM' not in os.environ\n")
+    pytester.makepyfile(
+        """
+import os, sys
+
+def test_untouched():
+    assert "NUMBA_ENABLE_CUDASIM" not in os.environ
+    assert not {"numba", "numba_cuda"} & set(sys.modules)
+"""
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_a_module_that_decorates_for_cuda_is_skipped_with_the_reason_where_the_simulator_is_off(pytester):
+    pytester.makepyfile(test_cuda=KERNELS + "\ndef test_it(): pass\n", test_other="def test_other(): pass")
+    result = pytester.runpytest_subprocess("--gpukern-simulator=never", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["SKIPPED * test_cuda.py:1: no GPU: *"])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_another_error_in_such_a_module_stays_an_error(pytester):
+    pytester.makepyfile(test_cuda="from numba import no_such_name\n")
+    result = pytester.runpytest_subprocess("--gpukern-simulator=never")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["E * ImportError: cannot import name 'no_such_name' from 'numba'*"])
+
+
+@pytest.mark.parametrize(
+    ("value", "option", "remedy"),
+    [
+        ("0", "always", "*switches Numba's CUDA simulator off. Unset it, or set NUMBA_ENABLE_CUDASIM=1."),
+        ("1", "never", "*switches Numba's CUDA simulator on. Unset it, or use --gpukern-simulator=auto."),
+    ],
+)
+def test_an_environment_that_contradicts_the_option_is_refused(pytester, monkeypatch, value, option, remedy):
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", value)
+    result = pytester.runpytest_inprocess(f"--gpukern-simulator={option}")
+    refused(result, f"--gpukern-simulator={option}, but NUMBA_ENABLE_CUDASIM={value} in the environment {remedy}")
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["here", "workers"])
+def test_a_numba_that_is_loaded_already_without_the_simulator_is_refused(pytester, workers):
+    result = pytester.runpytest_subprocess("-p", "numba.cuda", "--gpu-benchmark", *workers)
+    refused(result, "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *")
+
+
+def test_a_numba_that_only_the_workers_have_loaded_is_refused_as_well(pytester):
+    pytester.makepyfile(
+        early="""
+import os
+if "PYTEST_XDIST_WORKER" in os.environ:
+    del os.environ["NUMBA_ENABLE_CUDASIM"]
+    import numba.cuda
+"""
+    )
+    pytester.syspathinsert()
+    result = pytester.runpytest_subprocess("-p", "early", "--gpu-benchmark", "-n2")
+    refused(result, "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *")
+
+
+def test_workers_of_xdist_simulate_as_well(pytester):
+    pytester.makeconftest(IMPORTS_NUMBA_FIRST)
+    pytester.makepyfile(test_it=TESTS)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-n2", "-k", "plain or pedantic or numpy")
+    result.assert_outcomes(passed=3, skipped=1)

@@ -1,0 +1,95 @@
+"""Results travel on the test report as plain JSON, and only the controller writes."""
+
+import json
+
+import pytest
+
+from .conftest import results_in
+
+SPY = """
+import json
+import os
+from pytest_gpukern.baseline import file
+
+log = os.environ["SPY_LOG"]
+replace = file.replace
+
+def noted(path, content):
+    with open(log, "a") as lines:
+        print(os.environ.get("PYTEST_XDIST_WORKER", "controller"), path.name, file=lines)
+    replace(path, content)
+
+file.replace = noted
+
+def pytest_runtest_logreport(report):
+    carried = getattr(report, "gpukern", None)
+    if carried is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        assert json.loads(json.dumps(carried, allow_nan=False)) == carried, "not plain JSON"
+        if report.when == "call":
+            print("CARRIED", carried["id"])
+"""
+"""Notes who writes a baseline, and checks in the controller what a report carries."""
+
+
+@pytest.fixture
+def run(host, pytester, monkeypatch):
+    """Measures the host problem with `workers` of xdist; returns the run's results."""
+    pytester.makeconftest(SPY)
+    monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
+
+    def measure(workers, *options):
+        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-output=run{workers}.json", *options)
+        return results_in(pytester.path / f"run{workers}.json")
+
+    return measure
+
+
+def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run):
+    alone, shared = run(0), run(2)
+    assert sorted(alone) == sorted(shared) == [
+        "doubling/host.add/n=8",
+        "doubling/host.add/n=9",
+        "doubling/host.multiply/n=8",
+        "doubling/host.multiply/n=9",
+    ]
+    for case_id, result in alone.items():
+        other = shared[case_id]
+        assert other.keys() == result.keys()
+        measured = {"measurements", "first_call_ns"}
+        assert {k: v for k, v in other.items() if k not in measured} == {
+            k: v for k, v in result.items() if k not in measured
+        }
+        assert [m["scope"] for m in other["measurements"]] == [m["scope"] for m in result["measurements"]]
+        assert all(len(m["samples_ns"]) >= 10 for m in other["measurements"])
+
+
+def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measured(run, pytester):
+    run(2, "--gpukern-baseline=create")
+    (path,) = (pytester.path / "baselines").iterdir()
+    assert len(json.loads(path.read_text())["cases"]) == 4
+    assert (pytester.path / "spy.log").read_text().splitlines() == [f"controller {path.name}"]
+
+
+def test_what_a_report_carries_is_plain_json(host, pytester, monkeypatch):
+    pytester.makeconftest(SPY)
+    monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
+    for workers in ("-n0", "-n2"):
+        result = host("--gpu-benchmark", "-s", workers)
+        result.assert_outcomes(passed=4)
+        assert result.stdout.str().count("CARRIED doubling/host.") == 4
+
+
+def test_skips_and_failures_travel_as_well(host, pytester):
+    pytester.makepyfile(
+        test_doubling=pytester.path.joinpath("test_doubling.py").read_text()
+        + """
+@doubling.variant("host", limits={"n": 8})
+def limited(x, y):
+    return lambda: np.add(x, 1, out=y)
+"""
+    )
+    result = host("-n2", "--gpukern-output=run.json")
+    result.assert_outcomes(passed=4, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["1 skipped: too large: n=9, *(doubling/host.limited/n=9)"])
+    result.stdout.fnmatch_lines(["gpukern: 4 passed, 1 incorrect, 1 skipped (too large)"])
+    assert results_in(pytester.path / "run.json")["doubling/host.limited/n=8"]["correctness"] == "INCORRECT"

@@ -1,0 +1,292 @@
+"""The host's workspace, the simulator's, what is installed, and copies to the host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pytest_gpukern import backends
+from pytest_gpukern.backends import host
+from pytest_gpukern.backends.convert import to_host
+from pytest_gpukern.backends.host import HostBackend, poison
+from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.verify import POISON
+
+INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
+OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
+
+
+@pytest.fixture
+def workspace():
+    return HostBackend().workspace(INPUTS, OUTPUTS)
+
+
+# the host's workspace
+
+
+def test_a_variant_gets_private_copies_of_arrays_and_scalars_as_they_are(workspace):
+    assert np.array_equal(workspace.arrays["a"], INPUTS["a"])
+    assert not np.shares_memory(workspace.arrays["a"], INPUTS["a"])
+    assert workspace.arrays["k"] == 3
+    assert workspace.arrays["s"] is INPUTS["s"]
+
+
+def test_inputs_are_contiguous_whatever_the_data_set_holds():
+    made = HostBackend().workspace({"a": INPUTS["a"].T}, {})
+    assert made.arrays["a"].flags.c_contiguous
+    assert np.array_equal(made.arrays["a"], INPUTS["a"].T)
+
+
+def test_new_contents_go_into_the_same_arrays(workspace):
+    before = workspace.arrays["a"]
+    workspace.load({"a": INPUTS["a"] + 1, "k": 4, "s": np.float32(2)})
+    assert workspace.arrays["a"] is before
+    assert np.array_equal(before, INPUTS["a"] + 1)
+
+
+def test_outputs_are_poisoned_when_made_and_when_told_to(workspace):
+    def holds_poison():
+        return (workspace.arrays["out"].view("u4") == POISON).all()
+
+    assert holds_poison()
+    workspace.arrays["out"][...] = 0
+    assert not holds_poison()
+    workspace.poison()
+    assert holds_poison()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 7])
+def test_poison_fills_every_byte_with_the_same_four(dtype, count):
+    array = np.zeros(count, dtype)
+    poison(array)
+    pattern = POISON.to_bytes(4, "little")
+    assert array.tobytes() == (pattern * array.nbytes)[: array.nbytes]
+
+
+def test_an_input_that_changes_in_one_bit_has_another_digest(workspace):
+    before = workspace.digest()
+    assert set(before) == {"a"}
+    assert workspace.digest() == before
+    workspace.arrays["a"].view("u8")[1, 2] ^= 1
+    assert workspace.digest() != before
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 7, 8, 9])
+def test_a_change_in_any_piece_of_an_input_changes_its_digest(monkeypatch, at):
+    monkeypatch.setattr(host, "_PIECE", 4)
+    made = HostBackend().workspace({"a": np.arange(10, dtype="u1")}, {})
+    before = made.digest()
+    made.arrays["a"][at] += 1
+    assert made.digest() != before
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_an_empty_input_has_a_digest(shape):
+    made = HostBackend().workspace({"a": np.zeros(shape)}, {"out": Output(shape, "int8")})
+    assert made.digest() == made.digest() != {}
+
+
+def test_an_adopted_array_is_what_is_compared_and_fetched(workspace):
+    workspace.arrays["out"][...] = 1
+    assert workspace.adopt("out", np.full((2, 3), 5, "float64")) == ((2, 3), np.dtype("float64"))
+    assert workspace.fetch("out").tolist() == [[5] * 3] * 2
+    assert workspace.compare("out", np.full((2, 3), 5.0), Tolerance()).mismatches == 0
+
+
+class Subclass(np.ndarray):
+    """Could do anything when it is compared."""
+
+
+@pytest.mark.parametrize("value", [None, [1.0], 1.0, np.zeros(3).view(Subclass), np.ma.zeros(3)])
+def test_what_is_no_plain_array_is_not_adopted(workspace, value):
+    assert workspace.adopt("out", value) is None
+
+
+def test_fetching_copies_into_the_array_given_or_a_new_one(workspace):
+    workspace.arrays["out"][...] = 2
+    into = np.empty((2, 3), "float32")
+    assert workspace.fetch("out", into) is into
+    assert (into == 2).all()
+    copy = workspace.fetch("out")
+    workspace.arrays["out"][...] = 3
+    assert (copy == 2).all()
+
+
+def test_a_closed_workspace_holds_nothing(workspace):
+    workspace.close()
+    assert workspace.arrays == {}
+
+
+# the simulator, in a process of its own: Numba decides once a process
+
+
+SIMULATED = """
+import os
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+import numpy as np
+from pytest_gpukern.backends import open_backend
+from pytest_gpukern.problem import Output, Tolerance
+
+backend = open_backend("numba", simulated=True)
+assert (backend.name, backend.simulated, backend.on_gpu) == ("numba", True, False)
+assert backend.stream is not None
+made = backend.workspace({"a": np.arange(4.0), "k": 3}, {"out": Output((4,), "float64")})
+assert type(made.arrays["a"]).__name__ == type(made.arrays["out"]).__name__ == "FakeCUDAArray"
+assert made.arrays["k"] == 3
+assert made.adopt("out", np.zeros(4)) is None, "a host array is no device array"
+
+from numba import cuda
+
+@cuda.jit
+def double(a, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * a[i]
+
+double[1, 4, backend.stream](made.arrays["a"], made.arrays["out"])
+assert made.compare("out", 2 * np.arange(4.0), Tolerance()).mismatches == 0
+made.load({"a": np.ones(4)})
+made.poison()
+assert made.compare("out", np.zeros(4), Tolerance()).unwritten == 4
+double[1, 4](made.arrays["a"], made.arrays["out"])
+assert made.fetch("out").tolist() == [2.0] * 4
+assert made.adopt("out", cuda.to_device(np.zeros(4, "float32"))) == ((4,), np.dtype("float32"))
+assert made.fetch("out").tolist() == [0.0] * 4
+before = made.digest()
+made.arrays["a"][0] = 9
+assert made.digest() != before
+print("all as it should be")
+"""
+
+
+def test_the_simulators_workspace_is_device_arrays_over_host_memory():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SIMULATED], capture_output=True, text=True)
+    assert done.stdout == "all as it should be\n", done.stderr
+
+
+# what is installed
+
+
+@pytest.mark.parametrize(
+    ("module", "there"),
+    [
+        ("json", True),
+        ("json.decoder", True),
+        ("json.nonsense", False),
+        ("nobody_has_this", False),
+        ("nobody_has_this.part", False),
+        ("sys", True),
+        ("sys.part", False),
+        ("", False),
+    ],
+)
+def test_a_module_is_installed_if_it_can_be_found(module, there):
+    assert backends.installed(module) is there
+
+
+def test_looking_for_a_module_executes_nothing(tmp_path, monkeypatch):
+    package = tmp_path / "never_run_this"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('executed')")
+    (package / "part.py").write_text("raise AssertionError('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert backends.installed("never_run_this")
+    assert backends.installed("never_run_this.part")
+    assert not backends.installed("never_run_this.other")
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [((), None), (("numba", "numba.cuda"), "numba is not installed"), (("numba.cuda",), "numba-cuda is not")],
+)
+def test_a_missing_library_is_named_by_the_package_that_brings_it(monkeypatch, missing, expected):
+    monkeypatch.setattr(backends, "installed", lambda module: module not in missing)
+    found = backends.missing_library("numba")
+    assert found == expected or found.startswith(expected)
+
+
+def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
+    found = backends.importlib.util.find_spec
+    monkeypatch.setattr(
+        backends.importlib.util, "find_spec", lambda name: None if name == "numba_cuda" else found(name)
+    )
+    assert backends.missing_library("numba") == "numba-cuda is not installed"
+
+
+def test_the_host_lacks_nothing():
+    assert backends.missing_library("host") is None
+
+
+def test_every_backend_that_can_be_selected_has_its_libraries_listed():
+    from pytest_gpukern.options import BACKENDS
+
+    assert set(backends.LIBRARIES) == set(BACKENDS)
+
+
+def test_the_host_backend_is_opened_whether_or_not_the_simulator_is_on():
+    for simulated in (True, False):
+        opened = backends.open_backend("host", simulated=simulated)
+        assert (opened.name, opened.on_gpu, opened.simulated, opened.stream) == ("host", False, False, None)
+
+
+def test_an_unknown_backend_is_refused_with_those_there_are():
+    with pytest.raises(LookupError, match="backend 'opencl' is none of host, numba, cupy"):
+        backends.open_backend("opencl", simulated=False)
+
+
+# copies to the host
+
+
+class NumbaLike:
+    def copy_to_host(self):
+        return np.array([1.0, 2.0])
+
+
+class CupyLike:
+    def get(self):
+        return np.array([1.0, 2.0])
+
+
+class TorchLike:
+    __cuda_array_interface__ = {"version": 3}  # noqa: RUF012
+
+    def __init__(self, place="device"):
+        self.place = place
+
+    def detach(self):
+        return TorchLike("detached")
+
+    def cpu(self):
+        assert self.place == "detached", "a tensor that wants gradients does not become an array"
+        return np.array([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "value", [NumbaLike(), CupyLike(), TorchLike(), [1.0, 2.0], (1, 2), np.array([1, 2], "int8")]
+)
+def test_an_array_of_any_library_becomes_numpys(value):
+    found = to_host(value)
+    assert type(found) is np.ndarray
+    assert found.tolist() == [1, 2]
+
+
+def test_a_host_array_is_not_copied():
+    array = np.zeros(3)
+    assert to_host(array) is array
+
+
+@pytest.mark.parametrize("value", [3, 3.5, True, 1j, np.float16(2)])
+def test_a_number_becomes_an_array_without_dimensions(value):
+    assert to_host(value).shape == ()
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, None, [object()], np.array(["a"])])
+def test_what_holds_no_numbers_is_refused_by_its_type(value):
+    with pytest.raises(
+        TypeError, match=rf"{type(value).__name__} of dtype .* verify compares arrays of numbers"
+    ):
+        to_host(value)

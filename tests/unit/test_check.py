@@ -1,0 +1,343 @@
+"""Every way to be wrong gets its own diagnosis; what is right passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import doubling, only_case
+
+from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.check import IncorrectError, check
+from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.problem import Tolerance
+from pytest_gpukern.simulator import SimulatorUnsupported
+from pytest_gpukern.verify import Fault
+
+N = 8
+
+
+def checked(prepare, problem=None, **arguments):
+    """Checks a variant of `doubling` on the host; returns it prepared."""
+    problem = problem or doubling(N)
+    problem.variant("host", **arguments)(prepare)
+    case = only_case(problem)
+    datasets = Datasets().for_check(problem, case.point)
+    backend = HostBackend()
+    return check(
+        case, case.point, backend, backend.workspace(datasets[0].inputs, datasets[0].specs), datasets
+    )
+
+
+def rejected(prepare, problem=None, **arguments):
+    with pytest.raises(IncorrectError) as error:
+        checked(prepare, problem, **arguments)
+    return error.value
+
+
+def right(a, out):
+    return lambda: np.multiply(a, 2, out=out)
+
+
+def test_a_right_variant_passes_with_its_errors_and_first_call_recorded():
+    prepared = checked(right)
+    assert prepared.errors["out"].max_abs == 0.0
+    assert prepared.errors["out"].size == N
+    assert prepared.first_call_ns > 0
+    assert prepared.dataset.seed_offset == 1
+
+
+def test_the_worst_error_of_all_launches_is_kept():
+    def off_by_a_little_first(a, out):
+        errors = iter([0.25, 0.125])
+        return lambda: np.add(2 * a, next(errors), out=out)
+
+    prepared = checked(off_by_a_little_first, doubling(N, tolerance=Tolerance(0, 1)))
+    assert prepared.errors["out"].max_abs == pytest.approx(0.25, rel=1e-5)
+
+
+# what is wrong with the outputs
+
+
+def never_writes(out):
+    return lambda: None
+
+
+def misses_the_tail(a, out):
+    return lambda: np.multiply(a[:-1], 2, out=out[:-1])
+
+
+def triples(a, out):
+    return lambda: np.multiply(a, 3, out=out)
+
+
+def returns_nan(a, out):
+    def launch():
+        np.multiply(a, 2, out=out)
+        out[0] = np.nan
+
+    return launch
+
+
+def replays_its_first_answer(a, out):
+    answers = {}
+
+    def launch():
+        kept = answers.setdefault(a.ctypes.data, 2 * a)
+        out[...] = kept
+
+    return launch
+
+
+def computes_while_preparing(a, out):
+    answer = 2 * a
+    return lambda: np.copyto(out, answer)
+
+
+def writes_into_its_input(a, out):
+    def launch():
+        np.multiply(a, 2, out=out)
+        a[0] += 1
+
+    return launch
+
+
+def fails_to_prepare(a):
+    raise RuntimeError("no such kernel")
+
+
+def fails_to_launch(a):
+    def launch():
+        raise RuntimeError("too many threads")
+
+    return launch
+
+
+def returns_no_launch(a, out):
+    np.multiply(a, 2, out=out)
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault", "message"),
+    [
+        (never_writes, Fault.NOT_WRITTEN, "out: not written: 8 of 8 elements"),
+        (misses_the_tail, Fault.NOT_WRITTEN, "1 were never written, the first at (7)"),
+        (triples, Fault.WRONG_VALUES, "out: wrong values: 8 of 8 elements"),
+        (returns_nan, Fault.UNEXPECTED_NAN, "1 are NaN where the reference is not"),
+        (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
+        (computes_while_preparing, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
+        (writes_into_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
+        (
+            fails_to_prepare,
+            Fault.LAUNCH_FAILED,
+            "launch failed: preparing host.fails_to_prepare: RuntimeError: no such kernel",
+        ),
+        (
+            fails_to_launch,
+            Fault.LAUNCH_FAILED,
+            "launch failed: launching host.fails_to_launch: RuntimeError: too many threads",
+        ),
+        (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; a variant returns what is to be timed"),
+    ],
+)
+def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message):
+    error = rejected(broken)
+    assert error.diagnosis.fault is fault
+    assert message in error.diagnosis.message
+    assert str(error) == error.diagnosis.message
+
+
+def test_a_stale_result_also_says_how_wrong_it_is_now():
+    message = rejected(replays_its_first_answer).diagnosis.message
+    assert "out: wrong values: 8 of 8 elements" in message
+    assert "worst absolute error" in message
+
+
+def test_errors_of_a_rejected_variant_are_recorded():
+    assert rejected(triples).errors["out"].mismatches == N
+
+
+def test_an_argument_that_nobody_offers_is_a_failed_launch_that_lists_what_there_is():
+    def wants_more(a, out, scratch):
+        raise AssertionError("must not be called")
+
+    message = rejected(wants_more).diagnosis.message
+    assert "wants_more names 'scratch'; there is a, n, out, stream" in message
+
+
+def test_every_output_is_compared():
+    problem = doubling(
+        N,
+        outputs=lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")},
+        reference=lambda a: {"x": 2.0 * a, "y": 3.0 * a},
+    )
+
+    def second_is_wrong(a, x, y):
+        def launch():
+            np.multiply(a, 2, out=x)
+            np.multiply(a, 2, out=y)
+
+        return launch
+
+    assert rejected(second_is_wrong, problem).diagnosis.message.startswith("y: wrong values")
+
+
+def test_what_the_simulator_lacks_stays_what_it_is():
+    def lacks_a_feature(a):
+        raise SimulatorUnsupported("no tensor cores")
+
+    with pytest.raises(SimulatorUnsupported, match="no tensor cores"):
+        checked(lacks_a_feature)
+
+
+# the second data set
+
+
+def test_the_second_set_goes_into_the_same_buffers_and_the_variant_is_prepared_once():
+    seen = []
+
+    def watching(a, out):
+        seen.append("prepared")
+
+        def launch():
+            seen.append((a.ctypes.data, out.ctypes.data, a.copy()))
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    checked(watching)
+    assert seen[0] == "prepared"
+    (first_in, first_out, first), (second_in, second_out, second) = seen[1:]
+    assert (first_in, first_out) == (second_in, second_out)
+    assert not np.array_equal(first, second)
+
+
+def test_outputs_are_poisoned_before_each_launch():
+    found = []
+
+    def watching(a, out):
+        def launch():
+            found.append(np.isnan(out).all())
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    checked(watching)
+    assert found == [True, True]
+
+
+def scaled():
+    """out = k·a, where k is a scalar that changes with the data set."""
+    return doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": int(rng.integers(1, 2**20))},
+        reference=lambda a, k: (a * np.float32(k)).astype("float64"),
+    )
+
+
+def test_a_variant_is_prepared_again_where_a_scalar_changed():
+    given = []
+
+    def scale(a, out, k):
+        given.append(k)
+        return lambda: np.multiply(a, np.float32(k), out=out)
+
+    prepared = checked(scale, scaled())
+    assert len(set(given)) == 2
+    assert prepared.workspace.arrays["k"] == given[-1]
+
+
+# variants that return new arrays
+
+
+def two_outputs(**changes):
+    return doubling(
+        N,
+        outputs=lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")},
+        reference=lambda a: {"x": 2.0 * a.astype("float64"), "y": -a},
+        **changes,
+    )
+
+
+def test_a_returned_array_is_the_output():
+    assert checked(lambda a: lambda: 2 * a, allocates=True).errors["out"].mismatches == 0
+
+
+def test_a_returned_tuple_holds_the_outputs_in_the_order_they_are_declared():
+    assert checked(lambda a: lambda: (2 * a, -a), two_outputs(), allocates=True).errors["y"].mismatches == 0
+    wrong = rejected(lambda a: lambda: (-a, 2 * a), two_outputs(), allocates=True)
+    assert wrong.diagnosis.fault is Fault.WRONG_VALUES
+
+
+def test_a_returned_dict_holds_the_outputs_by_name():
+    prepared = checked(lambda a: lambda: {"y": -a, "x": 2 * a}, two_outputs(), allocates=True)
+    assert set(prepared.errors) == {"x", "y"}
+
+
+class Lazy(np.ndarray):
+    """An array type of somebody's own, which could compute when it is compared."""
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault", "message"),
+    [
+        (
+            lambda a: (2 * a).tolist(),
+            Fault.WRONG_TYPE,
+            "returned list, which is no array of the backend host",
+        ),
+        (lambda a: None, Fault.WRONG_TYPE, "returned NoneType"),
+        (lambda a: (2 * a,), Fault.WRONG_TYPE, "returned tuple"),
+        (lambda a: {"other": 2 * a}, Fault.WRONG_TYPE, "out: wrong type: the launch returned NoneType"),
+        (lambda a: (2 * a).view(Lazy), Fault.WRONG_TYPE, "returned Lazy"),
+        (lambda a: np.ma.masked_array(2 * a), Fault.WRONG_TYPE, "returned MaskedArray"),
+        (lambda a: (2 * a)[:-1], Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
+        (lambda a: (2 * a).reshape(2, 4), Fault.WRONG_SHAPE, "expected (8,), actual (2, 4)"),
+        (lambda a: 2.0 * a.astype("float64"), Fault.WRONG_DTYPE, "expected float32, actual float64"),
+        (lambda a: 3 * a, Fault.WRONG_VALUES, "8 of 8 elements"),
+    ],
+)
+def test_something_else_than_the_declared_array_is_rejected(returned, fault, message):
+    error = rejected(lambda a: lambda: returned(a), allocates=True)
+    assert error.diagnosis.fault is fault
+    assert message in error.diagnosis.message
+
+
+def test_a_tuple_with_too_few_outputs_is_rejected():
+    error = rejected(lambda a: lambda: (2 * a,), two_outputs(), allocates=True)
+    assert error.diagnosis.message.startswith("y: wrong type: the launch returned NoneType")
+
+
+# statistical checks
+
+
+def statistical(check, **changes):
+    return doubling(N, reference=None, check=check, check_seeds=3, **changes)
+
+
+def test_a_statistical_check_sees_point_inputs_and_outputs_of_every_seed():
+    runs_seen = []
+
+    def look(runs):
+        runs_seen.extend(runs)
+
+    checked(right, statistical(look))
+    assert [run.point for run in runs_seen] == [{"n": N}] * 3
+    assert all(np.array_equal(run.outputs["out"], 2 * run.inputs["a"]) for run in runs_seen)
+    assert len({run.inputs["a"].tobytes() for run in runs_seen}) == 3
+
+
+def test_a_complaint_of_the_statistical_check_is_the_diagnosis():
+    error = rejected(right, statistical(lambda runs: f"mean is off in {len(runs)} runs"))
+    assert error.diagnosis.fault is Fault.STATISTICS
+    assert error.diagnosis.message == "statistics: mean is off in 3 runs"
+
+
+def test_without_a_reference_a_gap_is_still_found():
+    error = rejected(misses_the_tail, statistical(lambda runs: None))
+    assert error.diagnosis.fault is Fault.NOT_WRITTEN
+    assert error.diagnosis.message == "out: not written: 1 of 8 elements"
+
+
+def test_a_reference_beside_a_statistical_check_is_compared_too():
+    problem = doubling(N, check=lambda runs: None, check_seeds=2)
+    assert rejected(triples, problem).diagnosis.fault is Fault.WRONG_VALUES

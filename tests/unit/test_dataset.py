@@ -1,0 +1,104 @@
+"""Inputs and reference of a point, made once for all variants."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from fakes import doubling
+
+from pytest_gpukern import dataset as module
+from pytest_gpukern.dataset import Dataset, Datasets
+from pytest_gpukern.problem import Axis, Output, Tolerance
+
+POINT = {"n": 8}
+
+
+def counting(**changes):
+    """A problem that counts how often its reference was computed."""
+    calls = []
+
+    def reference(a):
+        calls.append(a)
+        return 2.0 * a
+
+    return doubling(reference=reference, **changes), calls
+
+
+def test_a_data_set_holds_inputs_reference_specs_and_tolerances():
+    made = Dataset.make(doubling(tolerance=Tolerance(0.5, 0)), POINT, 0)
+    assert np.array_equal(made.expected["out"], 2.0 * made.inputs["a"])
+    assert made.specs == {"out": Output((8,), "float32")}
+    assert made.tolerances == {"out": Tolerance(0.5, 0)}
+
+
+def test_bytes_are_those_of_the_arrays():
+    problem = doubling(
+        make_inputs=lambda rng, n: {"a": np.zeros(n), "k": 3, "s": np.float64(1.0)},
+        outputs=lambda n: {"x": ((n, 2), "float32"), "y": ((), "int8")},
+        reference=lambda a: {"x": np.zeros((len(a), 2)), "y": 0},
+    )
+    made = Dataset.make(problem, POINT, 0)
+    assert made.output_bytes == 8 * 2 * 4 + 1
+    assert made.input_bytes == 8 * 8 + 8
+
+
+def test_scalars_are_the_inputs_that_are_no_arrays():
+    problem = doubling(
+        make_inputs=lambda rng, n: {"a": np.zeros(n), "k": 3, "s": np.float32(1.0), "t": "text"}
+    )
+    assert Dataset.make(problem, POINT, 0).scalars == {"k": 3, "s": np.float32(1.0), "t": "text"}
+
+
+def test_each_set_of_a_point_is_made_once():
+    problem, calls = counting()
+    sets = Datasets()
+    assert sets.get(problem, {"n": 8}, 0) is sets.get(problem, {"n": 8}, 0)
+    assert sets.get(problem, {"n": 8}, 1) is not sets.get(problem, {"n": 8}, 0)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("other", ["point", "problem"])
+def test_another_point_or_problem_drops_what_was_held(other):
+    problem, calls = counting()
+    sets = Datasets()
+    sets.get(problem, {"n": 8}, 0)
+    if other == "point":
+        assert len(sets.get(problem, {"n": 9}, 0).inputs["a"]) == 9
+    else:
+        assert sets.get(doubling(seed=2), {"n": 8}, 0).inputs["a"][0] != calls[0][0]
+    sets.get(problem, {"n": 8}, 0)
+    assert len(calls) == 2 + (other == "point")
+
+
+def test_the_problem_is_kept_alive_so_that_no_other_is_taken_for_it():
+    """Python gives the address of a dead object, and so its id, to the next."""
+    sets = Datasets()
+    problem = doubling()
+    alive = weakref.ref(problem)
+    sets.get(problem, POINT, 0)
+    del problem
+    gc.collect()
+    assert alive() is not None
+
+
+def test_a_variant_is_checked_on_two_sets_of_different_contents():
+    first, second = Datasets().for_check(doubling(), POINT)
+    assert (first.seed_offset, second.seed_offset) == (0, 1)
+    assert not np.array_equal(first.inputs["a"], second.inputs["a"])
+
+
+def test_huge_inputs_are_checked_with_one_set(monkeypatch):
+    monkeypatch.setattr(module, "_SECOND_SET_BYTES", 8 * 4 - 1)
+    assert len(Datasets().for_check(doubling(), POINT)) == 1
+    monkeypatch.setattr(module, "_SECOND_SET_BYTES", 8 * 4)
+    assert len(Datasets().for_check(doubling(), POINT)) == 2
+
+
+def test_a_statistical_check_gets_as_many_sets_as_it_declares():
+    problem = doubling(axes={"n": Axis((8,), (8,))}, reference=None, check=lambda runs: None, check_seeds=3)
+    sets = Datasets().for_check(problem, POINT)
+    assert [one.seed_offset for one in sets] == [0, 1, 2]
+    assert [one.expected for one in sets] == [None, None, None]

@@ -1,0 +1,240 @@
+"""Variants are found in a problem's folder, with the same ids whether or not their files can be imported."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+
+import pytest
+
+from pytest_gpukern.discovery import load_variants
+from pytest_gpukern.problem import ProblemError
+
+PROBLEM = """
+import numpy as np
+from pytest_gpukern.problem import Axis, Problem
+
+p = Problem("p", version=1, axes={"n": Axis((4,), (8,))}, make_inputs=lambda rng, n: {"a": np.zeros(n)},
+            outputs=lambda n: {"out": ((n,), "float64")}, reference=lambda a: a, package=__package__)
+"""
+
+ON_HOST = """
+from .problem import p
+
+@p.variant("host", allocates=True)
+def plain(a):
+    return lambda: a.copy()
+"""
+
+ON_NUMBA = """
+from {module} import something
+from .problem import p
+
+@p.variant("numba", block=(64, 2 * 64), limits={{"n": 10**8}}, needs_gpu="atomics", scopes=("kernel",))
+def fast(a, out, block):
+    return lambda: None
+
+@p.variant("numba", host_data=True)
+@p.variant("cupy")
+def shared(a, out):
+    return lambda: None
+
+def helper():
+    return 1
+"""
+
+WRONG = """
+from {module} import something
+from .problem import p
+
+@p.wrong("numba", rejected_for="not written", block=(64,), allocates=True)
+def does_nothing(out, block):
+    return lambda: None
+"""
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """Makes a package with these files; returns its problem, not yet loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def make(**files):
+        name = f"made_up_suite_{next(numbers)}"
+        folder = tmp_path / name
+        folder.mkdir()
+        for stem, text in {"__init__": "", "problem": PROBLEM, **files}.items():
+            (folder / f"{stem}.py").write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module(f"{name}.problem").p
+
+    yield make
+    for name in set(sys.modules) - before:
+        if name.startswith(("made_up_suite", "library_that_is_there")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """Makes the library of a variants file importable."""
+    (tmp_path / "library_that_is_there.py").write_text("something = 1\n")
+    return "library_that_is_there"
+
+
+def load(problem, *, unusable=(), missing=(), no_gpu=None):
+    load_variants(
+        problem,
+        lambda backend: f"{backend} cannot run" if backend in unusable else None,
+        lambda module: module not in missing,
+        lambda error: no_gpu,
+    )
+    return problem
+
+
+def ids(problem):
+    return [case.id for wrong in (False, True) for case in problem.iter_cases("smoke", wrong=wrong)]
+
+
+def as_declared(variant):
+    return (
+        variant.parameters,
+        variant.limits,
+        variant.allocates,
+        variant.needs_gpu,
+        variant.scopes,
+        variant.host_data,
+        variant.rejected_for,
+    )
+
+
+def files_for(module):
+    return {
+        "on_host": ON_HOST,
+        "on_numba": ON_NUMBA.format(module=module),
+        "wrong": WRONG.format(module=module),
+    }
+
+
+def test_files_that_import_register_their_variants(suite, there):
+    problem = load(suite(**files_for(there)))
+    assert sorted(problem.registered) == ["cupy.shared", "host.plain", "numba.fast", "numba.shared"]
+    assert list(problem.registered_wrong) == ["numba.does_nothing"]
+    assert all(variant.unavailable is None for variant in problem.registered.values())
+
+
+def test_a_missing_library_leaves_names_and_the_reason(suite):
+    problem = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])
+    assert problem.registered["host.plain"].unavailable is None
+    for label in ("numba.fast", "numba.shared", "cupy.shared"):
+        assert problem.registered[label].prepare is None
+        assert problem.registered[label].unavailable == "lib_nobody_has is not installed"
+    assert problem.registered_wrong["numba.does_nothing"].unavailable == "lib_nobody_has is not installed"
+
+
+def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(suite, there):
+    imported = load(suite(**files_for(there)))
+    read = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])
+    assert sorted(ids(imported)) == sorted(ids(read))
+    assert len(ids(read)) == 6
+    for one, other in (
+        (imported.registered, read.registered),
+        (imported.registered_wrong, read.registered_wrong),
+    ):
+        assert {name: as_declared(variant) for name, variant in one.items()} == {
+            name: as_declared(variant) for name, variant in other.items()
+        }
+
+
+def test_a_file_is_not_imported_where_none_of_its_backends_can_run(suite):
+    problem = suite(on_numba=ON_NUMBA.format(module="lib_nobody_has"))
+    load(problem, unusable=["numba", "cupy"])
+    assert {variant.unavailable for variant in problem.registered.values()} == {"numba cannot run"}
+
+
+@pytest.mark.parametrize("other", ["cupy", "numba"])
+def test_a_file_is_imported_where_one_of_its_backends_can_run(suite, there, other):
+    problem = load(suite(on_numba=ON_NUMBA.format(module=there)), unusable=[other])
+    assert {variant.unavailable for variant in problem.registered.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    "statement", ["import lib.sub as x", "from lib.sub import x", "import os, lib", "import lib"]
+)
+def test_every_form_of_import_is_looked_at(suite, statement):
+    problem = load(suite(on_host=f"{statement}\n{ON_HOST}"), missing=["lib"])
+    assert problem.registered["host.plain"].unavailable == "lib is not installed"
+
+
+def test_wrong_files_of_any_ending_and_nothing_else_are_looked_at(suite):
+    problem = load(
+        suite(
+            wrong_on_host=ON_HOST.replace('variant("host"', 'wrong("host", rejected_for="not written"'),
+            helpers="raise AssertionError('imported')",
+            test_it="raise AssertionError('imported')",
+        )
+    )
+    assert list(problem.registered_wrong) == ["host.plain"]
+
+
+def test_loading_twice_does_nothing_the_second_time(suite):
+    problem = load(suite(on_host=ON_HOST))
+    load(problem, unusable=["host"])
+    assert problem.registered["host.plain"].unavailable is None
+
+
+def test_a_problem_without_a_folder_is_left_alone(suite):
+    problem = suite(on_host=ON_HOST)
+    problem.package = None
+    assert load(problem).registered == {}
+
+
+@pytest.mark.parametrize("package", ["", "nobody.imported.this"])
+def test_a_package_that_is_none_is_refused_with_the_remedy(suite, package):
+    problem = suite()
+    problem.package = package
+    with pytest.raises(ProblemError, match=r"problem 'p'.*is no imported package; pass __package__"):
+        load(problem)
+
+
+@pytest.mark.parametrize("argument", ["block=SIZES", "limits={'n': max(1, 2)}", "needs_gpu=f'{1}'"])
+def test_an_argument_that_is_no_literal_is_refused_with_file_and_line(suite, argument):
+    text = ON_HOST.replace("allocates=True", argument)
+    with pytest.raises(ProblemError, match=r"on_host.py:4: the decorator of plain takes literals only"):
+        load(suite(on_host=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("import json.nonsense\n", ModuleNotFoundError),
+        ("from json import nonsense\n", ImportError),
+        ("1 / 0\n", ZeroDivisionError),
+        ("def broken(:\n", SyntaxError),
+    ],
+)
+def test_a_real_error_of_a_variants_file_propagates(suite, text, error):
+    with pytest.raises(error):
+        load(suite(on_host=ON_HOST + text))
+
+
+def test_an_error_that_means_no_gpu_is_the_reason_of_every_variant_even_of_those_defined_before_it(suite):
+    text = ON_HOST + "\nraise RuntimeError('CUDA driver')\n" + ON_HOST.replace("plain", "later")
+    problem = load(suite(on_host=text), no_gpu="no GPU: no driver")
+    assert {name: variant.unavailable for name, variant in problem.registered.items()} == {
+        "host.plain": "no GPU: no driver",
+        "host.later": "no GPU: no driver",
+    }
+
+
+def test_a_limit_on_an_unknown_axis_is_refused_without_importing_its_file_too(suite):
+    text = ON_NUMBA.format(module="lib_nobody_has").replace('"n": 10', '"m": 10')
+    with pytest.raises(ProblemError, match="limits 'm'"):
+        load(suite(on_numba=text), missing=["lib_nobody_has"])
+
+
+def test_other_decorators_are_no_variants(suite):
+    text = "import functools\n" + ON_HOST + "\n@functools.lru_cache(maxsize=1)\ndef cached():\n    return 1\n"
+    assert list(load(suite(on_host=text), unusable=["host"]).registered) == ["host.plain"]

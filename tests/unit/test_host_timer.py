@@ -1,0 +1,182 @@
+"""The host's clock: what is inside a sample, and what is not."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from fakes import FakeClock, call_taking
+
+from pytest_gpukern.timers.host import HostTimer
+
+MS = 1_000_000
+
+
+def nothing():
+    pass
+
+
+def test_a_sample_is_the_time_of_the_call_until_the_device_is_idle():
+    clock = FakeClock()
+    work = []
+
+    def launch():
+        clock.now += 10_000
+        work.append(50_000)
+
+    def synchronize():
+        clock.now += work.pop() if work else 0
+
+    batch = HostTimer(synchronize, clock=clock).collect(launch, 3, cold=False)
+    assert batch.samples_ns == [60_000.0] * 3
+    assert batch.iterations == 1
+
+
+def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts():
+    clock = FakeClock()
+    pending = [MS]
+
+    def synchronize():
+        clock.now += pending.pop() if pending else 0
+
+    timer = HostTimer(synchronize, nothing, clock=clock)  # with a flush, so that nothing is calibrated first
+    assert timer.collect(call_taking(clock, 30_000), 1, cold=True).samples_ns == [30_000.0]
+
+
+def test_every_sample_asked_for_is_taken_in_order():
+    clock = FakeClock()
+    call = call_taking(clock, 40_000, 50_000, 60_000, 70_000)
+    timer = HostTimer(nothing, clock=clock)
+    assert timer.collect(call, 3, cold=False).samples_ns == [50_000.0, 60_000.0, 70_000.0], "one calibrated"
+
+
+@pytest.mark.parametrize(("call_ns", "fewest"), [(100, 200), (1_000, 20), (5_000, 4), (19_000, 2)])
+def test_a_short_call_is_repeated_until_a_sample_is_20_us_and_reported_a_call(call_ns, fewest):
+    clock = FakeClock()
+    batch = HostTimer(nothing, clock=clock).collect(call_taking(clock, call_ns), 2, cold=False)
+    assert fewest <= batch.iterations <= 8 * fewest
+    assert batch.samples_ns == [call_ns] * 2
+
+
+def test_a_call_of_20_us_is_not_repeated():
+    clock = FakeClock()
+    assert HostTimer(nothing, clock=clock).collect(call_taking(clock, 20_000), 1, cold=False).iterations == 1
+
+
+def test_a_call_that_takes_no_time_at_all_does_not_calibrate_for_ever():
+    clock = FakeClock()
+    calls = []
+    batch = HostTimer(nothing, clock=clock).collect(lambda: calls.append(1), 1, cold=False)
+    assert batch.iterations >= 1 << 20
+    assert len(calls) < 1 << 23
+
+
+def test_calibration_is_done_once_for_all_batches():
+    clock = FakeClock()
+    call = call_taking(clock, 5_000)
+    timer = HostTimer(nothing, clock=clock)
+    iterations = timer.collect(call, 1, cold=False).iterations
+    before = call.calls
+    assert timer.collect(call, 3, cold=False).iterations == iterations
+    assert call.calls - before == 3 * iterations
+
+
+def test_a_cold_sample_is_one_call_and_the_flush_is_not_in_it():
+    clock = FakeClock()
+    order = []
+
+    def flush():
+        order.append("flush")
+        clock.now += MS
+
+    def call():
+        order.append("call")
+        clock.now += 500
+
+    batch = HostTimer(nothing, flush, clock=clock).collect(call, 2, cold=True)
+    assert order == ["flush", "call"] * 2
+    assert (batch.samples_ns, batch.iterations) == ([500.0, 500.0], 1)
+
+
+def test_nothing_is_flushed_where_the_cache_may_be_hot():
+    clock = FakeClock()
+    flushed = []
+    timer = HostTimer(nothing, lambda: flushed.append(1), clock=clock)
+    timer.collect(call_taking(clock, 30_000), 2, cold=False)
+    assert not flushed
+
+
+def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated():
+    clock = FakeClock()
+    timer = HostTimer(nothing, nothing, clock=clock)
+    call = call_taking(clock, 1_000)
+    assert timer.collect(call, 1, cold=True).iterations == 1
+    assert timer.collect(call, 1, cold=False).iterations >= 20
+    assert timer.collect(call, 1, cold=True).iterations == 1
+
+
+def test_each_call_gets_its_own_arguments_whose_making_is_not_timed():
+    clock = FakeClock()
+    seen = []
+
+    def setup():
+        clock.now += MS
+        return ([],), {"k": clock.now}
+
+    def call(fresh, *, k):
+        seen.append((id(fresh), k))
+        fresh.append(seen)
+        clock.now += 300
+
+    batch = HostTimer(nothing, clock=clock).collect(call, 3, cold=False, setup=setup)
+    assert (batch.samples_ns, batch.iterations) == ([300.0] * 3, 1)
+    assert len({k for _, k in seen}) == 3
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_garbage_collection_rests_while_timing_and_is_afterwards_as_it_was(enabled, fails):
+    clock = FakeClock()
+    states = []
+
+    def call():
+        states.append(gc.isenabled())
+        clock.now += 30_000
+        if fails and len(states) == 3:
+            raise RuntimeError("launch failed")
+
+    timer = HostTimer(nothing, nothing, clock=clock)
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        if fails:
+            with pytest.raises(RuntimeError, match="launch failed"):
+                timer.collect(call, 5, cold=True)
+        else:
+            timer.collect(call, 5, cold=True)
+        after = gc.isenabled()
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert states == [False] * (3 if fails else 5)
+    assert after is enabled
+
+
+def test_the_resolution_is_the_smallest_step_of_the_clock_spread_over_the_calls_of_a_sample():
+    readings = iter(range(10**9))
+    coarse = HostTimer(nothing, clock=lambda: next(readings) // 4 * 1000)
+    assert coarse.resolution_ns == 1000
+
+    clock = FakeClock(tick=100)
+    timer = HostTimer(nothing, clock=clock)
+    assert timer.resolution_ns == 100
+    batch = timer.collect(call_taking(clock, 1_000), 1, cold=False)
+    assert batch.iterations > 1
+    assert timer.resolution_ns == 100 / batch.iterations
+
+
+def test_a_clock_that_stands_still_has_a_resolution_all_the_same():
+    assert HostTimer(nothing, clock=FakeClock()).resolution_ns == 1.0
+
+
+def test_nothing_escapes_a_timer_that_waits_for_the_whole_device():
+    assert HostTimer(nothing).suspicion(nothing) is None

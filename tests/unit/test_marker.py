@@ -1,0 +1,82 @@
+"""Arguments of the `gpu_benchmark` marker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.marker import MarkerOptions
+from pytest_gpukern.options import SettingsError
+
+WHERE = "test_saxpy.py::test_saxpy"
+KNOWN = ("bytes", "flops", "threshold", "timer", "cache", "group")
+
+
+def read(*args, **kwargs):
+    return MarkerOptions.from_mark(args, kwargs, WHERE)
+
+
+def refused(*args, **kwargs):
+    with pytest.raises(SettingsError) as error:
+        read(*args, **kwargs)
+    message = str(error.value)
+    assert message.startswith(f"{WHERE}: "), "the message names the test"
+    return message
+
+
+def test_every_argument_is_optional():
+    assert read() == MarkerOptions(None, None, None, None, None, None)
+
+
+def test_all_arguments_together_are_read():
+    found = read(bytes=12 * 10, flops=2.5e9, threshold="5%", timer="host", cache="hot", group="blas")
+    assert found == MarkerOptions(120, 2.5e9, 0.05, "host", "hot", "blas")
+
+
+def test_none_means_not_given():
+    assert read(**dict.fromkeys(KNOWN)) == MarkerOptions()
+
+
+def test_a_positional_argument_is_refused_with_the_names_there_are():
+    message = refused(12)
+    assert "no positional arguments, found (12,)" in message
+    assert all(name in message for name in KNOWN)
+
+
+def test_an_unknown_argument_is_refused_with_the_names_there_are():
+    message = refused(byte=12)
+    assert "has no argument 'byte'" in message
+    assert all(name in message for name in KNOWN)
+
+
+@pytest.mark.parametrize("name", ["bytes", "flops"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "12", True, [12], 1j])
+def test_work_that_is_no_positive_number_is_refused(name, value):
+    assert f"gpu_benchmark({name}={value!r}): a positive number" in refused(**{name: value})
+
+
+@pytest.mark.parametrize("value", [np.int64(12), np.float32(12), np.prod((3, 4))])
+def test_work_may_be_a_numpy_number_and_becomes_a_plain_one(value):
+    found = read(bytes=value)
+    assert found.bytes == 12
+    assert type(found.bytes) is float
+
+
+@pytest.mark.parametrize(("name", "choices"), [("timer", "auto, event, host"), ("cache", "cold, hot")])
+@pytest.mark.parametrize("value", ["nonsense", 1, ["cold"]])
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(name, choices, value):
+    assert f"gpu_benchmark({name}={value!r}): one of {choices}" in refused(**{name: value})
+
+
+@pytest.mark.parametrize(("value", "expected"), [("2%", 0.02), (0.02, 0.02), ("0.5 %", 0.005)])
+def test_a_threshold_is_a_percentage_or_a_fraction(value, expected):
+    assert read(threshold=value).threshold == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, -0.1, "x", float("nan"), True])
+def test_an_impossible_threshold_is_refused(value):
+    assert f"gpu_benchmark(threshold={value!r}): a threshold is more than 0" in refused(threshold=value)
+
+
+def test_a_group_is_a_string():
+    assert "gpu_benchmark(group=3): a string" in refused(group=3)

@@ -1,0 +1,396 @@
+"""Problems, variants, points and cases; inputs that are the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from fakes import doubling
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.problem import (
+    Axis,
+    Output,
+    Problem,
+    ProblemError,
+    Tolerance,
+    call_by_name,
+    random_array,
+)
+
+
+def prepare(a, out):
+    return lambda: np.multiply(a, 2, out=out)
+
+
+def ids(problem, size="smoke", axes=None, *, wrong=False):
+    return [case.id for case in problem.iter_cases(size, axes, wrong=wrong)]
+
+
+def two_axes():
+    return doubling(axes={"n": Axis((1, 2), (3,)), "kind": Axis(("a", "b"), ("a",))})
+
+
+# points and ids
+
+
+def test_points_are_the_product_of_the_axes_at_a_size():
+    problem = two_axes()
+    assert problem.points("smoke") == [
+        {"n": 1, "kind": "a"},
+        {"n": 1, "kind": "b"},
+        {"n": 2, "kind": "a"},
+        {"n": 2, "kind": "b"},
+    ]
+    assert problem.points("full") == [{"n": 3, "kind": "a"}]
+
+
+def test_values_from_the_command_line_replace_those_of_their_axis_only():
+    points = two_axes().points("smoke", {"n": (7, 9)})
+    assert [(point["n"], point["kind"]) for point in points] == [(7, "a"), (7, "b"), (9, "a"), (9, "b")]
+
+
+def test_cases_come_point_by_point_with_every_combination_of_a_variants_parameters():
+    problem = two_axes()
+    problem.variant("numba", block=(64, 128), order=("C",))(prepare)
+    assert ids(problem, axes={"kind": ("a",)}) == [
+        "doubling/numba.prepare/n=1,kind=a,block=64,order=C",
+        "doubling/numba.prepare/n=1,kind=a,block=128,order=C",
+        "doubling/numba.prepare/n=2,kind=a,block=64,order=C",
+        "doubling/numba.prepare/n=2,kind=a,block=128,order=C",
+    ]
+
+
+def test_all_variants_of_a_point_come_before_the_next_point():
+    problem = two_axes()
+    problem.variant("host")(prepare)
+    problem.variant("cupy")(prepare)
+    assert ids(problem, axes={"kind": ("a",)}) == [
+        "doubling/host.prepare/n=1,kind=a",
+        "doubling/cupy.prepare/n=1,kind=a",
+        "doubling/host.prepare/n=2,kind=a",
+        "doubling/cupy.prepare/n=2,kind=a",
+    ]
+
+
+def test_broken_variants_are_cases_of_their_own():
+    problem = doubling()
+    problem.variant("host")(prepare)
+    problem.wrong("host", rejected_for="not written")(lambda out: lambda: None)
+    assert ids(problem) == ["doubling/host.prepare/n=8"]
+    assert ids(problem, wrong=True) == ["doubling/host.<lambda>/n=8"]
+
+
+def test_a_decorated_variant_stays_the_function_it_was():
+    assert doubling().variant("host")(prepare) is prepare
+
+
+# limits and scopes
+
+
+def test_a_limit_is_exceeded_above_it_and_says_by_what():
+    problem = doubling()
+    problem.variant("host", limits={"n": 100})(prepare)
+    variant = problem.registered["host.prepare"]
+    assert variant.limit_exceeded({"n": 100}) is None
+    assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and the variant declares a limit of 100"
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "expected"),
+    [
+        ("numba", {}, ("kernel", "transfer")),
+        ("numba", {"scopes": ("end_to_end",)}, ("end_to_end",)),
+        ("numba", {"host_data": True}, ("end_to_end",)),
+        ("host", {}, ("end_to_end",)),
+        ("host", {"scopes": ("kernel",)}, ("end_to_end",)),
+    ],
+)
+def test_scopes_are_the_variants_own_or_the_problems_and_end_to_end_for_host_data(
+    backend, arguments, expected
+):
+    problem = doubling(scopes=("kernel", "transfer"))
+    problem.variant(backend, **arguments)(prepare)
+    (case,) = problem.iter_cases("smoke")
+    assert case.scopes == expected
+
+
+# what is refused
+
+
+def test_two_variants_of_one_name_on_one_backend_are_refused():
+    problem = doubling()
+    problem.variant("host")(prepare)
+
+    def other(out):
+        return lambda: None
+
+    other.__name__ = "prepare"
+    with pytest.raises(ProblemError, match=r"'doubling' has two variants named 'host.prepare'"):
+        problem.variant("host")(other)
+    problem.variant("cupy")(other)
+    assert ids(problem) == ["doubling/host.prepare/n=8", "doubling/cupy.prepare/n=8"]
+
+
+def test_the_same_file_imported_twice_is_no_second_variant():
+    problem = doubling()
+    source = compile("def twice(out):\n    return lambda: None\n", "on_host.py", "exec")
+    for name in ("suite.on_host", "on_host"):
+        namespace = {"__name__": name}
+        exec(source, namespace)
+        problem.variant("host")(namespace["twice"])
+    assert ids(problem) == ["doubling/host.twice/n=8"]
+
+
+def test_a_limit_on_an_unknown_axis_is_refused_with_the_axes_there_are():
+    with pytest.raises(ProblemError, match=r"'host.prepare' limits 'm', none of the axes \['n'\]"):
+        doubling().variant("host", limits={"m": 1})(prepare)
+
+
+@pytest.mark.parametrize("name", ["n", "stream"])
+def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
+    with pytest.raises(ProblemError, match=f"the parameter '{name}' is an axis or the stream; rename it"):
+        doubling().variant("host", **{name: (1, 2)})(prepare)
+
+
+def test_an_unknown_scope_of_a_variant_is_refused():
+    with pytest.raises(ProblemError, match=r"'numba.prepare': scope 'kernal' is none of kernel, transfer"):
+        doubling().variant("numba", scopes=("kernal",))(prepare)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": None}, "neither reference nor check: nothing could ever fail"),
+        ({"shrink": "n"}, "shrink and host_bytes are given together"),
+        ({"host_bytes": lambda n: n}, "shrink and host_bytes are given together"),
+        ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is none of its axes \['n'\]"),
+        ({"scopes": ("kernal",)}, "scope 'kernal' is none of kernel, transfer, end_to_end"),
+    ],
+)
+def test_a_declaration_that_contradicts_itself_is_refused(changes, message):
+    with pytest.raises(ProblemError, match=message):
+        doubling(**changes)
+
+
+@pytest.mark.parametrize("name", ["two words", "a/b", "1st", ""])
+def test_a_name_that_names_no_file_is_refused(name):
+    with pytest.raises(ProblemError, match="must be an identifier"):
+        Problem(name, version=1, axes={}, make_inputs=dict, outputs=dict, reference=dict)
+
+
+# inputs
+
+
+def test_inputs_are_the_same_for_the_same_offset_and_point_and_others_otherwise():
+    problem = doubling()
+    first = problem.inputs({"n": 8})["a"]
+    assert np.array_equal(first, problem.inputs({"n": 8}, 0)["a"])
+    assert not np.array_equal(first, problem.inputs({"n": 8}, 1)["a"])
+    assert not np.array_equal(first, problem.inputs({"n": 9})["a"][:8])
+    assert not np.array_equal(first, doubling(seed=2).inputs({"n": 8})["a"])
+
+
+def test_the_order_of_the_axes_does_not_change_the_inputs():
+    problem = doubling(make_inputs=lambda rng: {"a": rng.random(4)})
+    one, other = problem.inputs({"n": 1, "m": 2}), problem.inputs({"m": 2, "n": 1})
+    assert np.array_equal(one["a"], other["a"])
+
+
+IN_ANOTHER_PROCESS = """
+import hashlib
+from fakes import doubling
+print(hashlib.sha256(doubling().inputs({"n": 1000}, 3)["a"].tobytes()).hexdigest())
+"""
+
+
+def test_inputs_are_the_same_in_every_process():
+    here = hashlib.sha256(doubling().inputs({"n": 1000}, 3)["a"].tobytes()).hexdigest()
+    environ = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "PYTHONHASHSEED": "12345"}  # noqa: PTH120
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+    there = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    assert there.strip() == here
+
+
+@pytest.mark.parametrize("threads", [1, 7])
+def test_a_random_array_does_not_depend_on_the_number_of_threads(threads, monkeypatch):
+    size = (1 << 22) + 5  # two pieces, the second of them short
+    expected = random_array(np.random.default_rng(5), size, "float32")
+    monkeypatch.setattr(os, "cpu_count", lambda: threads)
+    assert np.array_equal(random_array(np.random.default_rng(5), (size,), "float32"), expected)
+    assert len(np.unique(expected[-5:])) == 5, "the second piece is filled"
+    assert not np.array_equal(expected[:5], expected[-5:]), "and with other numbers than the first"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_random_values_have_the_distribution_asked_for(dtype):
+    uniform = random_array(np.random.default_rng(1), (100, 100), dtype)
+    assert uniform.shape == (100, 100)
+    assert uniform.dtype == dtype
+    assert 0 <= uniform.min() < 0.01
+    assert 0.99 < uniform.max() < 1
+    normal = random_array(np.random.default_rng(1), 10_000, dtype, distribution="normal")
+    assert abs(float(normal.mean())) < 0.05
+    assert abs(float(normal.std()) - 1) < 0.05
+
+
+def test_an_unknown_distribution_is_refused():
+    with pytest.raises(ValueError, match="distribution='gauss': one of uniform, normal"):
+        random_array(np.random.default_rng(1), 3, distribution="gauss")
+
+
+def test_an_empty_random_array_is_empty():
+    assert random_array(np.random.default_rng(1), (0, 3)).shape == (0, 3)
+
+
+# reference, outputs and tolerance
+
+
+def test_outputs_may_be_written_as_shape_and_dtype():
+    problem = doubling(outputs=lambda n: {"out": ([n, 2], "int8")})
+    assert problem.output_specs({"n": 3}, {}) == {"out": Output((3, 2), "int8")}
+
+
+def reference_of(**changes):
+    problem = doubling(n=3, **changes)
+    return problem.reference({"n": 3}, problem.inputs({"n": 3}))
+
+
+def test_one_output_needs_no_name_in_the_reference():
+    assert list(reference_of(reference=lambda a: a)) == ["out"]
+    assert list(reference_of(reference=lambda a: {"out": a})) == ["out"]
+
+
+def test_without_a_reference_there_is_nothing_expected():
+    assert reference_of(reference=None, check=lambda runs: None) is None
+
+
+TWO = {"outputs": lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({**TWO, "reference": lambda a: a}, r"with outputs \['x', 'y'\] the reference returns a dict"),
+        (
+            {**TWO, "reference": lambda a: {"x": a}},
+            r"the reference returns \['x'\], its outputs are \['x', 'y'\]",
+        ),
+        ({"reference": lambda a: {"uot": a}}, r"returns \['uot'\], its outputs are \['out'\]"),
+        ({"reference": lambda a: a.sum()}, r"reference of 'out' has shape \(\), declared is \(3,\)"),
+        ({"reference": lambda a: a[:2]}, r"reference of 'out' has shape \(2,\), declared is \(3,\)"),
+    ],
+)
+def test_a_reference_that_does_not_fit_the_outputs_is_refused(changes, message):
+    with pytest.raises(ProblemError, match=message):
+        reference_of(**changes)
+
+
+TIGHT = Tolerance(1e-9, 0)
+SPEC = Output((3,), "float16")
+
+
+@pytest.mark.parametrize(
+    ("given_as", "expected"),
+    [
+        (None, Tolerance(1e-3, 1e-5)),
+        (TIGHT, TIGHT),
+        ({"out": TIGHT}, TIGHT),
+        ({"other": TIGHT}, Tolerance(1e-3, 1e-5)),
+        (lambda n: Tolerance(0, n), Tolerance(0, 3)),
+        (lambda n: {"out": Tolerance(0, n)}, Tolerance(0, 3)),
+    ],
+)
+def test_a_tolerance_is_one_for_all_one_an_output_a_function_or_the_dtypes(given_as, expected):
+    assert doubling(tolerance=given_as).tolerance("out", SPEC, {"n": 3}) == expected
+
+
+def test_something_that_is_no_tolerance_is_not_taken_for_the_default():
+    with pytest.raises(ProblemError, match="1e-06 is no tolerance; write Tolerance"):
+        doubling(tolerance=1e-6).tolerance("out", SPEC, {"n": 3})
+
+
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+def test_a_bound_that_is_negative_or_not_finite_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r}: a tolerance is a finite number ≥ 0"):
+        Tolerance(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "atol"),
+    [
+        ("float16", 1e-3, 1e-5),
+        ("float32", 1.3e-6, 1e-5),
+        ("float64", 1e-7, 1e-7),
+        ("complex64", 1.3e-6, 1e-5),
+        ("complex128", 1e-7, 1e-7),
+        ("int32", 0, 0),
+        ("bool", 0, 0),
+    ],
+)
+def test_the_default_tolerance_is_that_of_pytorch_and_exact_for_what_is_no_float(dtype, rtol, atol):
+    assert Tolerance.for_dtype(dtype) == Tolerance(rtol, atol)
+
+
+def test_the_tolerance_of_a_sum_grows_with_the_root_of_its_terms():
+    few, many = Tolerance.for_sum(100, "float32"), Tolerance.for_sum(10_000, "float32")
+    assert many.atol == pytest.approx(10 * few.atol)
+    assert many.rtol == few.rtol == pytest.approx(8 * 2**-23)
+    assert Tolerance.for_sum(100, "float32", magnitude=3).atol == pytest.approx(3 * few.atol)
+
+
+@pytest.mark.parametrize("what", ["traffic_bytes", "flops", "transfer_bytes"])
+def test_work_is_a_function_of_the_point_or_not_declared(what):
+    declared = doubling(**{what: lambda n: 12 * n})
+    assert getattr(declared, what)({"n": 3}) == 36.0
+    assert getattr(doubling(**{what: None}), what)({"n": 3}) is None
+
+
+# calling by name
+
+
+def test_a_function_is_given_what_it_names_and_nothing_else():
+    assert call_by_name(lambda b, a: (a, b), {"a": 1, "b": 2, "c": 3}) == (1, 2)
+    assert call_by_name(lambda a, z=9: (a, z), {"a": 1}) == (1, 9)
+    assert call_by_name(lambda **everything: everything, {"a": 1, "b": 2}) == {"a": 1, "b": 2}
+
+
+def test_naming_something_that_is_not_there_is_refused_with_what_there_is():
+    def takes(b, missing):
+        raise AssertionError("must not be called")
+
+    with pytest.raises(ProblemError, match=r"takes names 'missing'; there is a, b"):
+        call_by_name(takes, {"b": 1, "a": 2})
+
+
+# fitting into memory
+
+
+def fitting(**changes):
+    return doubling(shrink="n", host_bytes=lambda n: 10 * n, **changes)
+
+
+@given(n=st.integers(1, 10**12), budget=st.integers(0, 10**12))
+def test_a_point_is_halved_until_it_fits_and_no_further(n, budget):
+    fitted = fitting().fit({"n": n, "m": 7}, budget)
+    assert fitted["m"] == 7
+    halvings = next(k for k in range(50) if n >> k == fitted["n"])
+    assert 10 * fitted["n"] <= budget or fitted["n"] == 1
+    if halvings:
+        assert 10 * (n >> (halvings - 1)) > budget
+
+
+def test_fitting_leaves_the_point_that_was_asked_for_as_it_was():
+    point = {"n": 100}
+    assert fitting().fit(point, 300) == {"n": 25}
+    assert point == {"n": 100}
+
+
+def test_a_problem_without_a_shrinking_axis_is_run_as_asked():
+    assert doubling().fit({"n": 10**12}, 1) == {"n": 10**12}

@@ -1,0 +1,360 @@
+"""Options and ini values → Settings, or a SettingsError that shows option, value and remedy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.options import OPTIONS, SettingsError, parse_threshold
+from pytest_gpukern.settings import Settings
+
+HERE = Path("/invoked/here")
+ROOT = Path("/project/root")
+
+
+def read(benchmark=False, given=None, ini=None, environ=None):
+    return Settings.from_values(
+        benchmark, given or {}, ini or {}, environ or {}, invocation_dir=HERE, ini_dir=ROOT
+    )
+
+
+def refused(**arguments):
+    with pytest.raises(SettingsError) as error:
+        read(**arguments)
+    return str(error.value)
+
+
+def test_nothing_given_is_the_default_and_does_not_ask_for_the_plugin():
+    settings = read()
+    assert settings == Settings()
+    assert not settings.asked
+    assert (settings.baseline, settings.gate, settings.cache, settings.threshold) == (
+        "compare",
+        "fail",
+        "cold",
+        0.02,
+    )
+
+
+# One row an option: value as text, attribute, what it becomes.
+VALUES = [
+    ("device", "GPU-1234", "device", "GPU-1234"),
+    ("device", "0", "device", "0"),
+    ("simulator", "never", "simulator", "never"),
+    ("timer", "event", "timer", "event"),
+    ("cache", "hot", "cache", "hot"),
+    ("scope", "kernel, end_to_end,kernel", "scopes", ("kernel", "end_to_end")),
+    ("backend", "numba,host", "backends", ("numba", "host")),
+    ("size", "full", "size", "full"),
+    ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
+    ("baseline", "off", "baseline", "off"),
+    ("gate", "warn", "gate", "warn"),
+    ("strict", True, "strict", True),
+    ("require", "gpu", "require_gpu", True),
+    ("threshold", "5%", "threshold", 0.05),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "attribute", "expected"), VALUES)
+@pytest.mark.parametrize("source", ["given", "ini"])
+def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
+    source, name, value, attribute, expected
+):
+    settings = read(**{source: {name: value}})
+    assert getattr(settings, attribute) == expected
+    assert settings.asked
+
+
+def test_the_table_above_leaves_out_only_paths_and_the_permission_to_write():
+    tested = {name for name, *_ in VALUES}
+    assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "output", "write-in-ci"}
+
+
+@pytest.mark.parametrize(
+    ("name", "on_the_command_line", "in_the_file", "attribute", "expected"),
+    [
+        ("cache", "cold", "hot", "cache", "cold"),
+        ("scope", "kernel", "transfer", "scopes", ("kernel",)),
+        ("axis", ["n=1"], ["n=2", "m=3"], "axes", {"n": (1,)}),
+        ("threshold", "1%", "9%", "threshold", 0.01),
+        ("output", "a.json", "b.json", "output", HERE / "a.json"),
+        ("require", "none", "gpu", "require_gpu", False),
+    ],
+)
+def test_the_command_line_wins_over_the_ini_file(name, on_the_command_line, in_the_file, attribute, expected):
+    settings = read(given={name: on_the_command_line}, ini={name: in_the_file})
+    assert getattr(settings, attribute) == expected
+
+
+def test_an_ini_value_is_not_even_parsed_where_the_command_line_gives_one():
+    assert read(given={"threshold": "1%"}, ini={"threshold": "nonsense"}).threshold == 0.01
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("baseline-dir", "baseline_dir"), ("output", "output")])
+def test_paths_are_relative_to_whoever_wrote_them(name, attribute):
+    assert getattr(read(given={name: "some/place"}), attribute) == HERE / "some/place"
+    assert getattr(read(ini={name: "some/place"}), attribute) == ROOT / "some/place"
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("baseline-dir", "baseline_dir"), ("output", "output")])
+def test_absolute_paths_and_the_home_folder_stay_what_they_are(name, attribute, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert getattr(read(given={name: "/abs/place"}), attribute) == Path("/abs/place")
+    assert getattr(read(given={name: "~/place"}), attribute) == Path("/home/somebody/place")
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in OPTIONS if option.choices], ids=lambda option: option.name
+)
+@pytest.mark.parametrize("source", ["given", "ini"])
+def test_a_value_that_is_no_choice_is_refused_with_option_value_and_every_choice(source, option):
+    message = refused(**{source: {option.name: "nonsense"}})
+    assert (option.cli if source == "given" else option.ini) in message
+    assert "nonsense" in message
+    assert all(choice in message for choice in option.choices)
+
+
+@pytest.mark.parametrize("name", ["scope", "backend"])
+def test_one_wrong_entry_of_a_list_is_named(name):
+    right = "kernel" if name == "scope" else "host"
+    assert "'nonsense' is none of" in refused(given={name: f"{right},nonsense"})
+
+
+@pytest.mark.parametrize("name", ["scope", "backend"])
+def test_a_list_of_commas_selects_nothing_and_is_refused(name):
+    assert f"--gpukern-{name}= , ,: names none of" in refused(given={name: " , ,"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), (" 10% ", 0.1), ("99.9%", 0.999), ("1e-3", 0.001)],
+)
+def test_a_threshold_is_a_percentage_or_a_fraction(text, expected):
+    assert parse_threshold(text, "label") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0%", "-1%", "100%", "1", "2", "150%", "nan", "nan%", "inf", "two", "%", ""]
+)
+def test_an_impossible_threshold_is_refused_with_a_possible_one(text):
+    with pytest.raises(SettingsError, match=r"more than 0 and less than 100 %, such as 2% or 0.02") as error:
+        parse_threshold(text, "--gpukern-threshold=…")
+    assert str(error.value).startswith("--gpukern-threshold=…: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1000", 1000),
+        ("1_000", 1000),
+        ("10**7", 10_000_000),
+        ("1e7", 10_000_000),
+        ("2**20+1", 1_048_577),
+        ("-3", -3),
+        ("0.5", 0.5),
+        ("float32", "float32"),
+        ("grid-stride", "grid-stride"),
+        ("1 000", "1 000"),
+    ],
+)
+def test_an_axis_value_is_a_number_where_the_text_is_one_and_text_otherwise(text, expected):
+    (value,) = read(given={"axis": [f"n={text}"]}).axes["n"]
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_an_axis_keeps_the_order_of_its_values():
+    assert read(given={"axis": [" n = 3 , 1,2"]}).axes == {"n": (3, 1, 2)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').abort()", "exit()", "10**10**10", "9**9**9**9", "[0]*10**9", "0**-1", "1e9**64"],
+)
+def test_an_axis_value_is_never_executed_and_never_takes_long(text):
+    assert read(given={"axis": [f"n={text}"]}).axes == {"n": (text,)}
+
+
+@pytest.mark.parametrize("entry", ["n", "=5", "n=", "n=,", "two words=1", "1n=3", ""])
+def test_an_axis_that_is_not_name_equals_value_is_refused(entry):
+    message = refused(given={"axis": [entry]})
+    assert f"--gpukern-axis={entry}: an axis is written NAME=VALUE" in message
+
+
+def test_an_axis_given_twice_is_refused_with_how_to_write_it():
+    message = refused(given={"axis": ["n=1", "n=2"]})
+    assert "--gpukern-axis=n=1 n=2: axis 'n' is given twice; write n=1000,2000" in message
+
+
+# Contradictions: (measuring, options, environment), the option that is named, and the way out.
+CONTRADICTIONS = [
+    (False, {"baseline": "create"}, {}, "--gpukern-baseline=create", "add --gpu-benchmark"),
+    (False, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpu-benchmark"),
+    (
+        True,
+        {"baseline": "create", "simulator": "always"},
+        {},
+        "--gpukern-baseline=create",
+        "drop it or --gpukern-simulator=always",
+    ),
+    (
+        True,
+        {"baseline": "update"},
+        {"CI": "true"},
+        "--gpukern-baseline=update",
+        "add --gpukern-write-in-ci",
+    ),
+    (True, {"write-in-ci": True}, {}, "--gpukern-write-in-ci", "add --gpukern-baseline=create or update"),
+    (
+        True,
+        {"device": "0", "simulator": "always"},
+        {},
+        "--gpukern-device=0",
+        "drop it or --gpukern-simulator=always",
+    ),
+    (
+        True,
+        {"require": "gpu", "simulator": "always"},
+        {},
+        "--gpukern-require=gpu",
+        "drop it or --gpukern-simulator=always",
+    ),
+    (
+        True,
+        {"size": "full", "simulator": "always"},
+        {},
+        "--gpukern-size=full",
+        "use smoke or drop --gpukern-simulator=always",
+    ),
+    (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "use host"),
+    (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
+    (True, {"strict": True, "gate": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-gate=off"),
+    (True, {"strict": True, "baseline": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-baseline=off"),
+]
+
+
+@pytest.mark.parametrize(("measuring", "options", "environ", "named", "remedy"), CONTRADICTIONS)
+def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, environ, named, remedy):
+    message = refused(benchmark=measuring, given=options, environ=environ)
+    assert message.startswith(f"{named}: ")
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [options for _, options, *_ in CONTRADICTIONS if len(options) > 1],
+    ids=lambda given: "-".join(given),
+)
+def test_each_of_two_contradicting_options_is_allowed_alone(options):
+    for name, value in options.items():
+        assert read(benchmark=True, given={name: value}).asked
+
+
+def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():
+    message = refused(benchmark=True, ini={"baseline": "update"}, environ={"CI": "1"})
+    assert message.startswith("ini value gpukern_baseline = update: ")
+
+
+def test_an_ini_file_may_say_what_only_measuring_runs_need():
+    assert read(ini={"baseline": "update", "write-in-ci": True}).baseline == "update"
+    assert read(benchmark=True, given={"backend": "host"}, ini={"timer": "event"}).timer == "event"
+
+
+@pytest.mark.parametrize("value", ["true", "1", "TRUE", "github"])
+def test_ci_may_write_a_baseline_only_when_told_to(value):
+    assert "CI may not write" in refused(benchmark=True, given={"baseline": "create"}, environ={"CI": value})
+    allowed = read(True, {"baseline": "create", "write-in-ci": True}, environ={"CI": value})
+    assert allowed.baseline == "create"
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "False"])
+def test_an_environment_that_denies_being_ci_may_write(value):
+    assert read(True, {"baseline": "create"}, environ={"CI": value}).baseline == "create"
+
+
+@pytest.mark.parametrize("options", [{"baseline": "compare"}, {"baseline-dir": "where"}])
+def test_ci_requires_a_gpu_where_a_baseline_was_named(options):
+    in_ci = {"CI": "true"}
+    assert read(True, options, environ=in_ci).require_gpu
+    assert read(True, ini=options, environ=in_ci).require_gpu
+    assert not read(True, options).require_gpu
+    assert not read(False, options, environ=in_ci).require_gpu
+    assert not read(True, {**options, "require": "none"}, environ=in_ci).require_gpu
+
+
+@pytest.mark.parametrize("other", [{}, {"baseline": "off"}, {"baseline-dir": "where", "baseline": "off"}])
+def test_ci_requires_no_gpu_where_nothing_is_compared_with_a_named_baseline(other):
+    assert not read(True, other, environ={"CI": "true"}).require_gpu
+
+
+@pytest.mark.parametrize("other", [{"simulator": "always"}, {"backend": "host"}])
+def test_ci_requires_no_gpu_of_a_run_that_was_asked_to_use_none(other):
+    assert not read(True, {"baseline": "compare", **other}, environ={"CI": "true"}).require_gpu
+
+
+def test_measuring_alone_asks_for_the_plugin():
+    assert read(benchmark=True).asked
+
+
+@pytest.mark.parametrize("empty", [None, "", [], False])
+def test_empty_values_count_as_not_given(empty):
+    settings = read(given={option.name: empty for option in OPTIONS})
+    assert settings == Settings()
+
+
+SHOW_SETTINGS = """
+import json
+from pytest_gpukern.settings import Settings
+
+def pytest_report_header(config):
+    settings = Settings.from_config(config, environ={})
+    return "settings: " + json.dumps(vars(settings), default=str)
+"""
+
+
+@pytest.fixture
+def settings_in_pytest(tmp_path):
+    """Settings of a pytest process of its own: in this one, the plugin may not switch Numba again."""
+
+    def read_there(ini, *arguments):
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+        (tmp_path / "conftest.py").write_text(SHOW_SETTINGS)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("settings: ")] or [done]
+        return json.loads(line.removeprefix("settings: "))
+
+    return read_there
+
+
+def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, tmp_path):
+    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_strict = true\ngpukern_output = r.json"
+    found = settings_in_pytest(ini, "--gpukern-threshold=3%", "--gpukern-axis", "n=7")
+    assert found["threshold"] == 0.03
+    assert found["cache"] == "hot"
+    assert found["axes"] == {"n": [7]}
+    assert found["strict"] is True
+    assert found["output"] == str(tmp_path / "r.json")
+
+
+def test_pytest_itself_delivers_axes_from_the_ini_file(settings_in_pytest):
+    found = settings_in_pytest("gpukern_axis = n=10**3 m=a,b")
+    assert found["axes"] == {"n": [1000], "m": ["a", "b"]}
+    assert found["asked"] is True
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_each_option_is_in_the_help_with_its_ini_twin(pytester_help, option):
+    assert option.cli in pytester_help
+    assert option.ini in pytester_help
+
+
+@pytest.fixture(scope="module")
+def pytester_help(tmp_path_factory):
+    where = tmp_path_factory.mktemp("help")
+    command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=where, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,453 @@
+"""Element-wise comparison against a naive oracle, ULPs, poison, chunks, and what a diagnosis says."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpukern import verify
+from pytest_gpukern.backends.host import poison
+from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.verify import POISON, Fault, compare, diagnose_form, diagnose_values
+
+EXACT = Tolerance()
+CHUNK = 1 << 20
+POISON_BYTES = POISON.to_bytes(4, "little") * 4
+FLOATS = ["float16", "float32", "float64"]
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+ALL = [*FLOATS, *INTEGERS, "bool"]
+
+
+def unwritten(shape, dtype):
+    """An output as a launch finds it."""
+    array = np.empty(shape, dtype)
+    poison(array)
+    return array
+
+
+# the oracle: one element at a time, in Python
+
+
+def ulp_at(expected, dtype):
+    """Distance of the two numbers of `dtype` around |expected|, found by stepping through them."""
+    one = np.dtype(dtype).type
+    below = one(abs(expected))
+    if not float(below) <= abs(expected):
+        below = np.nextafter(below, one(0))
+    below = min(below, np.finfo(dtype).max)
+    if below == np.finfo(dtype).max:
+        return float(below) - float(np.nextafter(below, one(0)))
+    return float(np.nextafter(below, one(np.inf))) - float(below)
+
+
+def judge_one(actual, expected, tolerance, raw, offset):
+    """Whether one element is bad, why, and its absolute, relative and ULP error; `raw` is its bytes."""
+    held = raw == POISON_BYTES[offset % 4 : offset % 4 + len(raw)]
+    if actual.dtype.kind == "f":
+        a, e = float(actual), float(expected)
+        if math.isnan(a) and math.isnan(e):
+            return "fine", 0.0, 0.0, 0.0
+        if math.isnan(a) or math.isnan(e):
+            kind = "unwritten" if held else "nan" if math.isnan(a) else "bad"
+            return kind, 0.0, 0.0, 0.0
+        with np.errstate(over="ignore"):
+            equal = actual == actual.dtype.type(expected)
+    else:
+        a, e = raw[0] if actual.dtype.kind == "b" else int(actual), int(expected)
+        equal = a == e
+    error = 0.0 if equal and (math.isinf(a) or math.isinf(e)) else float(abs(a - e))
+    within = not math.isinf(e) and error <= tolerance.atol + tolerance.rtol * abs(e)
+    if not (equal or within) and held:
+        return "unwritten", 0.0, 0.0, 0.0 if actual.dtype.kind == "f" else -1.0
+    relative = error / abs(float(e)) if e and not math.isinf(e) else 0.0
+    ulp = error / ulp_at(e, actual.dtype) if actual.dtype.kind == "f" else -1.0
+    return "fine" if equal or within else "bad", error, relative, ulp
+
+
+def assert_agrees_with_the_oracle(actual, expected, tolerance):
+    with np.errstate(over="ignore"):
+        found = compare(actual, expected, tolerance)
+        width, data = actual.dtype.itemsize, actual.tobytes()
+        judged = [
+            judge_one(actual[i], expected[i], tolerance, data[i * width : (i + 1) * width], i * width)
+            for i in range(len(actual))
+        ]
+    kinds = [kind for kind, *_ in judged]
+    assert found.mismatches == sum(kind != "fine" for kind in kinds)
+    assert found.unwritten == kinds.count("unwritten")
+    assert found.unexpected_nan == kinds.count("nan")
+    assert found.first_unwritten == (kinds.index("unwritten") if "unwritten" in kinds else -1)
+    for number, extreme in ((1, found.absolute), (2, found.relative), (3, found.ulp)):
+        values = [one[number] for one in judged]
+        assert extreme.value == pytest.approx(max(values), rel=1e-12)
+        if extreme.value > 0:
+            at = extreme.index
+            assert values[at] == pytest.approx(max(values), rel=1e-12)
+            assert extreme.expected == expected[at].item()
+            assert extreme.actual == actual[at].item()
+
+
+bounds = st.sampled_from([0.0, 1e-6, 1e-3, 0.5, 2.0])
+tolerances = st.builds(Tolerance, bounds, bounds)
+
+
+@st.composite
+def float_pairs(draw):
+    """An output and its reference, of the same or a higher precision: near, far, odd and unwritten."""
+    dtype = np.dtype(draw(st.sampled_from(FLOATS)))
+    wide = np.dtype(draw(st.sampled_from([dtype.name, "float64"])))
+    info = np.finfo(dtype)
+    odd = [0.0, -0.0, 1.0, math.inf, -math.inf, math.nan, float(info.max), float(info.tiny)]
+    odd += [float(info.smallest_subnormal), -float(info.max), 1e300, 2.0**-14]
+    numbers = st.sampled_from(odd) | st.floats(-6e4, 6e4) | st.floats(width=64)
+    size = draw(st.integers(1, 9))
+    with np.errstate(all="ignore"):
+        expected = np.array(draw(st.lists(numbers, min_size=size, max_size=size))).astype(wide)
+        actual = expected.astype(dtype)
+        for index in range(size):
+            change = draw(st.sampled_from(["none", "none", "step", "steps", "other", "poison"]))
+            if change == "step":
+                actual[index] = np.nextafter(actual[index], dtype.type(np.inf))
+            elif change == "steps":
+                actual[index] = actual[index] * dtype.type(1.01)
+            elif change == "other":
+                actual[index] = dtype.type(draw(numbers))
+            elif change == "poison":
+                actual[index] = unwritten(size, dtype)[index]
+    return actual, expected
+
+
+@given(float_pairs(), tolerances, st.sampled_from([3, CHUNK]))
+@settings(max_examples=300, deadline=None)
+def test_floats_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
+    with mock.patch.object(verify, "_CHUNK", chunk):
+        assert_agrees_with_the_oracle(*pair, tolerance)
+
+
+@st.composite
+def integer_pairs(draw):
+    dtype = np.dtype(draw(st.sampled_from(INTEGERS)))
+    info = np.iinfo(dtype)
+    widest = "uint64" if dtype.kind == "u" else "int64"
+    wide = draw(st.sampled_from([dtype.name, widest]))
+    size = draw(st.integers(1, 9))
+    numbers = st.sampled_from([info.min, info.max, 0, 1]) | st.integers(info.min, info.max)
+    expected = np.array(draw(st.lists(numbers, min_size=size, max_size=size)), wide)
+    actual = expected.astype(dtype)
+    for index in range(size):
+        change = draw(st.sampled_from(["none", "other", "poison"]))
+        if change == "other":
+            actual[index] = draw(numbers)
+        elif change == "poison":
+            actual[index] = unwritten(size, dtype)[index]
+    return actual, expected
+
+
+@given(integer_pairs(), tolerances, st.sampled_from([3, CHUNK]))
+@settings(max_examples=200, deadline=None)
+def test_integers_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
+    with mock.patch.object(verify, "_CHUNK", chunk):
+        assert_agrees_with_the_oracle(*pair, tolerance)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([True, False, None])), min_size=1, max_size=9))
+def test_booleans_agree_with_the_oracle(pairs):
+    expected = np.array([e for e, _ in pairs])
+    actual = unwritten(len(pairs), bool)
+    for index, (_, value) in enumerate(pairs):
+        if value is not None:
+            actual[index] = value
+    assert_agrees_with_the_oracle(actual, expected, EXACT)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers_are_compared_part_by_part(dtype):
+    expected = np.array([[1 + 2j, 3 - 4j], [0j, 5j]])
+    actual = expected.astype(dtype)
+    assert compare(actual, expected, EXACT).mismatches == 0
+    actual[1, 1] = 5.5j
+    actual[0, 1] = complex(math.nan, -4)
+    found = compare(actual, expected, EXACT)
+    assert (found.mismatches, found.unexpected_nan, found.shape) == (2, 1, (2, 2, 2))
+    assert (found.absolute.value, found.absolute.index) == (0.5, 7)
+    assert found.relative.value == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_a_real_output_does_not_meet_a_complex_reference(dtype):
+    found = compare(np.array([1, 2], dtype), np.array([1 + 1j, 2]), EXACT)
+    assert found.mismatches == 1
+    assert found.absolute.value == 1.0
+
+
+# what passes
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_reference_beyond_the_dtype_is_met_by_infinity(dtype):
+    huge = float(np.finfo(dtype).max) * 4 if dtype != "float64" else math.inf
+    with np.errstate(over="ignore"):
+        assert compare(np.array([math.inf], dtype), np.array([huge]), EXACT).mismatches == 0
+        assert compare(np.array([-math.inf], dtype), np.array([huge]), EXACT).mismatches == 1
+
+
+@pytest.mark.parametrize("actual", [0.0, 1.0, -math.inf, math.nan, 3e38])
+def test_an_infinite_reference_is_met_by_nothing_finite_however_large_the_tolerance(actual):
+    found = compare(np.array([actual]), np.array([math.inf]), Tolerance(0.9, 1e300))
+    assert found.mismatches == 1
+
+
+def test_an_infinite_output_does_not_meet_a_finite_reference():
+    found = compare(np.array([math.inf, 1.0]), np.array([1.0, 1.0]), Tolerance(0.9, 1e300))
+    assert found.mismatches == 1
+    assert found.absolute.value == math.inf
+    assert found.error.max_abs is None, "JSON has no infinity"
+
+
+def test_nan_passes_only_where_the_reference_has_it():
+    expected = np.array([math.nan, math.nan, 1.0, 1.0])
+    actual = np.array([math.nan, 1.0, math.nan, 1.0])
+    found = compare(actual, expected, Tolerance(0.9, 1e300))
+    assert found.mismatches == 2
+    assert found.unexpected_nan == 1
+
+
+@pytest.mark.parametrize(
+    ("actual", "dtype", "expected"),
+    [(0, "uint8", 256), (-1, "int8", 255), (2, "int64", 2.5), (1, "bool", 2), (0, "int32", math.nan)],
+)
+def test_an_integer_that_wrapped_or_was_cut_off_does_not_meet_its_reference(actual, dtype, expected):
+    assert compare(np.array([actual], dtype), np.array([expected]), EXACT).mismatches == 1
+
+
+def test_the_full_range_of_64_bit_integers_is_compared_without_wrapping():
+    low, high = np.iinfo("int64").min, np.iinfo("int64").max
+    found = compare(np.array([low, 5]), np.array([high, 5]), EXACT)
+    assert found.absolute.value == 2.0**64
+    assert (found.absolute.expected, found.absolute.actual) == (high, low)
+
+
+def test_a_difference_of_one_in_large_64_bit_integers_is_seen():
+    assert compare(np.array([2**53 + 1]), np.array([2**53]), EXACT).mismatches == 1
+
+
+# ULP
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("value", [0.0, 1.0, 1.5, 2.0, 0.1, 1000.0])
+def test_the_next_number_up_is_one_ulp_away(dtype, value):
+    value = np.dtype(dtype).type(value)
+    up = np.nextafter(value, np.dtype(dtype).type(np.inf))
+    assert compare(np.array([up]), np.array([value]), EXACT).ulp.value == 1.0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_below_a_power_of_two_numbers_are_half_an_ulp_apart(dtype):
+    one = np.dtype(dtype).type(1)
+    down = np.nextafter(one, np.dtype(dtype).type(0))
+    assert compare(np.array([down]), np.array([one]), EXACT).ulp.value == 0.5
+    assert compare(np.array([one]), np.array([down]), EXACT).ulp.value == 1.0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_all_denormals_share_one_ulp_which_is_that_of_zero_and_of_the_smallest_normal(dtype):
+    info = np.finfo(dtype)
+    step = info.smallest_subnormal
+    for base in (np.dtype(dtype).type(0), step, info.tiny - step, info.tiny):
+        found = compare(np.array([base + 3 * step]), np.array([base]), EXACT)
+        assert found.ulp.value == 3.0
+
+
+def test_ulps_are_those_of_the_output_and_not_of_a_wider_reference():
+    found = compare(np.array([1.0], "float32"), np.array([1.0 + 2.0**-24]), EXACT)
+    assert found.mismatches == 0, "the reference rounds to the output"
+    assert found.ulp.value == 0.5
+
+
+def test_ulps_of_a_reference_beyond_the_dtype_are_those_of_its_largest_number():
+    with np.errstate(over="ignore"):
+        found = compare(np.array([0.0], "float32"), np.array([2.0**200]), EXACT)
+    assert found.ulp.value == 2.0 ** (200 - 127 + 23)
+
+
+def test_integers_have_no_ulps_whether_equal_or_not():
+    for actual in (1, 2):
+        assert compare(np.array([actual]), np.array([1]), EXACT).error.max_ulp is None
+    assert compare(np.array([1.0]), np.array([1.0]), EXACT).error.max_ulp == 0.0
+
+
+# pieces
+
+
+@pytest.mark.parametrize("at", [0, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 2])
+def test_an_error_at_the_edge_of_a_piece_is_found_at_its_index(at):
+    expected = np.ones(2 * CHUNK + 3, "float32")
+    actual = expected.copy()
+    actual[at] = 1.5
+    found = compare(actual, expected, EXACT)
+    assert found.mismatches == 1
+    assert {found.absolute.index, found.relative.index, found.ulp.index} == {at}
+    assert (found.absolute.expected, found.absolute.actual) == (1.0, 1.5)
+
+
+def test_errors_of_all_pieces_are_counted_and_the_worst_wins():
+    expected = np.ones(2 * CHUNK + 3, "int32")
+    actual = expected.copy()
+    actual[[CHUNK - 1, CHUNK, 2 * CHUNK]] = [2, 9, 5]
+    found = compare(actual, expected, EXACT)
+    assert found.mismatches == 3
+    assert (found.absolute.value, found.absolute.index) == (8.0, CHUNK)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), ()])
+def test_empty_and_zero_dimensional_arrays_are_compared(shape):
+    found = compare(np.zeros(shape), np.zeros(shape), EXACT)
+    assert (found.mismatches, found.size, found.absolute.value) == (0, math.prod(shape), 0.0)
+
+
+def test_a_single_number_is_judged_like_an_array():
+    found = compare(np.array(2.0), np.array(1.0), EXACT)
+    assert (
+        "worst absolute error 1 at (): expected 1.0, actual 2.0" in diagnose_values("s", found, EXACT).message
+    )
+
+
+def test_arrays_that_are_not_contiguous_are_compared_by_index():
+    expected = np.arange(12.0).reshape(3, 4)
+    assert compare(np.asfortranarray(expected), expected, EXACT).mismatches == 0
+    assert compare(expected.T, expected.T, EXACT).mismatches == 0
+
+
+# never written
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_what_was_never_written_is_told_from_what_is_wrong(dtype):
+    expected = np.zeros(11, dtype)
+    actual = unwritten(11, dtype)
+    found = compare(actual, expected, EXACT)
+    assert (found.mismatches, found.unwritten, found.first_unwritten) == (11, 11, 0)
+    actual[:7] = 0
+    actual[3] = 1
+    found = compare(actual, expected, EXACT)
+    assert (found.mismatches, found.unwritten, found.first_unwritten) == (5, 4, 7)
+    assert found.absolute.index == 3, "no distance describes what was never written"
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_both_parts_of_a_complex_number_that_was_never_written_count(dtype):
+    found = compare(unwritten(3, dtype), np.zeros(3, dtype), EXACT)
+    assert found.unwritten == 6
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "float16", "int16", "float32", "float64"])
+@pytest.mark.parametrize("at", [1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK + 3])
+def test_a_single_gap_is_found_at_any_offset_and_in_any_piece(dtype, at):
+    expected = np.zeros(CHUNK + 4, dtype)
+    actual = unwritten(CHUNK + 4, dtype)
+    actual[:at] = 0
+    actual[at + 1 :] = 0
+    found = compare(actual, expected, EXACT)
+    assert (found.unwritten, found.first_unwritten) == (1, at)
+
+
+def test_a_boolean_that_was_never_written_is_no_true():
+    assert compare(unwritten(5, bool), np.ones(5, bool), EXACT).unwritten == 5
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_poison_is_nan_in_every_float(dtype):
+    assert np.isnan(unwritten(4, dtype)).all()
+
+
+def test_poison_does_not_count_where_nobody_poisoned():
+    found = compare(unwritten(4, "float32"), np.zeros(4, "float32"), EXACT, poisoned=False)
+    assert (found.unwritten, found.unexpected_nan) == (0, 4)
+
+
+# diagnoses
+
+
+def diagnosis(actual, expected, tolerance=EXACT):
+    return diagnose_values("out", compare(actual, expected, tolerance), tolerance)
+
+
+def test_what_passed_has_no_diagnosis():
+    assert diagnosis(np.ones(3), np.ones(3)) is None
+
+
+def test_wrong_values_are_described_by_count_bounds_and_the_worst_of_each_kind():
+    expected = np.ones((2, 3))
+    expected[1, 2] = 100.0
+    actual = expected.copy()
+    actual[0, 1] = 1.5
+    actual[1, 2] = 101.0
+    found = diagnosis(actual, expected, Tolerance(1e-6, 1e-9))
+    assert found.fault is Fault.WRONG_VALUES
+    first, mismatch, absolute, relative, ulp = found.message.splitlines()
+    assert first == "out: wrong values: 2 of 6 elements outside rtol=1e-06, atol=1e-09"
+    assert mismatch == "  first mismatch at (0, 1): expected 1.0, actual 1.5"
+    assert absolute == "  worst absolute error 1 at (1, 2): expected 100.0, actual 101.0"
+    assert relative == "  worst relative error 0.5 at (0, 1): expected 1.0, actual 1.5"
+    assert ulp == "  worst error in ULP 2.2518e+15 at (0, 1): expected 1.0, actual 1.5"
+
+
+def test_a_gap_is_described_by_its_size_and_where_it_begins():
+    actual = unwritten((4, 5), "float32")
+    actual[:3] = 1.0
+    found = diagnosis(actual, np.ones((4, 5)))
+    assert found.fault is Fault.NOT_WRITTEN
+    assert found.message.startswith("out: not written: 5 of 20 elements outside")
+    assert "  5 were never written, the first at (3, 0)" in found.message
+
+
+def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
+    actual = unwritten(3, "float32")
+    actual[:2] = [1.0, 7.0]
+    found = diagnosis(actual, np.ones(3))
+    assert found.fault is Fault.NOT_WRITTEN
+    assert "2 of 3 elements" in found.message
+    assert "1 were never written" in found.message
+    assert "worst absolute error 6 at (1): expected 1.0, actual 7.0" in found.message
+
+
+def test_nan_alone_is_its_own_fault():
+    found = diagnosis(np.array([math.nan, 1.0]), np.ones(2))
+    assert found.fault is Fault.UNEXPECTED_NAN
+    assert "1 are NaN where the reference is not" in found.message
+
+
+def test_nan_beside_wrong_values_is_counted_among_them():
+    found = diagnosis(np.array([math.nan, 2.0]), np.ones(2))
+    assert found.fault is Fault.WRONG_VALUES
+    assert "1 are NaN where the reference is not" in found.message
+
+
+def test_integers_are_described_without_ulps():
+    message = diagnosis(np.array([1, 9]), np.array([1, 2])).message
+    assert "worst absolute error 7 at (1): expected 2, actual 9" in message
+    assert "ULP" not in message
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "fault", "message"),
+    [
+        ((3, 2), "float32", Fault.WRONG_SHAPE, "out: wrong shape: expected (2, 3), actual (3, 2)"),
+        ((6,), "float64", Fault.WRONG_SHAPE, "out: wrong shape: expected (2, 3), actual (6,)"),
+        ((2, 3), "float64", Fault.WRONG_DTYPE, "out: wrong dtype: expected float32, actual float64"),
+        ((2, 3), ">f4", Fault.WRONG_DTYPE, "out: wrong dtype: expected float32, actual >f4"),
+    ],
+)
+def test_a_wrong_form_is_described_before_any_value(shape, dtype, fault, message):
+    found = diagnose_form("out", shape, dtype, Output((2, 3), "float32"))
+    assert (found.fault, found.message) == (fault, message)
+
+
+def test_the_declared_form_has_no_diagnosis():
+    assert diagnose_form("out", (2, 3), np.float32, Output((2, 3), "float32")) is None
