@@ -281,10 +281,18 @@ class Problem:
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Shape and dtype of each output at `point`."""
         made = call_by_name(self._outputs, {**point, **inputs})
-        return {
-            name: entry if isinstance(entry, Output) else Output(tuple(entry[0]), entry[1])
-            for name, entry in made.items()
-        }
+        return {name: self._output(name, entry) for name, entry in made.items()}
+
+    def _output(self, name: str, entry: Any) -> Output:
+        """An output as declared: an `Output`, or shape and dtype, where a number is the shape of a vector."""
+        if isinstance(entry, Output):
+            entry = (entry.shape, entry.dtype)
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            raise ProblemError(
+                f"problem {self.name!r}: output {name!r} is declared as {entry!r}; write (shape, dtype)"
+            )
+        shape, dtype = entry
+        return Output((shape,) if isinstance(shape, int) else tuple(shape), dtype)
 
     def reference(self, point: Point, inputs: Names) -> dict[str, np.ndarray[Any, Any]] | None:
         """Expected outputs, or None where only `check` decides.

@@ -305,11 +305,12 @@ def diagnose_form(name: str, shape: tuple[int, ...], dtype: Any, declared: Outpu
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:
+    """A flat index as one would write it behind the array's name."""
     import numpy as np
 
     if index < 0 or not shape:
-        return "()"
-    return "(" + ", ".join(str(int(axis)) for axis in np.unravel_index(index, shape)) + ")"
+        return "[()]"
+    return "[" + ", ".join(str(int(axis)) for axis in np.unravel_index(index, shape)) + "]"
 
 
 def _recordable(value: float) -> float | None:

@@ -18,3 +18,11 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.gpu)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+
+
+@pytest.fixture
+def plugin_option():
+    """For an inner pytest, where the package is on the path but not installed."""
+    from importlib.metadata import entry_points
+
+    return () if entry_points(group="pytest11", name="gpukern") else ("-p", "pytest_gpukern.plugin")

@@ -22,7 +22,7 @@ x = np.random.default_rng(0).random(N, dtype=np.float32)
 """
 
 
-def test_a_plain_kernel_is_measured_verified_and_recorded(pytester):
+def test_a_plain_kernel_is_measured_verified_and_recorded(pytester, plugin_option):
     pytester.makepyfile(
         KERNELS
         + """
@@ -41,7 +41,7 @@ def test_in_place(gpu_benchmark):
     gpu_benchmark.pedantic(add_in_place[N // 256, 256], setup=fresh, check=check)
 """
     )
-    args = ("--gpu-benchmark", "-p", "pytest_gpukern.plugin", "--gpukern-output=run.json")
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json")
     first = pytester.runpytest_subprocess(*args, "--gpukern-baseline=create")
     first.assert_outcomes(passed=2)
     assert list((pytester.path / "baselines").glob("*.json"))
@@ -50,7 +50,7 @@ def test_in_place(gpu_benchmark):
     second.stdout.fnmatch_lines(["*TB/s*", "gpukern: 2 passed*baseline: *"])
 
 
-def test_work_that_escapes_the_timed_stream_fails_as_invalid(pytester):
+def test_work_that_escapes_the_timed_stream_fails_as_invalid(pytester, plugin_option):
     pytester.makepyfile(
         """
 import cupy
@@ -66,6 +66,6 @@ def test_escapes(gpu_benchmark):
     gpu_benchmark(escapes)
 """
     )
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "-p", "pytest_gpukern.plugin")
+    result = pytester.runpytest_subprocess("--gpu-benchmark", *plugin_option)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*INVALID*outside the timed stream*"])

@@ -8,12 +8,10 @@ import os
 import pkgutil
 from pathlib import Path
 
-import numpy.random  # noqa: F401, ICN001 - pytester forgets what a run imported, and NumPy loads only once
+import numpy.random  # noqa: F401 - pytester forgets what a run imported, and NumPy loads only once
 import pynvml  # noqa: F401
 import pytest
 import threadpoolctl  # noqa: F401
-
-import pytest_gpukern
 
 from . import fake_gpu
 
@@ -106,13 +104,15 @@ FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, pytester):
     """No CI, no GPU, no switch of the simulator, and a terminal wide enough for a table."""
-    for name in ("CI", "NUMBA_ENABLE_CUDASIM"):
+    for name in ("CI", "NUMBA_ENABLE_CUDASIM", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is a GPU, these tests do not see it
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # every run would load all of it anew
     monkeypatch.setenv("COLUMNS", "160")
     here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    )
 
 
 @pytest.fixture

@@ -23,7 +23,10 @@ DAMAGED = [
     (lambda text: "[1, 2]", "*an object*"),
     (rewritten(schema=99), "schema: *99*"),
     (rewritten(problem="another"), "problem: the file is named for 'doubling' but holds 'another'*"),
-    (rewritten(device_model="another"), "device_model: the file is named for 'fake-gpu' but holds 'another'*"),
+    (
+        rewritten(device_model="another"),
+        "device_model: the file is named for 'fake-gpu' but holds 'another'*",
+    ),
     (rewritten(cases={FIRST: {}}), "cases*"),
 ]
 
@@ -48,7 +51,10 @@ def test_a_damaged_baseline_found_by_the_workers_of_xdist_is_refused_the_same_wa
     host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
     (path,) = (pytester.path / "baselines").iterdir()
     path.write_text("{")
-    refused(host("--gpu-benchmark", "-n2"), f"{path}: is no complete JSON: *Restore the file from version control*")
+    refused(
+        host("--gpu-benchmark", "-n2"),
+        f"{path}: is no complete JSON: *Restore the file from version control*",
+    )
 
 
 def test_a_damaged_baseline_of_another_device_that_would_be_named_is_refused_too(gpu, pytester):
@@ -178,7 +184,9 @@ def test_a_bad_variable_is_refused_at_start_up(host, pytester, bad_variable):
     refused(pytester.runpytest_inprocess("--gpu-benchmark"), "CUDA_VISIBLE_DEVICES='7': the entry '7' is *")
 
 
-def test_a_bad_variable_in_a_run_that_never_asked_is_an_error_without_a_traceback(host, pytester, bad_variable):
+def test_a_bad_variable_in_a_run_that_never_asked_is_an_error_without_a_traceback(
+    host, pytester, bad_variable
+):
     pytester.makepyfile(test_plain="def test_it(gpu_device): pass\ndef test_other(gpu_benchmark): pass")
     result = pytester.runpytest_inprocess("--continue-on-collection-errors")
     result.assert_outcomes(errors=3)

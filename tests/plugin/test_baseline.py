@@ -50,7 +50,8 @@ def test_update_opens_a_new_epoch_and_keeps_the_old_one(recorded, pytester, monk
     recorded("--gpukern-baseline=update", "-k", "first").assert_outcomes(passed=1, deselected=1)
     path = baseline_file(pytester)
     medians = [
-        epoch["sessions"][0]["measurements"]["kernel/event/cold"]["median_ns"] for epoch in record_of(path)["epochs"]
+        epoch["sessions"][0]["measurements"]["kernel/event/cold"]["median_ns"]
+        for epoch in record_of(path)["epochs"]
     ]
     assert medians == pytest.approx([1000, 900])
     assert len(record_of(path, "doubling/numba.second/n=8")["epochs"]) == 1
@@ -88,7 +89,9 @@ def test_a_folder_of_baselines_is_relative_to_where_pytest_was_started(gpu, pyte
 
 def test_what_is_wrong_is_not_recorded(gpu, pytester):
     path = pytester.path / "test_doubling.py"
-    path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef idle(x, y):\n    return lambda: None\n')
+    path.write_text(
+        path.read_text() + '\n@doubling.variant("numba")\ndef idle(x, y):\n    return lambda: None\n'
+    )
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2, failed=1)
     assert "idle" not in baseline_file(pytester).read_text()
 

@@ -38,14 +38,22 @@ def test_host_variants_are_really_measured(host, pytester):
     assert len(results) == 2
     for result in results:
         (measurement,) = result["measurements"]
-        assert (measurement["scope"], measurement["timer"], measurement["cache"]) == ("end_to_end", "host", "hot")
+        assert (measurement["scope"], measurement["timer"], measurement["cache"]) == (
+            "end_to_end",
+            "host",
+            "hot",
+        )
         assert len(measurement["samples_ns"]) >= 10
         assert min(measurement["samples_ns"]) > 0
 
 
 @pytest.mark.parametrize(
     ("options", "sizes"),
-    [([], {8, 9}), (["--gpukern-size=full"], {100}), (["--gpukern-axis=n=3,5", "--gpukern-size=full"], {3, 5})],
+    [
+        ([], {8, 9}),
+        (["--gpukern-size=full"], {100}),
+        (["--gpukern-axis=n=3,5", "--gpukern-size=full"], {3, 5}),
+    ],
 )
 def test_sizes_are_the_small_ones_unless_somebody_says_otherwise(host, pytester, options, sizes):
     host("--gpukern-output=run.json", *options)
@@ -64,7 +72,11 @@ def off_by_one(x, y):
     result = host("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-output=run.json")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["doubling/host.off_by_one/n=8: INCORRECT", "*wrong values*", "FAILED *host.off_by_one/n=8*INCORRECT*"]
+        [
+            "doubling/host.off_by_one/n=8: INCORRECT",
+            "*wrong values*",
+            "FAILED *host.off_by_one/n=8*INCORRECT*",
+        ]
     )
     wrong = results_in(pytester.path / "run.json")["doubling/host.off_by_one/n=8"]
     assert (wrong["correctness"], wrong["measurements"]) == ("INCORRECT", []), "what is wrong is not timed"
@@ -140,7 +152,9 @@ def on_gpu(x, y):
     result.stdout.fnmatch_lines(
         ["*1 skipped: too large: n=9, and the variant declares a limit of 8 (doubling/host.slow/n=9)*"]
     )
-    result.stdout.fnmatch_lines(["*1 skipped: not selected: --gpukern-backend=host (doubling/numba.on_gpu/n=9)*"])
+    result.stdout.fnmatch_lines(
+        ["*1 skipped: not selected: --gpukern-backend=host (doubling/numba.on_gpu/n=9)*"]
+    )
     result.stdout.fnmatch_lines(["gpukern: 0 passed, 2 skipped (*"])
 
 
@@ -177,7 +191,9 @@ def test_a_variants_file_whose_library_is_missing_is_named_from_its_source_and_s
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["here", "workers"])
-def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_traceback(host, package, workers):
+def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_traceback(
+    host, package, workers
+):
     (package / "on_host.py").write_text(
         "from .problem import doubling\n"
         "BLOCKS = (1, 2)\n"
@@ -209,4 +225,6 @@ def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(hos
         .replace("16 * n", "16 * m")
     )
     host("--gpukern-axis=m=3", "-q").assert_outcomes(passed=6)
-    refused(host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; there is m, n")
+    refused(
+        host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; there is m, n"
+    )

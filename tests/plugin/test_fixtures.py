@@ -197,7 +197,9 @@ def test_warmup(gpu_warmup): pass
     result = pytester.runpytest_inprocess("--gpukern-simulator=never", "-rs")
     result.assert_outcomes(skipped=5)
     result.stdout.fnmatch_lines([f"SKIPPED ?1? test_it.py:{line}: no GPU: *" for line in range(1, 6)])
-    result.stdout.fnmatch_lines(["2 skipped: no GPU: *", "*(test_it.py::test_call, test_it.py::test_pedantic)"])
+    result.stdout.fnmatch_lines(
+        ["2 skipped: no GPU: *", "*(test_it.py::test_call, test_it.py::test_pedantic)"]
+    )
 
 
 def test_without_measuring_a_launch_is_called_once_on_the_gpu(pytester, monkeypatch, gpu):

@@ -31,7 +31,9 @@ def test_a_wrong_argument_is_refused_with_the_tests_name_and_the_remedy(pytester
 
 def test_a_run_that_never_asked_for_the_plugin_refuses_a_wrong_argument_too(pytester):
     pytester.makepyfile(test_it=MARKED.format(arguments="colour='red'"))
-    refused(pytester.runpytest_inprocess(), "test_it.py::test_marked: gpu_benchmark has no argument 'colour'*")
+    refused(
+        pytester.runpytest_inprocess(), "test_it.py::test_marked: gpu_benchmark has no argument 'colour'*"
+    )
 
 
 def test_a_wrong_argument_found_by_the_workers_of_xdist_ends_the_run_the_same_way(pytester):
@@ -42,13 +44,18 @@ def test_a_wrong_argument_found_by_the_workers_of_xdist_ends_the_run_the_same_wa
     )
 
 
+ON_A_PARAMETER = """
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.gpu_benchmark(colour="red"))])
+def test_it(gpu_benchmark, n): pass
+"""
+
+
 @pytest.mark.parametrize(
     "test",
     [
         "pytestmark = pytest.mark.gpu_benchmark(colour='red')\ndef test_it(gpu_benchmark): pass",
         "@pytest.mark.gpu_benchmark(colour='red')\nclass TestIt:\n    def test_it(self, gpu_benchmark): pass",
-        "@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.gpu_benchmark(colour='red'))])\n"
-        "def test_it(gpu_benchmark, n): pass",
+        ON_A_PARAMETER,
     ],
     ids=["module", "class", "parameter"],
 )

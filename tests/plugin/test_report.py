@@ -8,7 +8,9 @@ from .conftest import FIRST, GPU_PROBLEM, HOST_PROBLEM, SECOND
 
 
 def test_there_is_one_table_a_problem_and_a_last_line_that_counts(recorded, pytester):
-    pytester.makepyfile(test_tripling=GPU_PROBLEM.replace('"doubling"', '"tripling"').replace("doubling", "tripling"))
+    pytester.makepyfile(
+        test_tripling=GPU_PROBLEM.replace('"doubling"', '"tripling"').replace("doubling", "tripling")
+    )
     result = recorded()
     result.stdout.fnmatch_lines(
         [
@@ -57,9 +59,9 @@ def test_a_short_run_shows_no_progress(host):
 
 def test_an_expected_failure_is_listed_with_its_reason_and_not_with_its_traceback(host, pytester):
     pytester.makepyfile(
-        test_doubling=HOST_PROBLEM.replace("return lambda: np.add(x, x, out=y)", "return lambda: None").replace(
-            "@doubling.cases", "@pytest.mark.xfail(reason='known to be wrong')\n@doubling.cases"
-        )
+        test_doubling=HOST_PROBLEM.replace(
+            "return lambda: np.add(x, x, out=y)", "return lambda: None"
+        ).replace("@doubling.cases", "@pytest.mark.xfail(reason='known to be wrong')\n@doubling.cases")
     )
     result = host("--gpukern-axis=n=8")
     result.assert_outcomes(xfailed=1, xpassed=1)
@@ -95,7 +97,9 @@ def test_the_group_of_the_marker_is_the_group_in_pytest_benchmark(gpu, pytester)
     assert {each["group"] for each in content["benchmarks"]} == {"mine"}
 
 
-@pytest.mark.parametrize("blocked", ["no:benchmark", "no:pytest-benchmark", "no:terminal", "no:cacheprovider"])
+@pytest.mark.parametrize(
+    "blocked", ["no:benchmark", "no:pytest-benchmark", "no:terminal", "no:cacheprovider"]
+)
 def test_a_run_works_with_another_plugin_blocked(recorded, monkeypatch, blocked):
     recorded("-p", blocked).assert_outcomes(passed=2) if blocked != "no:terminal" else None
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")

@@ -1,4 +1,4 @@
-"""Numba's CUDA simulator: when a run switches it on, and what it cannot do. Each run is a process of its own."""
+"""Numba's CUDA simulator: when a run switches it on, and what it cannot do."""
 
 import json
 import subprocess
@@ -135,7 +135,9 @@ def run(request, tmp_path_factory):
         "raise SystemExit(code)"
     )
     environ = {"PATH": "", "COLUMNS": "160", "CUDA_VISIBLE_DEVICES": ""}
-    found = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=environ)
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=environ
+    )
     found.folder = folder
     return found
 
@@ -154,7 +156,9 @@ def test_without_a_gpu_the_simulator_is_on_before_the_users_conftest_imports_num
 
 def test_the_environment_is_afterwards_what_it_was(run):
     last = run.stdout.splitlines()[-1]
-    assert last in ("changed", "changed ('KMP_DUPLICATE_LIB_OK', 'True')"), "the import of threadpoolctl sets that"
+    assert last in ("changed", "changed ('KMP_DUPLICATE_LIB_OK', 'True')"), (
+        "the import of threadpoolctl sets that"
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,13 +240,18 @@ def test_another_error_in_such_a_module_stays_an_error(pytester):
 def test_an_environment_that_contradicts_the_option_is_refused(pytester, monkeypatch, value, option, remedy):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", value)
     result = pytester.runpytest_inprocess(f"--gpukern-simulator={option}")
-    refused(result, f"--gpukern-simulator={option}, but NUMBA_ENABLE_CUDASIM={value} in the environment {remedy}")
+    refused(
+        result, f"--gpukern-simulator={option}, but NUMBA_ENABLE_CUDASIM={value} in the environment {remedy}"
+    )
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["here", "workers"])
 def test_a_numba_that_is_loaded_already_without_the_simulator_is_refused(pytester, workers):
     result = pytester.runpytest_subprocess("-p", "numba.cuda", "--gpu-benchmark", *workers)
-    refused(result, "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *")
+    refused(
+        result,
+        "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *",
+    )
 
 
 def test_a_numba_that_only_the_workers_have_loaded_is_refused_as_well(pytester):
@@ -256,11 +265,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     )
     pytester.syspathinsert()
     result = pytester.runpytest_subprocess("-p", "early", "--gpu-benchmark", "-n2")
-    refused(result, "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *")
+    refused(
+        result,
+        "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *",
+    )
 
 
 def test_workers_of_xdist_simulate_as_well(pytester):
     pytester.makeconftest(IMPORTS_NUMBA_FIRST)
     pytester.makepyfile(test_it=TESTS)
-    result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-n2", "-k", "plain or pedantic or numpy")
+    result = pytester.runpytest_subprocess(
+        "--gpukern-simulator=always", "-n2", "-k", "plain or pedantic or numpy"
+    )
     result.assert_outcomes(passed=3, skipped=1)

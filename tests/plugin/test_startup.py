@@ -8,7 +8,7 @@ import pytest
 
 LIMIT_MS = 5.0
 NOISE = 3.0
-"""What a busy machine may add to the best of a few runs; without the imports that this test is for it is 1."""
+"""What a busy machine may add to the best of a few runs."""
 
 LOADED = """
 import sys
@@ -94,7 +94,9 @@ def fresh(pytester, monkeypatch):
     pytester.makepyfile(test_nothing="def test_nothing(): pass")
 
     def run(script):
-        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=pytester.path)
+        found = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, cwd=pytester.path
+        )
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout.splitlines()
 

@@ -46,12 +46,16 @@ def run(host, pytester, monkeypatch):
 
 def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run):
     alone, shared = run(0), run(2)
-    assert sorted(alone) == sorted(shared) == [
-        "doubling/host.add/n=8",
-        "doubling/host.add/n=9",
-        "doubling/host.multiply/n=8",
-        "doubling/host.multiply/n=9",
-    ]
+    assert (
+        sorted(alone)
+        == sorted(shared)
+        == [
+            "doubling/host.add/n=8",
+            "doubling/host.add/n=9",
+            "doubling/host.multiply/n=8",
+            "doubling/host.multiply/n=9",
+        ]
+    )
     for case_id, result in alone.items():
         other = shared[case_id]
         assert other.keys() == result.keys()

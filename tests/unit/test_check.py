@@ -120,7 +120,7 @@ def returns_no_launch(a, out):
     ("broken", "fault", "message"),
     [
         (never_writes, Fault.NOT_WRITTEN, "out: not written: 8 of 8 elements"),
-        (misses_the_tail, Fault.NOT_WRITTEN, "1 were never written, the first at (7)"),
+        (misses_the_tail, Fault.NOT_WRITTEN, "1 were never written, the first at [7]"),
         (triples, Fault.WRONG_VALUES, "out: wrong values: 8 of 8 elements"),
         (returns_nan, Fault.UNEXPECTED_NAN, "1 are NaN where the reference is not"),
         (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),

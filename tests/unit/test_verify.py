@@ -314,7 +314,7 @@ def test_empty_and_zero_dimensional_arrays_are_compared(shape):
 def test_a_single_number_is_judged_like_an_array():
     found = compare(np.array(2.0), np.array(1.0), EXACT)
     assert (
-        "worst absolute error 1 at (): expected 1.0, actual 2.0" in diagnose_values("s", found, EXACT).message
+        "worst absolute error 1 at [()]: expected 1.0, actual 2.0" in diagnose_values("s", found, EXACT).message
     )
 
 
@@ -392,10 +392,10 @@ def test_wrong_values_are_described_by_count_bounds_and_the_worst_of_each_kind()
     assert found.fault is Fault.WRONG_VALUES
     first, mismatch, absolute, relative, ulp = found.message.splitlines()
     assert first == "out: wrong values: 2 of 6 elements outside rtol=1e-06, atol=1e-09"
-    assert mismatch == "  first mismatch at (0, 1): expected 1.0, actual 1.5"
-    assert absolute == "  worst absolute error 1 at (1, 2): expected 100.0, actual 101.0"
-    assert relative == "  worst relative error 0.5 at (0, 1): expected 1.0, actual 1.5"
-    assert ulp == "  worst error in ULP 2.2518e+15 at (0, 1): expected 1.0, actual 1.5"
+    assert mismatch == "  first mismatch at [0, 1]: expected 1.0, actual 1.5"
+    assert absolute == "  worst absolute error 1 at [1, 2]: expected 100.0, actual 101.0"
+    assert relative == "  worst relative error 0.5 at [0, 1]: expected 1.0, actual 1.5"
+    assert ulp == "  worst error in ULP 2.2518e+15 at [0, 1]: expected 1.0, actual 1.5"
 
 
 def test_a_gap_is_described_by_its_size_and_where_it_begins():
@@ -404,7 +404,7 @@ def test_a_gap_is_described_by_its_size_and_where_it_begins():
     found = diagnosis(actual, np.ones((4, 5)))
     assert found.fault is Fault.NOT_WRITTEN
     assert found.message.startswith("out: not written: 5 of 20 elements outside")
-    assert "  5 were never written, the first at (3, 0)" in found.message
+    assert "  5 were never written, the first at [3, 0]" in found.message
 
 
 def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
@@ -414,7 +414,7 @@ def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     assert found.fault is Fault.NOT_WRITTEN
     assert "2 of 3 elements" in found.message
     assert "1 were never written" in found.message
-    assert "worst absolute error 6 at (1): expected 1.0, actual 7.0" in found.message
+    assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
 
 
 def test_nan_alone_is_its_own_fault():
@@ -431,7 +431,7 @@ def test_nan_beside_wrong_values_is_counted_among_them():
 
 def test_integers_are_described_without_ulps():
     message = diagnosis(np.array([1, 9]), np.array([1, 2])).message
-    assert "worst absolute error 7 at (1): expected 2, actual 9" in message
+    assert "worst absolute error 7 at [1]: expected 2, actual 9" in message
     assert "ULP" not in message
 
 
