@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gate import fails
+from pytest_gpukern.gate import failing
 from pytest_gpukern.report.rows import verdict_of
 from pytest_gpukern.result import Correctness, VerdictKind
 
@@ -70,8 +70,7 @@ def totals(
 def _standing(result: Result, *, gate: str, strict: bool) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
-    bad = any(fails(verdict, strict=strict) for verdict in result.verdicts.values())
-    if gate == "fail" and (bad or any(m.invalid is not None for m in result.measurements)):
+    if gate == "fail" and failing(result, strict=strict):
         return "failed by the gate"
     if result.simulated:
         return "simulated"

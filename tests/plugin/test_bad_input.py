@@ -1,6 +1,7 @@
 """Damaged files, wrong device strings and missing libraries: a clear error, or a skip that says why."""
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -122,12 +123,13 @@ def two_devices(choose_device, gpu, monkeypatch):
     from pytest_gpukern import device
     from pytest_gpukern.environment import Environment
 
+    gpu.closed = []
     seen = tuple(
         device.Device(index, f"Fake {name}", f"GPU-{uuid}-4711", (9, 0), 2**34)
         for index, (name, uuid) in enumerate([("A100", "aaaaaaaa"), ("H100", "bbbbbbbb")])
     )
     nvml = SimpleNamespace(
-        close=lambda: None,
+        close=lambda: gpu.closed.append(True),
         limits=lambda uuid: device.PowerLimits(),
         driver_version=lambda: "1.2.3",
         cuda_version=lambda: (13, 0),
@@ -136,7 +138,9 @@ def two_devices(choose_device, gpu, monkeypatch):
     monkeypatch.setattr(device, "visible_devices", lambda nvml, environ: seen)
     monkeypatch.setattr(device, "peer_access_warnings", lambda nvml, visible: [])
     monkeypatch.setattr(device, "foreign_processes", lambda nvml, device: ())
-    monkeypatch.setattr(device, "pin", lambda device, environ, modules: None)
+    uninitialised = SimpleNamespace(is_initialized=lambda: False)
+    pin = device.pin
+    monkeypatch.setattr(device, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
     monkeypatch.setattr(Environment, "device", choose_device)
     return gpu
 
@@ -167,6 +171,22 @@ def test_a_device_is_named_by_index_part_of_its_name_or_start_of_its_uuid(two_de
     result = two_devices(f"--gpukern-device={spec}")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["gpukern device: 1: Fake H100, *"])
+
+
+def test_the_device_is_pinned_for_the_run_and_handed_back_after_it(two_devices, pytester):
+    before = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+    pytester.makepyfile(
+        test_doubling="""
+import os
+
+def test_it(gpu_device):
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu_device.uuid == "GPU-bbbbbbbb-4711"
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+"""
+    )
+    two_devices("--gpukern-device=1").assert_outcomes(passed=1)
+    assert {name: os.environ.get(name) for name in before} == before
+    assert two_devices.closed == [True]
 
 
 @pytest.fixture

@@ -214,9 +214,7 @@ def test_it(gpu_benchmark):
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
 
 
-def test_a_test_that_is_run_again_measures_again(pytester, plain):
-    pytester.makeconftest(
-        """
+RUNS_TWICE = """
 from _pytest.runner import runtestprotocol
 
 def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
@@ -225,6 +223,29 @@ def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures d
         item.ihook.pytest_runtest_logreport(report=report)
     return True
 """
-    )
+
+
+def test_a_test_that_is_run_again_measures_again(pytester, plain):
+    pytester.makeconftest(RUNS_TWICE)
     result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
     result.assert_outcomes(passed=1)
+
+
+def test_a_test_whose_setup_fails_when_it_is_run_again_reports_nothing_of_the_first_time(pytester, plain):
+    pytester.makeconftest(RUNS_TWICE)
+    result = plain(
+        """
+attempts = []
+
+@pytest.fixture
+def flaky():
+    attempts.append(1)
+    assert len(attempts) == 1
+
+def test_it(flaky, gpu_benchmark):
+    gpu_benchmark(lambda: None)
+""",
+        "--gpukern-output=run.json",
+    )
+    result.assert_outcomes(errors=1)
+    assert results_in(pytester.path / "run.json") == {}
