@@ -217,7 +217,9 @@ class GpuBenchmark:
         if environment.device is None:
             pytest.skip(environment.why_no_gpu)
         self.result = Result(
-            case=plain_case_info(self._nodeid, self._test_file),
+            case=plain_case_info(
+                self._nodeid, self._test_file, shared_folder=environment.settings.baseline_dir is not None
+            ),
             nodeid=self._nodeid,
             fingerprint=environment.fingerprint.to_json(),
             simulated=environment.device.is_simulated,
@@ -302,12 +304,19 @@ class GpuBenchmark:
         self.result = dataclasses.replace(self.result, **changes)
 
 
-def plain_case_info(nodeid: str, test_file: Path) -> CaseInfo:
-    """What stands for a case where a test measures a callable of its own."""
-    module = test_file.stem
-    name = nodeid.partition("::")[2] or nodeid
+def plain_case_info(nodeid: str, test_file: Path, *, shared_folder: bool = False) -> CaseInfo:
+    """The case of a test that is no case of a problem: its module stands for the problem.
+
+    Args:
+        nodeid: pytest's name of the test, which begins with its file's path.
+        test_file: the file.
+        shared_folder: whether all baselines lie in one folder, where modules of one name must not meet.
+    """
+    path, _, name = nodeid.partition("::")
+    module = path.removesuffix(test_file.suffix) or test_file.stem
+    name = name or nodeid
     return CaseInfo(
-        id=f"{module}/{name.replace('::', '.')}",
+        id=f"{test_file.stem}/{name.replace('::', '.')}",
         problem=module,
         problem_version=1,
         variant=name,
@@ -316,7 +325,7 @@ def plain_case_info(nodeid: str, test_file: Path) -> CaseInfo:
         measured_point={},
         parameters={},
         baseline_dir=str(test_file.parent / "baselines"),
-        baseline_name=module,
+        baseline_name=".".join(module.split("/")) if shared_folder else test_file.stem,
     )
 
 

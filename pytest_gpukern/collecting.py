@@ -147,7 +147,11 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
         if "gpu_benchmark" not in getattr(item, "fixturenames", ()) or (on_gpu and not environment.has_gpu):
             continue
         path = Path(item.path)
-        info = case_info(case, case.point, path) if case else plain_case_info(item.nodeid, path)
+        shared = environment.settings.baseline_dir is not None
+        if case:
+            info = case_info(case, case.point, path)
+        else:
+            info = plain_case_info(item.nodeid, path, shared_folder=shared)
         try:
             environment.recorded(info, "", on_gpu=on_gpu)
         except BaselineError as error:

@@ -24,7 +24,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self.results: list[Result] = []
+        self._results: dict[str, Result] = {}
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
         self._failed = 0
@@ -34,6 +34,11 @@ class Controller:
         self._finished = 0
         self._progress: Any = None
         self._started_s = time.monotonic()
+
+    @property
+    def results(self) -> list[Result]:
+        """What the tests found out, in order; of a test that was run again, the last attempt."""
+        return list(self._results.values())
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes how many tests there are."""
@@ -63,8 +68,8 @@ class Controller:
         carried = getattr(report, "gpukern", None)
         if report.when == "teardown":
             self._finished += 1
-            if self.results:
-                self._show_progress(self.results[-1])
+            if self._results:
+                self._show_progress(next(reversed(self._results.values())))
         if carried is None or (report.when == "setup" and report.passed):
             return
         from pytest_gpukern.result import Result
@@ -76,7 +81,8 @@ class Controller:
         if carried["result"] is None:
             return
         result = Result.from_json(carried["result"])
-        self.results.append(result)
+        self._results.pop(report.nodeid, None)
+        self._results[report.nodeid] = result
         self.groups[report.nodeid] = carried["group"]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -144,7 +150,12 @@ class Controller:
         if report is None:
             return []
         lines = [f"gpukern: wrote {path}" for path in report.written]
-        lines += [f"gpukern: not recorded: {refusal.case_id}: {refusal.reason}" for refusal in report.refused]
+        reasons: dict[str, list[str]] = {}
+        for refusal in report.refused:
+            reasons.setdefault(refusal.reason, []).append(refusal.case_id)
+        for reason, cases in reasons.items():
+            which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
+            lines.append(f"gpukern: not recorded: {reason} ({which})")
         return lines
 
     def _judged_on_gpu(self) -> bool:

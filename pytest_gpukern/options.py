@@ -115,7 +115,9 @@ def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, An
 def asked(config: pytest.Config) -> bool:
     """Whether a run mentions this plugin at all; cheap, so that a run which does not pays next to nothing."""
     benchmark, given, ini = values_of(config)
-    return benchmark or any(value not in NOT_GIVEN for value in (*given.values(), *ini.values()))
+    if any(value not in (None, False, []) for value in given.values()):
+        return True
+    return benchmark or any(value not in NOT_GIVEN for value in ini.values())
 
 
 def parse_threshold(text: str, label: str) -> float:

@@ -102,6 +102,8 @@ class Settings:
         labels: dict[str, str] = {}
         bases: dict[str, Path | None] = {}
         for option in OPTIONS:
+            if given.get(option.name) == "":
+                raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
             from_cli = given.get(option.name) not in NOT_GIVEN
             value = given.get(option.name) if from_cli else ini.get(option.name)
             if value in NOT_GIVEN:

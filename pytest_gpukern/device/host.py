@@ -71,14 +71,21 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
+_SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # by its import, for good, which is not ours to decide
+
+
 def blas() -> str:
     """Name the BLAS behind NumPy and its threads: "OpenBLAS 0.3.30, 16 threads". Imports NumPy."""
     import numpy  # noqa: F401  (its BLAS is loaded with it)
 
+    before = os.environ.get(_SET_BY_THREADPOOLCTL)
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
         return f"{_built_with(_numpy_config())}, threads unknown: threadpoolctl is not installed"
+    finally:
+        if before is None:
+            os.environ.pop(_SET_BY_THREADPOOLCTL, None)
     return describe_pools(threadpool_info()) or f"{_built_with(_numpy_config())}, threads unknown"
 
 

@@ -236,3 +236,9 @@ def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, p
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([f"1 skipped: no GPU: {why} (doubling/numba.device/n=8)"])
     result.stdout.fnmatch_lines([f"gpukern: --gpukern-require=gpu: nothing was measured on a GPU *({why})"])
+
+
+def test_a_device_that_was_asked_for_is_an_error_where_there_is_no_gpu(pytester):
+    pytester.makepyfile("def test_it(gpu_device): pass")
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-device=7")
+    refused(result, "--gpukern-device=7 matches no device: *; drop it to run without a GPU")

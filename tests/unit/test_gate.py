@@ -34,9 +34,7 @@ def recorded(median_ns=BASE_NS, half=0.0025, timer="event", conditions=HERE):
 
 
 def verdict(measurement, *sessions, conditions=HERE, threshold=0.02, jitter_ns=0.0):
-    return judge(
-        measurement, sessions, conditions=conditions, threshold=threshold, jitter_ns=jitter_ns
-    )
+    return judge(measurement, sessions, conditions=conditions, threshold=threshold, jitter_ns=jitter_ns)
 
 
 def test_nothing_recorded_is_new():

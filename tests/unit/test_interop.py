@@ -93,8 +93,9 @@ def grouped_result():
 
 
 @pytest.fixture
-def suite(pytester):
+def suite(pytester, monkeypatch):
     """Runs a suite with options; its tests report made-up results, the first test the first one."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # where these tests run under xdist themselves
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=TESTS)
 

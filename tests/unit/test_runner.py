@@ -472,7 +472,9 @@ def test_a_scope_that_a_case_does_not_have_says_which_it_has():
 
 def test_arrays_that_do_not_fit_the_device_say_by_how_much(gpu, monkeypatch):
     monkeypatch.setattr(
-        cuda, "runtime", lambda: SimpleNamespace(free_bytes=lambda: 3 * 4 * N - 1, forget_references=lambda: None)
+        cuda,
+        "runtime",
+        lambda: SimpleNamespace(free_bytes=lambda: 3 * 4 * N - 1, forget_references=lambda: None),
     )
     assert why_not(case_of(right), FakeEnvironment(gpu)).startswith(
         "too large: it needs 0.0 GiB of device memory"

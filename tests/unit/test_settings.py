@@ -300,10 +300,14 @@ def test_measuring_alone_asks_for_the_plugin():
     assert read(benchmark=True).asked
 
 
-@pytest.mark.parametrize("empty", [None, "", [], False])
+@pytest.mark.parametrize("empty", [None, [], False])
 def test_empty_values_count_as_not_given(empty):
-    settings = read(given={option.name: empty for option in OPTIONS})
+    settings = read(given={option.name: empty for option in OPTIONS}, ini={"device": ""})
     assert settings == Settings()
+
+
+def test_an_empty_value_on_the_command_line_is_an_unset_variable():
+    assert refused(given={"device": ""}).startswith("--gpukern-device= is empty")
 
 
 SHOW_SETTINGS = """

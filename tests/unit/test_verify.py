@@ -314,7 +314,8 @@ def test_empty_and_zero_dimensional_arrays_are_compared(shape):
 def test_a_single_number_is_judged_like_an_array():
     found = compare(np.array(2.0), np.array(1.0), EXACT)
     assert (
-        "worst absolute error 1 at [()]: expected 1.0, actual 2.0" in diagnose_values("s", found, EXACT).message
+        "worst absolute error 1 at [()]: expected 1.0, actual 2.0"
+        in diagnose_values("s", found, EXACT).message
     )
 
 
