@@ -47,7 +47,8 @@ def warm_up(
 ) -> WarmUp:
     """Runs `call` until its wall time settles: three calls in a row within 5 % and 50 ms of calls.
 
-    A call slower than 0.5 s is not repeated: caches and clocks have settled within it.
+    Of calls longer than 50 ms two that agree are enough. A call slower than 0.5 s is not repeated: caches and
+    clocks have settled within it.
 
     Args:
         call: what is warmed up.
@@ -64,7 +65,13 @@ def warm_up(
         times.append(float(clock() - start))
         if len(times) > (0 if compiled else 1) and times[-1] > _SLOW_CALL_S * 1e9:
             return WarmUp(times[0], times[-1], len(times), settled=True)
-        if len(times) > 3 and sum(times[1:]) > _WARMUP_S * 1e9 and _agree(times[-3:]):
+        long = times[-1] > _WARMUP_S * 1e9
+        after_first = times if compiled else times[1:]
+        if (
+            len(after_first) > (1 if long else 2)
+            and sum(after_first) > _WARMUP_S * 1e9
+            and _agree(after_first[-3:])
+        ):
             return WarmUp(times[0], times[-1], len(times), settled=True)
         if sum(times[1:]) > 20 * _WARMUP_S * 1e9:
             break
@@ -78,13 +85,13 @@ def _agree(times: list[float]) -> bool:
 def rule_for(call_ns: float) -> StoppingRule:
     """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
 
-    ±0.25 % or 0.5 s; at least 10 samples, 5 where one takes 50 ms, 3 where one takes a second and 2 where
-    one takes five. The summary says when they are too few.
+    ±0.25 % or 0.5 s; at least 10 samples, 5 where one takes 50 ms, 3 where one takes half a second, 2 where
+    one takes five and 1 where one takes ten. The summary says when they are too few.
     """
     if call_ns > 5e9:
-        return StoppingRule(min_samples=2, budget_s=0.0)
-    if call_ns > 1e9:
-        return StoppingRule(min_samples=3, budget_s=5.0)
+        return StoppingRule(min_samples=1 if call_ns > 1e10 else 2, budget_s=0.0)
+    if call_ns > 5e8:
+        return StoppingRule(min_samples=3, budget_s=2.0)
     if call_ns > 5e7:
         return StoppingRule(min_samples=5, budget_s=2.0)
     return StoppingRule()

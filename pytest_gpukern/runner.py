@@ -191,6 +191,7 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions, *, o
             conditions=conditions,
             threshold=marker.threshold or environment.settings.threshold,
             jitter_ns=measurement.jitter_ns,
+            device=result.fingerprint.get("device_uuid"),
         )
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict

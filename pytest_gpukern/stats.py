@@ -238,12 +238,13 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
 def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
     """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
 
-    Up to 5 % of them is the ordinary life of a shared machine, which a median does not feel: nothing is said.
+    One, or up to 5 % of the samples, is the ordinary life of a shared machine, which a median does not feel:
+    nothing is said.
     """
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
     odd = [sample for sample in ordered if not q1 - reach <= sample <= q3 + reach]
-    if len(odd) <= _ORDINARY_SHARE * len(ordered):
+    if len(odd) <= max(1, _ORDINARY_SHARE * len(ordered)):
         return None
     farthest = max(odd, key=lambda sample: abs(sample - median))
     of_median = f"{farthest / median:.3g} times the median" if median > 0 else f"{farthest:.4g} ns"

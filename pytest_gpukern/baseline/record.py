@@ -228,10 +228,17 @@ class Baseline:
         scope = key.partition("/")[0]
         similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
         return tuple(
-            time
-            for wanted in ([key] if key in similar else similar)
-            for time in _times(record, wanted, self.device_model)
+            time for wanted in ([key] if key in similar else similar) for time in self._times(record, wanted)
         )
+
+    def _times(self, record: Record, key: str) -> Iterator[SessionTime]:
+        epoch = record.current(key)
+        for session in epoch.sessions if epoch else ():
+            time = session.measurements.get(key)
+            if epoch is not None and time is not None:
+                conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
+                device = self.fingerprints.get(session.fingerprint, {}).get("device_uuid")
+                yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device)
 
     def referenced(self) -> Baseline:
         """The same without fingerprints that no session refers to."""
@@ -247,15 +254,6 @@ class Baseline:
     def to_json(self) -> JsonDict:
         """The value as plain JSON, without the schema's version."""
         return _json(self, cases={name: record.to_json() for name, record in self.cases.items()})
-
-
-def _times(record: Record, key: str, device_model: str) -> Iterator[SessionTime]:
-    epoch = record.current(key)
-    for session in epoch.sessions if epoch else ():
-        time = session.measurements.get(key)
-        if epoch is not None and time is not None:
-            conditions = Conditions(epoch.problem_version, epoch.measured_point, device_model)
-            yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions)
 
 
 def rounded(value: float) -> float:

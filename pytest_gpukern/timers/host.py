@@ -57,15 +57,17 @@ class HostTimer:
         Calls under 20 µs are repeated within a sample, unless each needs a cold cache or fresh arguments.
         """
         flush = self._flush if cold else None
-        if flush or setup:
-            self._iterations = 1
-        else:
-            self._iterations = self._calibrated = self._calibrated or self._calibrate(call)
-        samples = []
+        samples: list[float] = []
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for _ in range(count):
+            if flush or setup:
+                self._iterations = 1
+            elif self._calibrated:
+                self._iterations = self._calibrated
+            else:
+                self._iterations = self._calibrated = self._calibrate(call, samples)
+            while len(samples) < count:
                 (bound,) = bind(call, 1, setup)
                 if flush:
                     flush()
@@ -87,12 +89,16 @@ class HostTimer:
         self._synchronize()
         return (self._clock() - start) / iterations
 
-    def _calibrate(self, call: Callable[[], Any]) -> int:
-        """Calls needed in a sample for it to be well above the clock's own cost."""
+    def _calibrate(self, call: Callable[[], Any], samples: list[float]) -> int:
+        """Calls needed in a sample for it to be well above the clock's own cost.
+
+        Where one is enough, that call is a sample already.
+        """
         iterations = 1
         while iterations < 1 << 20:
             elapsed = self._sample(call, iterations) * iterations
             if elapsed >= _SHORTEST_SAMPLE_NS:
+                samples += [elapsed] if iterations == 1 else []
                 break
             iterations *= 2 if elapsed > _SHORTEST_SAMPLE_NS / 8 else 8
         return iterations

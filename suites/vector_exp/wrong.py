@@ -27,6 +27,14 @@ def exp_of_next(x, y):
 
 
 @cuda.jit
+def exp_of_two(x, y):
+    """Never compiled: a kernel that was takes further arguments without a word."""
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = math.exp(x[i])
+
+
+@cuda.jit
 def exp_in_place(x, y):
     """Overwrites its input with the result."""
     i = cuda.grid(1)
@@ -149,5 +157,5 @@ def list_returned(x):
 
 @vector_exp.wrong("numba", rejected_for="launch failed")
 def too_many_arguments(x, y, n, stream):
-    """Launches with one argument too many."""
-    return lambda: exp_of_next[blocks(n), BLOCK, stream](x, y, n)
+    """Launches with one argument too many, which Numba notices while it compiles."""
+    return lambda: exp_of_two[blocks(n), BLOCK, stream](x, y, n)

@@ -280,3 +280,41 @@ def test_a_tenfold_time_is_given_as_a_factor():
 def test_which_verdicts_fail_a_test(kind, plain, strict):
     assert fails(Verdict(kind, ""), strict=False) is plain
     assert fails(Verdict(kind, ""), strict=True) is strict
+
+
+# devices
+
+
+def on(device, *sessions):
+    return [dataclasses.replace(session, device=device) for session in sessions]
+
+
+def test_a_record_of_another_device_of_the_model_is_compared_with_more_doubt_and_says_so():
+    new, old = measured(BASE_NS * 1.04), on("GPU-a", recorded())
+    here, there = (
+        judge(new, old, conditions=HERE, threshold=0.02, jitter_ns=0, device=uuid)
+        for uuid in ("GPU-a", "GPU-b")
+    )
+    assert (here.kind, there.kind) == (SLOWER, UNDECIDED)
+    assert there.ratio_high - there.ratio_low > 3 * (here.ratio_high - here.ratio_low)
+    assert there.reason.endswith("; recorded on another device of this model")
+    assert "another device" not in here.reason
+
+
+def test_many_sessions_of_one_device_do_not_tell_how_another_differs():
+    sessions = on("GPU-a", *(recorded(BASE_NS * (1 + i / 1000)) for i in range(5)))
+    kinds = [
+        judge(
+            measured(BASE_NS * 1.04), sessions, conditions=HERE, threshold=0.02, jitter_ns=0, device=uuid
+        ).kind
+        for uuid in ("GPU-a", "GPU-b")
+    ]
+    assert kinds == [SLOWER, UNDECIDED]
+
+
+def test_sessions_of_several_devices_show_the_spread_themselves():
+    several = [*on("GPU-a", recorded(), recorded(BASE_NS * 1.001)), *on("GPU-b", recorded(BASE_NS * 1.002))]
+    found = judge(
+        measured(BASE_NS * 1.04), several, conditions=HERE, threshold=0.02, jitter_ns=0, device="GPU-c"
+    )
+    assert found.kind is SLOWER

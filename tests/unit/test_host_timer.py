@@ -45,9 +45,9 @@ def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts():
 
 def test_every_sample_asked_for_is_taken_in_order():
     clock = FakeClock()
-    call = call_taking(clock, 40_000, 50_000, 60_000, 70_000)
+    call = call_taking(clock, 50_000, 60_000, 70_000)
     timer = HostTimer(nothing, clock=clock)
-    assert timer.collect(call, 3, cold=False).samples_ns == [50_000.0, 60_000.0, 70_000.0], "one calibrated"
+    assert timer.collect(call, 3, cold=False).samples_ns == [50_000.0, 60_000.0, 70_000.0]
 
 
 @pytest.mark.parametrize(("call_ns", "fewest"), [(100, 200), (1_000, 20), (5_000, 4), (19_000, 2)])
