@@ -116,7 +116,8 @@ class OutputError:
 class Verdict:
     """How one measurement compares with the record, with the reason in words.
 
-    `ratio` is new time ÷ recorded time, with a 90 % interval where both sides give one.
+    `ratio` is new time ÷ recorded time, with a 90 % interval where both sides give one. `detectable` is the
+    ratio that this much measuring would call SLOWER four times in five, where it could not decide.
     """
 
     kind: VerdictKind
@@ -124,6 +125,7 @@ class Verdict:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    detectable: float | None = None
 
 
 @dataclass(frozen=True)

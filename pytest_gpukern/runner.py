@@ -193,6 +193,8 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions, *, o
             jitter_ns=measurement.jitter_ns,
             device=result.fingerprint.get("device_uuid"),
         )
+        if verdict.kind is VerdictKind.SLOWER and not on_gpu:
+            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; a host's time fails no test")
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict
     return dataclasses.replace(result, verdicts=verdicts)

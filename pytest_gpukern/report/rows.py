@@ -36,10 +36,14 @@ _EXPLAINED = (
 
 @dataclass(frozen=True)
 class Footnote:
-    """Something to say about a row: `kind` is a verdict's, or empty for a warning or a note."""
+    """Something to say about a row: `kind` is a verdict's, or empty for a warning or a note.
+
+    `detectable` is the ratio from which a slowdown would have been seen, where the verdict is undecided.
+    """
 
     kind: str
     text: str
+    detectable: float | None = None
 
     @property
     def markup(self) -> dict[str, bool]:
@@ -138,7 +142,8 @@ def _measured(result: Result, index: int, peers: Sequence[Result], size: str) ->
     if index == 0:
         footnotes += [Footnote("", note) for note in result.notes]
     if kind in _EXPLAINED:
-        footnotes.insert(0, Footnote(kind, reason))
+        verdict = result.verdicts.get(measurement.key)
+        footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict else None))
     shown = kind not in ("SAME", "NEW") and units.is_number(ratio)
     summary = measurement.summary
     simulated = "simulated" if result.simulated else ""

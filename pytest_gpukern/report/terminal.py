@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.totals import Skip, totals
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Line", "Skip", "render", "skip_lines", "tables"]
 
 _INDENT = "  "
-_NARROWEST_VARIANT = 12
-_NARROWEST_SIZE = 10
+_SHORTEST = 0.8  # of a name that is shortened: less could be any of several
+_FEW = 3
 _IDS_SHOWN = 3
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -99,9 +101,13 @@ def _problem(name: str, results: list[Result], width: int) -> list[Line]:
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
     """A row a line, or nothing where that does not fit without leaving columns out."""
+
+    def named(title: str, cells: tuple[str, ...]) -> Column:
+        return Column(title, cells, narrowest=math.ceil(_SHORTEST * Column(title, cells).width))
+
     case = [
-        Column("variant", tuple(row.variant for row in rows), narrowest=_NARROWEST_VARIANT),
-        Column("size", tuple(row.size for row in rows), narrowest=_NARROWEST_SIZE),
+        named("variant", tuple(row.variant for row in rows)),
+        named("size", tuple(row.size for row in rows)),
         Column("first call", tuple(row.first_call for row in rows), numeric=True),
     ]
     texts, left_out = table([*case, *_columns(rows, timings)], width, indent=_INDENT)
@@ -179,15 +185,30 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:
-    """What there is to say about rows; rows with the same to say share a line."""
+    """What there is to say about rows; rows with the same to say share a line, as do many undecided ones."""
     subjects: dict[Footnote, list[str]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
             subjects.setdefault(footnote, []).append(row.label)
+    undecided = [footnote for footnote in subjects if footnote.detectable is not None]
     lines = []
+    if len(undecided) > _FEW:
+        lines = wrapped(_of_many(undecided, subjects), width, indent=_INDENT, markup=undecided[0].markup)
+        subjects = {footnote: labels for footnote, labels in subjects.items() if footnote not in undecided}
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
         kind = f"{footnote.kind}: " if footnote.kind else ""
         text = f"{who}: {kind}{footnote.text}"
         lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
     return lines
+
+
+def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> str:
+    """One sentence for all undecided rows, with the smallest slowdowns that would have been seen."""
+    seen = sorted(footnote.detectable for footnote in undecided if footnote.detectable is not None)
+    count = sum(len(subjects[footnote]) for footnote in undecided)
+    span = f"{units.change(seen[0])} to {units.change(seen[-1])}"
+    return (
+        f"{count} rows: {undecided[0].kind}: a slowdown would be seen from {span}, depending on the row "
+        "(--gpukern-output has each reason)"
+    )

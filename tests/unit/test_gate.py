@@ -318,3 +318,10 @@ def test_sessions_of_several_devices_show_the_spread_themselves():
         measured(BASE_NS * 1.04), several, conditions=HERE, threshold=0.02, jitter_ns=0, device="GPU-c"
     )
     assert found.kind is SLOWER
+
+
+def test_only_an_undecided_verdict_says_what_would_have_been_seen():
+    found = verdict(measured(BASE_NS * 1.025), recorded())
+    assert found.detectable == pytest.approx(1.039, abs=0.002)
+    assert "would be seen from +3.9 %" in found.reason
+    assert verdict(measured(BASE_NS * 1.2), recorded()).detectable is None

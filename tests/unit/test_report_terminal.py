@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from made_up_results import error, measured, result, verdict
 
@@ -354,3 +356,24 @@ def test_the_first_call_is_shown_apart_from_the_measurements():
         result("numba.grid_stride_vectorized", measured(traffic_bytes=8e7), first_call_ns=312e6), width=60
     )
     assert "· first call 312 ms" in narrow
+
+
+def undecided(detectable):
+    reason = f"no significant change; a slowdown would be seen from {detectable}"
+    return dataclasses.replace(verdict("UNDECIDED", 1.01, reason), detectable=detectable)
+
+
+def test_many_undecided_rows_share_one_line_with_what_would_have_been_seen():
+    seen = (1.039, 1.041, 1.225, 1.044)
+    results = [result(f"a.v{i}", measured(), verdicts=[undecided(d)]) for i, d in enumerate(seen)]
+    text = text_of(*results, width=200)
+    assert "4 rows: UNDECIDED: a slowdown would be seen from +3.9 % to +22.5 %, depending on the row" in text
+    assert "no significant change" not in text
+    few = text_of(*results[:3], width=200)
+    assert few.count("no significant change") == 3
+
+
+def test_names_are_not_cut_where_a_line_of_their_own_keeps_them():
+    long = "numba.a_variant_with_quite_a_long_name_for_a_column"
+    text = text_of(result(long, measured(traffic_bytes=8e7)), result("a.b", measured()), width=70)
+    assert long in text
