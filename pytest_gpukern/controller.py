@@ -58,7 +58,7 @@ class Controller:
                 `collecting.telling_the_controller`), or died of it before.
         """
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
-        _, died_of_one, text = str(error).rpartition("pytest.UsageError: ")  # the end of its traceback
+        _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
         if message is not None or died_of_one:
             raise pytest.UsageError(message or text.strip())
 

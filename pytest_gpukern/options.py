@@ -85,7 +85,8 @@ def add_options(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         if option.flag:
             group.addoption(option.cli, dest=option.ini, action="store_true", default=None, help=option.help)
-            parser.addini(option.ini, option.help, type="bool", default=False)
+            # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
+            parser.addini(option.ini, option.help, type="string", default="")
             continue
         metavar = option.metavar or "{" + ",".join(option.choices) + "}"
         action = "append" if option.repeatable else "store"

@@ -110,7 +110,7 @@ class Settings:
                 continue
             shown = " ".join(value) if isinstance(value, list) else value
             label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
-            labels[option.name] = label if not option.flag else option.cli if from_cli else option.ini
+            labels[option.name] = option.cli if option.flag and from_cli else label
             values[option.name] = _parse(option, value, labels[option.name])
             bases[option.name] = invocation_dir if from_cli else ini_dir
         for name in ("baseline-dir", "output"):
@@ -154,7 +154,7 @@ def _uses_gpu(values: Mapping[str, Any]) -> bool:
 
 def _parse(option: Option, value: Any, label: str) -> Any:
     if option.flag:
-        return bool(value)
+        return _truth(value, label)
     if option.name == "axis":
         return _axes(value, label)
     if option.name == "threshold":
@@ -170,6 +170,16 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
+
+
+def _truth(value: Any, label: str) -> bool:
+    """A flag: given on the command line, or the words that pytest's own ini values take."""
+    words = {"1": True, "yes": True, "true": True, "on": True}
+    words |= {"0": False, "no": False, "false": False, "off": False}
+    text = str(value).strip().lower()
+    if text not in words:
+        raise SettingsError(f"{label}: must be true or false")
+    return words[text]
 
 
 def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
