@@ -30,9 +30,11 @@ lint: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
+$(VENV)/.%: EXTRAS = $*
+$(VENV)/.dev: EXTRAS = dev,$(EXTRA)
 $(VENV)/.%: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@
