@@ -40,6 +40,8 @@ class GpuBenchmark:
         self._test_file = test_file
         self.result: Result | None = None
         """What the test found out so far; None before anything ran."""
+        self.rejected: Case | None = None
+        """The broken case that `reject` looked at."""
 
     # any callable of the user's
 
@@ -162,13 +164,14 @@ class GpuBenchmark:
         except NotRunError as reason:
             pytest.skip(str(reason))
         if self.result.correctness is Correctness.INCORRECT:
-            _fail(f"{case.id}: INCORRECT\n{self.result.diagnosis}")
+            _fail(f"INCORRECT: {self.result.diagnosis}")
 
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
         from pytest_gpukern.runner import NotRunError, diagnose_case
 
+        self.rejected = case
         try:
             diagnosis = diagnose_case(case, self._environment)
         except NotRunError as reason:
@@ -195,10 +198,8 @@ class GpuBenchmark:
         if settings.gate == "off":
             return None
         bad = failing(result, strict=settings.strict)
-        lines = [
-            f"{result.case.id}: {verdict.kind} ({key}): {verdict.reason}" for key, verdict in bad.items()
-        ]
-        return "\n".join(lines) or None
+        # The reason first: pytest's short summary, which names the test already, cuts what is long.
+        return "\n".join(f"{verdict.kind} ({key}): {verdict.reason}" for key, verdict in bad.items()) or None
 
     # inside
 
@@ -231,10 +232,11 @@ class GpuBenchmark:
         return runtime().synchronize
 
     def _first_call(self, call: Callable[[], Any], synchronize: Callable[[], None]) -> Any:
-        synchronize()
-        start = time.perf_counter_ns()
-        returned = call()
-        synchronize()
+        with self._environment.exclusive():  # another process may be measuring on this device
+            synchronize()
+            start = time.perf_counter_ns()
+            returned = call()
+            synchronize()
         self._update(first_call_ns=float(time.perf_counter_ns() - start))
         return returned
 
@@ -297,7 +299,7 @@ class GpuBenchmark:
                 errors={**self.result.errors, **errors},
             )
         if diagnosis is not None:
-            _fail(f"INCORRECT\n{diagnosis.message}")
+            _fail(f"INCORRECT: {diagnosis.message}")
 
     def _update(self, **changes: Any) -> None:
         assert self.result is not None

@@ -33,6 +33,7 @@ class Prepared:
     Attributes:
         launch: exactly what is timed.
         dataset: what the buffers hold now.
+        datasets: all sets that it was checked on, in that order.
         errors: worst error of each output so far.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
@@ -44,6 +45,7 @@ class Prepared:
     workspace: Workspace
     launch: Callable[[], Any]
     dataset: Dataset
+    datasets: list[Dataset] = field(default_factory=list)
     errors: dict[str, OutputError] = field(default_factory=dict)
     first_call_ns: float | None = None
     last_call_ns: float | None = None
@@ -85,14 +87,16 @@ def check(
         IncorrectError: with the first fault found.
     """
     prepared = prepare(case, point, backend, workspace, datasets[0])
+    prepared.datasets = datasets
     runs = []
     for number, dataset in enumerate(datasets):
         if number:
-            workspace.load(dataset.inputs)
             if dataset.scalars != prepared.dataset.scalars:
+                # Before the arrays are loaded: what is computed while preparing is wrong for them.
                 workspace.arrays.update(dataset.scalars)
                 again = prepare(case, point, backend, workspace, dataset)
                 prepared.launch = again.launch
+            workspace.load(dataset.inputs)
             prepared.dataset = dataset
         checked_launch(prepared, earlier=datasets[:number])
         if case.problem.check is not None:
@@ -105,6 +109,20 @@ def check(
                 Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors
             )
     return prepared
+
+
+def load_other_contents(prepared: Prepared) -> list[Dataset]:
+    """Puts other contents into the buffers, where a set has the scalars that the variant was prepared with.
+
+    Returns the set that the buffers held before, or nothing where they still hold it.
+    """
+    before = prepared.dataset
+    for other in prepared.datasets:
+        if other is not before and other.scalars == before.scalars:
+            prepared.workspace.load(other.inputs)
+            prepared.dataset = other
+            return [before]
+    return []
 
 
 def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpukern.options import asked
 from pytest_gpukern.state import (
     MARKER,
+    TRY_THE_SIMULATOR,
     USAGE_ERROR,
     case_of,
     environment_of,
@@ -68,6 +69,17 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     report.outcome = "skipped"
     report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
     report.result = []
+
+
+def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Says under a module's import error, where it means that there is no GPU, what would run it."""
+    call = getattr(report, "call", None)
+    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
+        return
+    from pytest_gpukern.simulator import missing_gpu_reason
+
+    if missing_gpu_reason(call.excinfo.value) is not None:
+        report.sections.append(("gpukern", TRY_THE_SIMULATOR))
 
 
 def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:

@@ -48,6 +48,8 @@ def forget(item: pytest.Item) -> None:
 def conclude(item: pytest.Item) -> None:
     """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
     benchmark = item.stash.get(BENCHMARK, None)
+    if case_of(item) is not None and (benchmark is None or not (benchmark.result or benchmark.rejected)):
+        pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     if benchmark is None:
         return
     complaint = benchmark.conclude()
@@ -56,7 +58,7 @@ def conclude(item: pytest.Item) -> None:
     if settings_of(item.config).gate == "warn":
         with warnings.catch_warnings():
             warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
-            warnings.warn(GpukernWarning(complaint), stacklevel=2)
+            warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
         return
     pytest.fail(complaint, pytrace=False)
 

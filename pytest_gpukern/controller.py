@@ -10,10 +10,11 @@ import pytest
 
 from pytest_gpukern import __version__
 from pytest_gpukern.options import asked
-from pytest_gpukern.state import USAGE_ERROR, environment_of, settings_of
+from pytest_gpukern.state import TRY_THE_SIMULATOR, USAGE_ERROR, environment_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from pathlib import Path
 
     from pytest_gpukern.baseline import WriteReport
     from pytest_gpukern.result import Result
@@ -28,7 +29,9 @@ class Controller:
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
         self._failed = 0
+        self._failed_by_themselves: set[str] = set()
         self.problems: list[str] = []
+        self._run_file: Path | None = None
         self.write_report: WriteReport | None = None
         self._total = 0
         self._finished = 0
@@ -83,6 +86,9 @@ class Controller:
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = result
+        self._failed_by_themselves.discard(report.nodeid)
+        if report.failed and not self._failed_by_the_gate(result):
+            self._failed_by_themselves.add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -124,6 +130,8 @@ class Controller:
             terminalreporter.write_line(line.text, **line.markup)
         for text in self._written_lines():
             terminalreporter.write_line(text)
+        if not asked(self._config) and any(reason.startswith("no GPU") for _, reason in self.skips):
+            terminalreporter.write_line(f"gpukern: {TRY_THE_SIMULATOR}")
         for problem in self.problems:
             terminalreporter.write_line(f"gpukern: {problem}", red=True)
 
@@ -132,9 +140,12 @@ class Controller:
         settings = settings_of(self._config)
         environment = environment_of(self._config)
         if settings.benchmark and settings.baseline in ("create", "update"):
-            for result in self.results:
-                on_gpu = result.case.backend != "host"
-                environment.store.add(result, model_key=environment.model_key(on_gpu=on_gpu))
+            for nodeid, result in self._results.items():
+                environment.store.add(
+                    result,
+                    model_key=environment.model_key(on_gpu=result.case.backend != "host"),
+                    test_failed=nodeid in self._failed_by_themselves,
+                )
             self.write_report = environment.store.flush()
             self.problems += [str(error) for error in self.write_report.errors]
         if settings.output is not None:
@@ -142,14 +153,20 @@ class Controller:
 
             try:
                 write_run_file(settings.output, self.results, created=datetime.now(UTC), version=__version__)
+                self._run_file = settings.output
             except RunFileError as error:
                 self.problems.append(str(error))
 
     def _written_lines(self) -> list[str]:
         report = self.write_report
+        lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
+        settings = settings_of(self._config)
+        folder = settings.baseline_dir
+        if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
+            lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
         if report is None:
-            return []
-        lines = [f"gpukern: wrote {path}" for path in report.written]
+            return lines
+        lines += [f"gpukern: wrote {path}" for path in report.written]
         reasons: dict[str, list[str]] = {}
         for refusal in report.refused:
             reasons.setdefault(refusal.reason, []).append(refusal.case_id)
@@ -157,6 +174,13 @@ class Controller:
             which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
             lines.append(f"gpukern: not recorded: {reason} ({which})")
         return lines
+
+    def _failed_by_the_gate(self, result: Result) -> bool:
+        """Whether a failed test's verdict failed it: an `update` is there to accept what became slower."""
+        from pytest_gpukern.gate import failing
+
+        settings = settings_of(self._config)
+        return settings.gate == "fail" and bool(failing(result, strict=settings.strict))
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -60,6 +60,11 @@ class Dataset:
         return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
 
     @property
+    def expected_bytes(self) -> int:
+        """Size of the reference, which is often of a higher precision than the outputs."""
+        return sum(int(value.nbytes) for value in (self.expected or {}).values())
+
+    @property
     def scalars(self) -> dict[str, Any]:
         """The inputs that are no arrays; a variant takes them when it prepares."""
         return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}

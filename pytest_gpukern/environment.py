@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from contextlib import contextmanager
@@ -130,13 +131,16 @@ class Environment:
             self._backends[name] = backends.open_backend(name, simulated=self.simulated.active)
         return self._backends[name]
 
+    @functools.cached_property
     def memory_budget_bytes(self) -> float:
         """Host memory that a case which can shrink may take for inputs, outputs and reference.
+
+        Rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
 
         A thirty-second of what is free: up to four copies of the arrays exist at a time (the data set, a
         variant's private one, what it stages or returns), filling them costs time, and others live here.
         """
-        return available_host_bytes() / 32
+        return 2.0 ** math.floor(math.log2(available_host_bytes() / 32))
 
     # baselines
 

@@ -145,7 +145,7 @@ def judge(
             VerdictKind.UNDECIDED,
             f"a median of {min(times):g} ns has no ratio: below what the timer resolves",
         )
-    elsewhere = any(session.device != device for session in sessions)
+    elsewhere = all(session.device != device for session in sessions)
     change = _change(measurement, sessions, jitter_ns, elsewhere=elsewhere)
     if change.error >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error:.3g} %"
@@ -206,8 +206,8 @@ def _change(
     prior = priors.get(measurement.timer, priors["host"]) ** 2
     if recorded >= FEWEST_FOR_OWN_SPREAD:
         variance = max(between, new) + max(between, old) / recorded
-        if elsewhere and len({session.device for session in sessions}) == 1:
-            variance += prior  # the record knows the spread of one device only
+        if elsewhere and len({session.device for session in sessions}) < FEWEST_FOR_OWN_SPREAD:
+            variance += prior  # the record does not know the spread between devices
     else:
         variance = max(prior + new, between) + max(prior + old, between) / recorded
     tick = jitter_ns / min(summary.median_ns, *(session.median_ns for session in sessions))

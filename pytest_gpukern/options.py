@@ -44,13 +44,21 @@ OPTIONS = (
     Option("device", "GPU to use: index, UUID or its prefix, or part of the name", metavar="INDEX|UUID|NAME"),
     Option(
         "simulator",
-        "Numba's CUDA simulator: where there is no GPU (auto), always, or never",
+        "Numba's CUDA simulator: where there is no GPU (auto; the default of a run that measures or is given "
+        "any other option here), always, or never",
         choices=("auto", "always", "never"),
     ),
-    Option("timer", "how to time; auto picks the best that works", choices=("auto", *TIMERS)),
-    Option("cache", "flush the L2 before each sample (cold, the default) or not", choices=("cold", "hot")),
-    Option("scope", "scopes to measure, comma separated", ("kernel", "transfer", "end_to_end"), listed=True),
-    Option("backend", "backends to run, comma separated", BACKENDS, listed=True),
+    Option("timer", "how to time; auto (the default) picks the best that works", choices=("auto", *TIMERS)),
+    Option(
+        "cache", "flush the L2 before each sample (cold, the default) or not (hot)", choices=("cold", "hot")
+    ),
+    Option(
+        "scope",
+        "scopes to measure, comma separated; those of each problem by default",
+        ("kernel", "transfer", "end_to_end"),
+        listed=True,
+    ),
+    Option("backend", "backends to run, comma separated; all by default", BACKENDS, listed=True),
     Option("size", "problem sizes; full by default with --gpu-benchmark on a GPU", choices=("smoke", "full")),
     Option(
         "axis",
@@ -66,10 +74,18 @@ OPTIONS = (
     Option("baseline-dir", "folder of baselines, instead of baselines/ beside each test", metavar="DIR"),
     Option("write-in-ci", "allow writing baselines although CI is set in the environment", flag=True),
     Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
-    Option("gate", "what a bad verdict does to its test", choices=("fail", "warn", "off")),
-    Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too", flag=True),
-    Option("require", "fail a run that measured or judged nothing on a GPU", choices=("gpu", "none")),
-    Option("threshold", "smallest slowdown that matters, such as 2%% or 0.02", metavar="PERCENT"),
+    Option(
+        "gate",
+        "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
+        choices=("fail", "warn", "off"),
+    ),
+    Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),
+    Option(
+        "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
+    ),
+    Option(
+        "threshold", "smallest slowdown that matters: 2%% (default) is the same as 0.02", metavar="SLOWDOWN"
+    ),
 )
 
 
@@ -134,5 +150,8 @@ def parse_threshold(text: str, label: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1:
-        raise SettingsError(f"{label}: a threshold is more than 0 and less than 100 %, such as 2% or 0.02")
+        meant = f"; write {stripped}% if per cent are meant" if not percent and 1 <= value < 100 else ""
+        raise SettingsError(
+            f"{label}: a threshold is more than 0 and less than 100 %, such as 2% or 0.02{meant}"
+        )
     return value

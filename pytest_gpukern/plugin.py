@@ -61,12 +61,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A module that decorates for CUDA where there is no GPU is skipped with the reason."""
-    report = yield
-    if report.failed and asked(collector.config):
-        from pytest_gpukern.collecting import skip_without_gpu
+    """A module that decorates for CUDA where there is no GPU is skipped with the reason.
 
-        skip_without_gpu(collector, report)
+    A run that did not ask for this plugin keeps its error, and is told of the simulator.
+    """
+    report = yield
+    if report.failed:
+        from pytest_gpukern.collecting import hint_at_the_simulator, skip_without_gpu
+
+        if asked(collector.config):
+            skip_without_gpu(collector, report)
+        else:
+            hint_at_the_simulator(collector, report)
     return report
 
 

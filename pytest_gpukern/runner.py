@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.check import IncorrectError, Prepared, check, check_outputs, checked_launch
+from pytest_gpukern.check import (
+    IncorrectError,
+    Prepared,
+    check,
+    check_outputs,
+    checked_launch,
+    load_other_contents,
+)
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
@@ -22,6 +30,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.problem import Case, Point
+    from pytest_gpukern.result import Measurement
+
+
+_CUDA_LIBRARIES = ("cuda", "numba", "cupy", "cupy_backends", "pycuda", "torch")
 
 
 class NotRunError(Exception):
@@ -37,7 +49,7 @@ def run_case(
         NotRunError: it cannot run here, with the reason.
     """
     refuse_what_cannot_run(case, environment)
-    point = case.problem.fit(case.point, environment.memory_budget_bytes())
+    point = case.problem.fit(case.point, environment.memory_budget_bytes)
     backend = environment.backend(case.variant.backend)
     info = case_info(case, point, test_file)
     result = Result(
@@ -57,7 +69,7 @@ def run_case(
                     first_call_ns=prepared.first_call_ns,
                 )
                 if environment.settings.benchmark and not backend.simulated:
-                    measurements = measure_scopes(prepared, point, environment, marker)
+                    measurements = timed(prepared, point, environment, marker)
                     recheck(prepared, point)
                     result = dataclasses.replace(result, measurements=measurements, errors=prepared.errors)
         except IncorrectError as error:
@@ -120,11 +132,22 @@ def prepared_case(case: Case, point: Point, backend: Backend, environment: Envir
         placing = environment.backend("host")
     _refuse_too_large(datasets[0], placing)
     workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
+    prepared = None
     try:
-        yield check(case, point, backend, workspace, datasets)
+        prepared = check(case, point, backend, workspace, datasets)
+        yield prepared
     finally:
-        workspace.close()
-        backend.release()
+        if prepared is not None:  # what a launch returned or holds on to could not be released
+            prepared.launch, prepared.last_returned = _given_back, None
+        try:
+            workspace.close()
+        finally:
+            backend.release()
+
+
+def _given_back() -> None:
+    """Takes the place of a launch whose arrays are gone."""
+    raise RuntimeError("the arrays of this case were given back")
 
 
 def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
@@ -139,7 +162,9 @@ def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         return
     from pytest_gpukern.backends.cuda import runtime
 
-    needed = dataset.input_bytes + 2 * dataset.output_bytes  # the reference is compared on the device
+    # Where a check is statistical only, an array of zeros stands in for the reference.
+    reference = dataset.expected_bytes or dataset.output_bytes
+    needed = dataset.input_bytes + dataset.output_bytes + reference  # which is compared on the device
     if needed > runtime().free_bytes():
         runtime().forget_references()
     free = runtime().free_bytes()
@@ -149,11 +174,38 @@ def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         )
 
 
-def recheck(prepared: Prepared, point: Point) -> None:
-    """Checks what the last timed launch left behind, then poisons the outputs and checks one launch more.
+def timed(
+    prepared: Prepared, point: Point, environment: Environment, marker: MarkerOptions
+) -> tuple[Measurement, ...]:
+    """Measures a checked case in its scopes.
 
-    A launch that has stopped writing leaves the right answer of an earlier one behind. What takes seconds was
-    timed so few times, on outputs poisoned before, that the first check is enough.
+    Raises:
+        IncorrectError: a launch that was right before failed while it was timed.
+    """
+    try:
+        return measure_scopes(prepared, point, environment, marker)
+    except Exception as error:
+        if not _comes_from_the_launch(error, prepared):
+            raise
+        message = f"right before timing, {Fault.LAUNCH_FAILED} in it: {type(error).__name__}: {error}"
+        raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), prepared.errors) from error
+
+
+def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
+    """Whether an error was raised in the variant's file, or is CUDA's, which a launch may cause later."""
+    if type(error).__module__.partition(".")[0] in _CUDA_LIBRARIES or type(error).__name__ == "CudaError":
+        return True
+    prepare = prepared.case.variant.prepare
+    source = prepare.__code__.co_filename if prepare is not None else None
+    return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def recheck(prepared: Prepared, point: Point) -> None:
+    """Checks what the last timed launch left behind, then one launch more, on other inputs where there are.
+
+    A launch that has stopped writing leaves the right answer of an earlier one behind, which the poison
+    shows; one that has come to replay an answer is right only for the inputs that it was timed on. What takes
+    seconds was timed so few times, on outputs poisoned before, that the first check is enough.
 
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
@@ -171,7 +223,7 @@ def recheck(prepared: Prepared, point: Point) -> None:
             if complaint:
                 raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), prepared.errors)
         if (prepared.last_call_ns or 0) < NEEDS_NO_WARM_UP_NS:
-            checked_launch(prepared)
+            checked_launch(prepared, earlier=load_other_contents(prepared))
     except IncorrectError as error:
         message = f"right before timing, wrong after it\n{error.diagnosis.message}"
         raise IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors) from error
@@ -191,7 +243,7 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions, *, o
             conditions=conditions,
             threshold=marker.threshold or environment.settings.threshold,
             jitter_ns=measurement.jitter_ns,
-            device=result.fingerprint.get("device_uuid"),
+            device=result.fingerprint.get("device_uuid") if on_gpu else None,
         )
         if verdict.kind is VerdictKind.SLOWER and not on_gpu:
             verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; a host's time fails no test")

@@ -211,8 +211,8 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
         return None
     if _middle(slow) - _middle(fast) <= _MODE_DISTANCE * spread:
         return None
-    times = f"{_middle(fast):.4g} ns ({split / n:.0%}) and {_middle(slow):.4g} ns ({1 - split / n:.0%})"
-    return f"bimodal: the samples gather at {times.replace('%', ' %')}"
+    below = 100 * (1 - _middle(fast) / _middle(slow))
+    return f"bimodal: {100 * split / n:.0f} % of the samples gather {below:.3g} % below the others"
 
 
 def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str | None:
@@ -247,7 +247,8 @@ def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> 
     if len(odd) <= max(1, _ORDINARY_SHARE * len(ordered)):
         return None
     farthest = max(odd, key=lambda sample: abs(sample - median))
-    of_median = f"{farthest / median:.3g} times the median" if median > 0 else f"{farthest:.4g} ns"
+    times = farthest / median if median > 0 else float("inf")
+    of_median = f"{times:.0f} times the median" if times >= 100 else f"{times:.3g} times the median"
     count = (
         f"{len(odd)} of {len(ordered)} samples are outliers"
         if len(odd) > 1

@@ -65,7 +65,7 @@ class Comparison:
     Attributes:
         shape: of the output.
         mismatches: elements outside the tolerance.
-        unwritten: mismatches that still hold the poison bit by bit.
+        unwritten: mismatches that still hold the poison bit by bit, also where the reference is NaN.
         unexpected_nan: mismatches that are NaN, written, and not NaN in the reference.
         first_unwritten: flat index of the unwritten element that comes first, or -1.
         first_mismatch: the mismatch that comes first; its `value` is 1, or -1 where there is none.
@@ -115,10 +115,10 @@ def compare(
     Args:
         actual: the output; its dtype is the one that ULPs are counted in.
         expected: the reference, in the same or a higher precision.
-        tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN,
-            or where a float `actual` equals `expected` rounded to its dtype (which covers overflow to
-            infinity). An infinite reference is met by the same infinity only; integers are compared exactly,
-            also with a wider reference, and bool byte by byte.
+        tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN
+            (and `actual` is not the poison), or where a float `actual` equals `expected` rounded to its dtype
+            (which covers overflow to infinity). An infinite reference is met by the same infinity only;
+            differences of integers are exact, also with a wider reference, and bool is compared by byte.
         poisoned: whether the output was filled with `POISON` before the launch.
     """
     import numpy as np
@@ -178,9 +178,12 @@ def _compare_chunk(
         error[(equal & ~np.isfinite(error)) | (actual_nan & expected_nan)] = 0
         size = np.abs(e).astype(wide)
         near = np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size)
-        passed = equal | near | (actual_nan & expected_nan)
-        bad = ~passed
-        unwritten = bad & _holds_poison(actual, start) if poisoned else np.zeros_like(bad)
+        both_nan = actual_nan & expected_nan
+        bad = ~(equal | near | both_nan)
+        unwritten = np.zeros_like(bad)
+        if poisoned:  # which is a NaN itself: one that was computed has other bits
+            unwritten = (bad | both_nan) & _holds_poison(actual, start)
+            bad |= unwritten
         error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
         ulp = error / _ulp_size(size, actual.dtype) if is_float else None

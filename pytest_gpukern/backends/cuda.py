@@ -69,7 +69,7 @@ class DeviceArray:
             self.pointer = 0
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
-        """Copies from pageable host memory and waits."""
+        """Copies from pageable host memory; the last of it may still be under way: synchronize to launch."""
         import numpy as np
 
         source = np.ascontiguousarray(host, dtype=self.dtype)
@@ -138,7 +138,7 @@ class CudaRuntime:
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
-        """Queues a read of twice the L2 on `stream` and lets go of lines set to persist."""
+        """Queues a read of twice the L2 on `stream`; for lines set to persist see `reset_persisting_l2`."""
         import numpy as np
 
         if self._flush_buffer is None:
@@ -180,6 +180,7 @@ class CudaRuntime:
         total = DeviceArray((1,), np.uint64)
         try:
             total.upload(np.zeros(1, np.uint64))
+            self.synchronize()  # the timed stream does not wait for the copy
             whole = array.nbytes // 4
             kernel = self.kernel(cuda_source.HASH, "gpukern_hash")
             self.launch(kernel, whole, array.pointer, np.uint64(whole), total.pointer)

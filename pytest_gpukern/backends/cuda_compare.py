@@ -57,6 +57,7 @@ def compare_on_device(
     found = DeviceArray(empty.shape, empty.dtype)
     try:
         found.upload(empty)
+        runtime.synchronize()  # the timed stream waits for no copy from pageable memory, which may lag behind
         kernel = runtime.kernel(source, "gpukern_compare")
         count = math.prod(shape)
         arguments = (

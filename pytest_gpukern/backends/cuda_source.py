@@ -92,7 +92,7 @@ __device__ Errors judge(const A *actual, const E *expected, u64 i, double rtol, 
   Errors r = {0, 0, 0, false, false, false};
   double a = wide(actual[i]), e = wide(expected[i]);
   bool actual_nan = a != a, expected_nan = e != e;
-  if (actual_nan && expected_nan) return r;
+  if (actual_nan && expected_nan && !holds_poison(actual, i, sizeof(A), poison)) return r;
   bool equal = a == rounded(e, actual[i]);
   double error = fabs(a - e), size = fabs(e);
   if (equal && !isfinite(error)) error = 0;
@@ -111,14 +111,16 @@ __device__ Errors judge(const A *actual, const E *expected, u64 i, double rtol, 
 }
 
 template <typename T>
-__device__ Errors judge_integer(const T *actual, const T *expected, u64 i, unsigned poison) {
+__device__ Errors judge_integer(const T *actual, const T *expected, u64 i, double rtol, double atol,
+                                unsigned poison) {
   Errors r = {0, 0, 0, false, false, false};
   T a = actual[i], e = expected[i];
   if (a == e) return r;
-  r.bad = true;
-  r.unwritten = holds_poison(actual, i, sizeof(T), poison);
+  double error = a > e ? (double)((u64)a - (u64)e) : (double)((u64)e - (u64)a);
+  r.bad = !(error <= atol + rtol * fabs((double)e));
+  r.unwritten = r.bad && holds_poison(actual, i, sizeof(T), poison);
   if (r.unwritten) return r;
-  r.absolute = a > e ? (double)((u64)a - (u64)e) : (double)((u64)e - (u64)a);
+  r.absolute = error;
   r.relative = e != 0 ? r.absolute / fabs((double)e) : 0;
   return r;
 }
@@ -154,7 +156,7 @@ extern "C" __global__ void gpukern_compare(const ACTUAL *actual, const EXPECTED 
 """
 
 JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
-JUDGE_INTEGER = "judge_integer(actual, expected, i, poison)"
+JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"
 
 
 def compare_source(actual: str, expected: str, *, is_float: bool) -> str:

@@ -237,7 +237,10 @@ class Baseline:
             time = session.measurements.get(key)
             if epoch is not None and time is not None:
                 conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
-                device = self.fingerprints.get(session.fingerprint, {}).get("device_uuid")
+                fingerprint = self.fingerprints.get(session.fingerprint, {})
+                # A host variant's session names the GPU beside it too, which its time has nothing to do with.
+                on_device = fingerprint.get("device_model_key") == self.device_model
+                device = fingerprint.get("device_uuid") if on_device else None
                 yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device)
 
     def referenced(self) -> Baseline:

@@ -129,15 +129,15 @@ class Store:
                 found += other.session_times(case.id, key)
         return tuple(found)
 
-    def add(self, result: Result, *, model_key: str) -> None:
+    def add(self, result: Result, *, model_key: str, test_failed: bool = False) -> None:
         """Queues one session's result for `flush`; without effect in modes that write nothing.
 
         Several results of one case become the sessions of one epoch. What must not become a baseline is
-        refused, and listed in the report.
+        refused, and listed in the report: also what a test measured that then failed by itself.
         """
         if not self.mode.writes:
             return
-        problem = _unfit(result)
+        problem = _unfit(result) or ("its test failed" if test_failed else None)
         if problem is not None:
             self._refused.append(Refusal(result.case.id, problem))
             return

@@ -53,7 +53,8 @@ def totals(
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
-    parts = [f"{counts[name]} {name}" for name in order if counts[name] or name == "passed"]
+    told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
+    parts = [f"{counts[name]} {name}" for name in order if name in told]
     if skips:
         parts.append(_skipped(skips))
     line = f"gpukern: {', '.join(parts)}"

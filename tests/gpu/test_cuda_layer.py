@@ -76,6 +76,36 @@ def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, 
         assert ours.index == theirs.index, name
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64"])
+def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, upload, dtype):
+    from pytest_gpukern.backends.cuda_compare import compare_on_device
+
+    expected = np.arange(100, dtype=dtype)
+    actual = expected + np.arange(100).astype(dtype) % 3
+    for tolerance, mismatches in ((Tolerance(atol=1), 33), (Tolerance(atol=2), 0), (Tolerance(), 66)):
+        on_device = compare_on_device(
+            runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+        )
+        assert on_device.mismatches == mismatches
+        assert verify.compare(actual, expected, tolerance).mismatches == mismatches
+
+
+def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload):
+    from pytest_gpukern.backends.cuda_compare import compare_on_device
+
+    expected = np.array([np.nan, np.nan, 1.0])
+    actual = np.array([0, 0, 0], np.uint32)
+    actual[0] = verify.POISON
+    actual = actual.view(np.float32)
+    actual[1:] = np.nan, 1.0
+    on_device = compare_on_device(
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, Tolerance()
+    )
+    on_host = verify.compare(actual, expected, Tolerance())
+    assert (on_device.mismatches, on_device.unwritten, on_device.first_unwritten) == (1, 1, 0)
+    assert (on_host.mismatches, on_host.unwritten, on_host.first_unwritten) == (1, 1, 0)
+
+
 def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload):
     from pytest_gpukern.backends.cuda_compare import compare_on_device
 

@@ -238,6 +238,24 @@ def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, p
     result.stdout.fnmatch_lines([f"gpukern: --gpukern-require=gpu: nothing was measured on a GPU *({why})"])
 
 
+def test_a_module_that_needs_a_gpu_says_in_a_run_that_never_asked_what_would_run_it(pytester):
+    pytester.makepyfile(
+        """
+        raise OSError("libcuda.so.1: cannot open shared object file: No such file or directory")
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["without a GPU, --gpukern-simulator=auto checks Numba's kernels *"])
+
+
+def test_an_error_that_has_nothing_to_do_with_a_gpu_is_left_alone(pytester):
+    pytester.makepyfile("raise OSError('disk full')")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.no_fnmatch_line("*--gpukern-simulator*")
+
+
 def test_a_device_that_was_asked_for_is_an_error_where_there_is_no_gpu(pytester):
     pytester.makepyfile("def test_it(gpu_device): pass")
     result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-device=7")

@@ -96,8 +96,29 @@ def test_what_is_wrong_is_not_recorded(gpu, pytester):
     assert "idle" not in baseline_file(pytester).read_text()
 
 
+def test_what_a_test_measured_that_failed_by_itself_is_not_recorded(gpu, pytester):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + "\n    assert 'first' not in case.id\n")
+    result = gpu("--gpukern-baseline=create")
+    result.assert_outcomes(passed=1, failed=1)
+    assert json.loads(baseline_file(pytester).read_text())["cases"].keys() == {"doubling/numba.second/n=8"}
+    result.stdout.fnmatch_lines([f"gpukern: not recorded: its test failed ({FIRST})"])
+
+
+def test_an_update_records_what_the_gate_finds_slower(recorded, pytester, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded("--gpukern-baseline=update", "-k", "first")
+    assert len(record_of(baseline_file(pytester))["epochs"]) == 2
+
+
+def test_a_folder_of_baselines_that_is_not_there_is_named(recorded):
+    result = recorded("--gpukern-baseline-dir=nowhere")
+    result.stdout.fnmatch_lines(["gpukern: nothing to compare with: there is no folder *nowhere"])
+
+
 def test_the_file_of_a_run_holds_every_result_with_its_verdict(recorded, pytester):
-    recorded("--gpukern-output=some/folder/run.json")
+    run = recorded("--gpukern-output=some/folder/run.json")
+    run.stdout.fnmatch_lines(["gpukern: wrote *some/folder/run.json"])
     content = json.loads((pytester.path / "some/folder/run.json").read_text())
     assert content["schema"] == 1
     for result in content["results"]:

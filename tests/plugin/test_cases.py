@@ -73,7 +73,7 @@ def off_by_one(x, y):
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "doubling/host.off_by_one/n=8: INCORRECT",
+            "INCORRECT: *",
             "*wrong values*",
             "FAILED *host.off_by_one/n=8*INCORRECT*",
         ]
@@ -97,7 +97,7 @@ def tires(x, y):
     )
     result = host("--gpu-benchmark", "--gpukern-axis=n=8", "-k", "tires")
     result.assert_outcomes(failed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*tires/n=8: INCORRECT", "right before timing, wrong after it"])
+    result.stdout.fnmatch_lines(["INCORRECT: right before timing, wrong after it"])
 
 
 BROKEN_ON_PURPOSE = """
@@ -228,3 +228,12 @@ def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(hos
     refused(
         host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; there is m, n"
     )
+
+
+def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):
+    forgetful = HOST_PROBLEM.replace("gpu_benchmark.run(case)", "pass")
+    assert forgetful != HOST_PROBLEM
+    pytester.makepyfile(test_doubling=forgetful)
+    result = host("--gpukern-axis=n=8")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["the test never ran its case: call gpu_benchmark.run(case)"])

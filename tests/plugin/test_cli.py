@@ -37,6 +37,16 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"pytest-gpukern {__version__}\n"
 
 
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_the_help_of_validate_is_its_own(flag, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["validate", flag])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: gpukern validate [-h] [PYTEST OPTIONS]")
+    assert "See pytest --help" in shown
+
+
 @pytest.mark.parametrize("arguments", [[], ["frobnicate"]])
 def test_without_a_command_that_it_knows_it_says_which_there_are(arguments, capsys):
     with pytest.raises(SystemExit) as end:
@@ -62,3 +72,22 @@ def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypat
     build = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"]["force-include"] == {"suites": "pytest_gpukern/suites"}
     assert (PROJECT / "suites" / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "writes"),
+    [
+        (["--gpukern-baseline=create"], True),
+        (["--gpukern-baseline", "update", "-k", "exp"], True),
+        (["--gpukern-baseline=create", "--gpukern-baseline-dir=before"], False),
+        (["--gpukern-baseline=compare"], False),
+        ([], False),
+    ],
+)
+def test_an_installed_package_writes_no_baseline_beside_its_suites(monkeypatch, capsys, options, writes):
+    called = []
+    monkeypatch.setattr(cli, "suites_folder", lambda: Path(cli.__file__).parent / "suites")
+    monkeypatch.setattr(cli.subprocess, "call", lambda command: called.append(command) or 0)
+    assert cli.main(["validate", *options]) == (4 if writes else 0)
+    assert bool(called) is not writes
+    assert ("--gpukern-baseline-dir=FOLDER" in capsys.readouterr().err) is writes

@@ -153,7 +153,7 @@ def test_wrong_shape(gpu_benchmark):
         "--gpukern-output=run.json",
     )
     result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT", "*wrong values*"])
+    result.stdout.fnmatch_lines(["INCORRECT: *wrong values*"])
     result.stdout.fnmatch_lines(["*wrong shape*"])
     found = results_in(pytester.path / "run.json")
     assert found["test_doubling/test_right"]["correctness"] == "PASSED"

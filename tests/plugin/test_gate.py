@@ -32,7 +32,7 @@ def test_a_regression_fails_its_own_test_by_name(recorded, slower):
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
-            f"{FIRST}: SLOWER (kernel/event/cold): +10.0 % *, threshold 2 %*",
+            "SLOWER (kernel/event/cold): +10.0 % *, threshold 2 %*",
             "gpukern: 1 passed, 1 failed by the gate · baseline: 1 same, 1 slower",
             f"FAILED test_doubling.py::test_doubling[[]{FIRST}[]] - *",
         ]
@@ -48,7 +48,7 @@ def test_a_regression_is_a_failure_of_its_testcase_in_junit(recorded, slower, py
     assert cases.keys() == {f"test_doubling[{FIRST}]", f"test_doubling[{SECOND}]"}
     failure = cases[f"test_doubling[{FIRST}]"].find("failure")
     assert failure is not None
-    assert f"{FIRST}: SLOWER (kernel/event/cold): +10.0 %" in failure.get("message")
+    assert "SLOWER (kernel/event/cold): +10.0 %" in failure.get("message")
     assert list(cases[f"test_doubling[{SECOND}]"]) == []
 
 
@@ -70,7 +70,7 @@ def test_a_gate_that_warns_passes_the_test_and_warns_with_the_reason(recorded, s
     result = recorded("--gpukern-gate=warn", "-Wdefault")
     result.assert_outcomes(passed=2, warnings=1)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([f"*GpukernWarning: {FIRST}: SLOWER (kernel/event/cold): *"])
+    result.stdout.fnmatch_lines(["*GpukernWarning: *: SLOWER (kernel/event/cold): *"])
     result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
 
 
@@ -99,14 +99,14 @@ def test_what_is_not_recorded_is_new_and_fails_only_a_strict_run(gpu):
     gpu().assert_outcomes(passed=2)
     result = gpu("--gpukern-strict")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines([f"{FIRST}: NEW (kernel/event/cold): nothing recorded yet"])
+    result.stdout.fnmatch_lines(["NEW (kernel/event/cold): nothing recorded yet"])
 
 
 def test_a_strict_run_fails_what_cannot_be_compared_with_the_difference(recorded):
     recorded("--gpukern-cache=hot").assert_outcomes(passed=2)
     result = recorded("--gpukern-cache=hot", "--gpukern-strict")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines([f"{FIRST}: UNCOMPARABLE (kernel/event/hot): *cold*"])
+    result.stdout.fnmatch_lines(["UNCOMPARABLE (kernel/event/hot): *cold*"])
 
 
 def test_a_strict_run_passes_what_is_the_same(recorded):
@@ -118,9 +118,7 @@ def test_an_invalid_measurement_fails_its_test(gpu, monkeypatch, options):
     monkeypatch.setenv("SECOND_ESCAPES", "work was found outside the timed stream")
     result = gpu(*options)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(
-        [f"{SECOND}: INVALID (kernel/event/cold): work was found outside the timed stream"]
-    )
+    result.stdout.fnmatch_lines(["INVALID (kernel/event/cold): work was found outside the timed stream"])
 
 
 def test_an_invalid_measurement_is_never_recorded(gpu, monkeypatch, pytester):
@@ -170,7 +168,7 @@ def test_plain(gpu_benchmark):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = gpu("-rf")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["test_doubling/test_plain: SLOWER (kernel/event/cold): +10.0 %*"])
+    result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 %*"])
 
 
 def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
@@ -191,4 +189,4 @@ def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, m
     result = pytester.runpytest_subprocess(*options, "-rf")
     result.assert_outcomes(passed=1, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([f"{FIRST}: SLOWER *", f"FAILED *{FIRST}*"])
+    result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])

@@ -21,7 +21,7 @@ NEVER = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
         ("12", "gpu_benchmark takes no positional arguments, found (12,); name them: bytes, *"),
         ("bytes=-1", "gpu_benchmark(bytes=-1): a positive number, such as 12 ? n"),
         ("timer='cupti'", "gpu_benchmark(timer='cupti'): one of auto, event, host"),
-        ("threshold=2", "gpu_benchmark(threshold=2): a threshold is * such as 2% or 0.02"),
+        ("threshold=2", "gpu_benchmark(threshold=2): a threshold is * such as 2% or 0.02*"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_tests_name_and_the_remedy(pytester, arguments, message):

@@ -136,6 +136,7 @@ class FakeEnvironment:
     def backend(self, name):
         return self._backends[name]
 
+    @property
     def memory_budget_bytes(self):
         return 1e9
 

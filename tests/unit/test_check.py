@@ -146,6 +146,38 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message
     assert str(error) == error.diagnosis.message
 
 
+def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
+    scaled = doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32), "s": float(rng.random())},
+        reference=lambda a, s: s * a.astype(np.float64),
+        tolerance=Tolerance(rtol=1e-6),
+    )
+
+    def prepares_the_answer(a, s, out):
+        answer = a * np.float32(s)
+        return lambda: np.copyto(out, answer)
+
+    assert rejected(prepares_the_answer, scaled).diagnosis.fault is Fault.WRONG_VALUES
+
+
+def test_what_was_not_written_is_found_also_where_the_reference_is_nan():
+    def skips_negative_ones(a, out):
+        return lambda: np.sqrt(a, out=out, where=a >= 0)
+
+    def roots(a):
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(a.astype(np.float64))
+
+    signed = doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": (rng.random(n) - 0.5).astype(np.float32)},
+        reference=roots,
+        tolerance=Tolerance(rtol=1e-6),
+    )
+    assert rejected(skips_negative_ones, signed).diagnosis.fault is Fault.NOT_WRITTEN
+
+
 def test_a_stale_result_also_says_how_wrong_it_is_now():
     message = rejected(replays_its_first_answer).diagnosis.message
     assert "out: wrong values: 8 of 8 elements" in message

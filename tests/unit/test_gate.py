@@ -312,12 +312,18 @@ def test_many_sessions_of_one_device_do_not_tell_how_another_differs():
     assert kinds == [SLOWER, UNDECIDED]
 
 
-def test_sessions_of_several_devices_show_the_spread_themselves():
-    several = [*on("GPU-a", recorded(), recorded(BASE_NS * 1.001)), *on("GPU-b", recorded(BASE_NS * 1.002))]
-    found = judge(
-        measured(BASE_NS * 1.04), several, conditions=HERE, threshold=0.02, jitter_ns=0, device="GPU-c"
-    )
-    assert found.kind is SLOWER
+def test_sessions_of_three_devices_show_the_spread_themselves_and_of_two_do_not():
+    def judged(*names):
+        several = [
+            dataclasses.replace(recorded(BASE_NS * (1 + i / 1000)), device=name)
+            for i, name in enumerate(names)
+        ]
+        new = measured(BASE_NS * 1.06)
+        return judge(new, several, conditions=HERE, threshold=0.02, jitter_ns=0, device="GPU-d").kind
+
+    assert judged("GPU-a", "GPU-b", "GPU-c") is SLOWER
+    assert judged("GPU-a", "GPU-b", "GPU-a") is UNDECIDED
+    assert judged("GPU-a", "GPU-b", "GPU-d") is SLOWER, "the device itself is in the record"
 
 
 def test_only_an_undecided_verdict_says_what_would_have_been_seen():

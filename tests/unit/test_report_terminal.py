@@ -308,6 +308,10 @@ def test_a_single_leading_reason_of_skips_needs_no_count_of_its_own():
     )
 
 
+def test_no_count_of_passed_cases_where_all_were_simulated():
+    assert totals([result("a.simulated", simulated=True)]) == "gpukern: 1 simulated"
+
+
 def test_a_bad_verdict_counts_as_passed_where_the_gate_only_warns_and_not_knowing_fails_under_strict():
     slower = [result("a.b", measured(), verdicts=[verdict("SLOWER")])]
     new = [result("a.b", measured(), verdicts=[verdict("NEW")])]

@@ -146,6 +146,11 @@ def test_an_impossible_threshold_is_refused_with_a_possible_one(text):
     assert str(error.value).startswith("--gpukern-threshold=…: ")
 
 
+def test_a_threshold_that_looks_like_per_cent_is_refused_with_the_sign_added():
+    with pytest.raises(SettingsError, match=r"; write 5% if per cent are meant$"):
+        parse_threshold("5", "--gpukern-threshold=5")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
