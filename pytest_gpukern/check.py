@@ -222,7 +222,15 @@ def adopt(prepared: Prepared, returned: Any) -> None:
     if isinstance(returned, Mapping):
         values = dict(returned)
     elif isinstance(returned, tuple) and len(specs) > 1:
-        values = dict(zip(specs, returned, strict=False))
+        if len(returned) != len(specs):
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.WRONG_TYPE,
+                    f"{Fault.WRONG_TYPE}: the launch returned {len(returned)} arrays for "
+                    f"{len(specs)} outputs: {', '.join(specs)}",
+                )
+            )
+        values = dict(zip(specs, returned, strict=True))
     else:
         values = dict.fromkeys(list(specs)[:1], returned)
     for name, spec in specs.items():
