@@ -194,7 +194,7 @@ class GpuBenchmark:
         if result is None:
             return None
         if result.measurements and not result.verdicts:
-            self.result = result = judged(result, self._environment, self._marker, on_gpu=True)
+            self.result = result = judged(result, self._environment, self._marker)
         if settings.gate == "off":
             return None
         bad = failing(result, strict=settings.strict)
@@ -219,7 +219,7 @@ class GpuBenchmark:
             pytest.skip(environment.why_no_gpu)
         self.result = Result(
             case=plain_case_info(
-                self._nodeid, self._test_file, shared_folder=environment.settings.baseline_dir is not None
+                self._nodeid, self._test_file, shared_folder=environment.settings.shares_baselines
             ),
             nodeid=self._nodeid,
             fingerprint=environment.fingerprint.to_json(),

@@ -100,8 +100,7 @@ def check(
             prepared.dataset = dataset
         checked_launch(prepared, earlier=datasets[:number])
         if case.problem.check is not None:
-            outputs = {name: workspace.fetch(name) for name in dataset.specs}
-            runs.append(Run(point, dataset.inputs, outputs))
+            runs.append(observed(prepared, point))
     if case.problem.check is not None:
         complaint = case.problem.check(runs)
         if complaint:
@@ -109,6 +108,12 @@ def check(
                 Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors
             )
     return prepared
+
+
+def observed(prepared: Prepared, point: Point) -> Run:
+    """What a statistical check is shown of the last launch."""
+    outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
+    return Run(point, prepared.dataset.inputs, outputs)
 
 
 def load_other_contents(prepared: Prepared) -> list[Dataset]:

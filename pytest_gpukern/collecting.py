@@ -52,15 +52,13 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
 def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
     """Turns a module's import error into a skip where it means that there is no GPU."""
-    config = collector.config
-    call = getattr(report, "call", None)
-    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
+    error = _import_error(collector, report)
+    if error is None:
         return
     from pytest_gpukern.concluding import simulator_lacks
     from pytest_gpukern.environment import cannot_import
 
-    error = call.excinfo.value
-    if simulator_of(config).active:
+    if simulator_of(collector.config).active:
         reason = simulator_lacks(error.__cause__ or error)
     else:
         reason = cannot_import(error)
@@ -73,13 +71,22 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
 
 def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
     """Says under a module's import error, where it means that there is no GPU, what would run it."""
-    call = getattr(report, "call", None)
-    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
+    error = _import_error(collector, report)
+    if error is None:
         return
     from pytest_gpukern.simulator import missing_gpu_reason
 
-    if missing_gpu_reason(call.excinfo.value) is not None:
+    if missing_gpu_reason(error) is not None:
         report.sections.append(("gpukern", TRY_THE_SIMULATOR))
+
+
+def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:
+    """What stopped a module from being collected, or None where it is no module or there is no exception."""
+    call = getattr(report, "call", None)
+    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
+        return None
+    error: BaseException = call.excinfo.value
+    return error
 
 
 def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
@@ -154,18 +161,17 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
 
     environment = environment_of(config)
     for item in items:
-        case = case_of(item)
-        on_gpu = case is None or case.variant.backend != "host"
-        if "gpu_benchmark" not in getattr(item, "fixturenames", ()) or (on_gpu and not environment.has_gpu):
+        if "gpu_benchmark" not in getattr(item, "fixturenames", ()):
             continue
-        path = Path(item.path)
-        shared = environment.settings.baseline_dir is not None
+        case, path = case_of(item), Path(item.path)
         if case:
             info = case_info(case, case.point, path)
         else:
-            info = plain_case_info(item.nodeid, path, shared_folder=shared)
+            info = plain_case_info(item.nodeid, path, shared_folder=environment.settings.shares_baselines)
+        if info.on_gpu and not environment.has_gpu:
+            continue
         try:
-            environment.recorded(info, "", on_gpu=on_gpu)
+            environment.recorded(info, "", on_gpu=info.on_gpu)
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from error
 

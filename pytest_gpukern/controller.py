@@ -143,7 +143,7 @@ class Controller:
             for nodeid, result in self._results.items():
                 environment.store.add(
                     result,
-                    model_key=environment.model_key(on_gpu=result.case.backend != "host"),
+                    model_key=environment.model_key(on_gpu=result.case.on_gpu),
                     test_failed=nodeid in self._failed_by_themselves,
                 )
             self.write_report = environment.store.flush()
@@ -184,8 +184,7 @@ class Controller:
 
     def _judged_on_gpu(self) -> bool:
         return any(
-            result.measurements and not result.simulated and result.case.backend != "host"
-            for result in self.results
+            result.measurements and not result.simulated and result.case.on_gpu for result in self.results
         )
 
     def _show_progress(self, result: Result) -> None:

@@ -166,7 +166,7 @@ def failing(result: Result, *, strict: bool) -> dict[str, Verdict]:
 
     A host variant's times are reported and never fail: they depend on too much that no kernel changes.
     """
-    if result.case.backend == "host":
+    if not result.case.on_gpu:
         return {}
     return {key: verdict for key, verdict in result.verdicts.items() if fails(verdict, strict=strict)}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.threads import map_in_threads
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,9 +31,6 @@ def random_array(
     Raises:
         ValueError: the distribution is neither.
     """
-    import os
-    from concurrent.futures import ThreadPoolExecutor
-
     import numpy as np
 
     if distribution not in ("uniform", "normal"):
@@ -47,6 +46,5 @@ def random_array(
         draw = children[index].random if distribution == "uniform" else children[index].standard_normal
         draw(out=part, dtype=part.dtype)
 
-    with ThreadPoolExecutor(min(len(children), os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, range(len(children))))
+    map_in_threads(fill, range(len(children)))
     return array

@@ -205,7 +205,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "verdict_reason": verdict.reason if verdict else None,
         "verdict_ratio": verdict.ratio if verdict else None,
         "warnings": [*summary.warnings, *result.notes],
-        "device": result.fingerprint.get("cpu_model" if case.backend == "host" else "device_name"),
+        "device": result.fingerprint.get("device_name" if case.on_gpu else "cpu_model"),
         "driver": result.fingerprint.get("driver_version"),
     }
     return {

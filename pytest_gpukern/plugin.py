@@ -12,8 +12,6 @@ from pytest_gpukern.options import add_options, asked
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pytest_gpukern.controller import Controller
-
 __all__ = ["gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup", "gpukern"]
 
 
@@ -151,8 +149,3 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         from pytest_gpukern.state import environment_of
 
         machine_info.update(describe(environment_of(config).fingerprint.to_json()))
-
-
-def controller_of(config: pytest.Config) -> Controller | None:
-    """The object that collects results in the process that reports; None in an xdist worker."""
-    return config.pluginmanager.get_plugin("gpukern-controller")

@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 JsonDict = dict[str, Any]
 
@@ -157,6 +160,11 @@ class CaseInfo:
     baseline_name: str
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether its times are of a GPU's work: of a plain test's, and of any backend's but the host's."""
+        return self.backend != "host"
+
+    @property
     def sizes(self) -> dict[str, str]:
         """Axis or parameter → its value as text; `asked→ran` where a machine's limit reduced it."""
         texts = {}
@@ -165,10 +173,10 @@ class CaseInfo:
             texts[name] = str(asked) if ran == asked else f"{asked}→{ran}"
         return texts | {name: str(value) for name, value in self.parameters.items()}
 
-    @property
-    def size_text(self) -> str:
-        """The point and the parameters in one short string, such as `n=1000 block=128`."""
-        return " ".join(f"{name}={value}" for name, value in self.sizes.items())
+
+def sizes_text(sizes: Mapping[str, str]) -> str:
+    """Axes or parameters with their values in one short string, such as `n=1000 block=128`."""
+    return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 @dataclass(frozen=True)

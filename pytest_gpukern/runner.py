@@ -14,6 +14,7 @@ from pytest_gpukern.check import (
     check_outputs,
     checked_launch,
     load_other_contents,
+    observed,
 )
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
@@ -79,7 +80,7 @@ def run_case(
                 diagnosis=error.diagnosis.message,
                 errors=error.errors,
             )
-    return judged(result, environment, marker, on_gpu=backend.on_gpu)
+    return judged(result, environment, marker)
 
 
 def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
@@ -210,16 +211,13 @@ def recheck(prepared: Prepared, point: Point) -> None:
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
     """
-    from pytest_gpukern.problem import Run
-
     prepared.backend.synchronize()
     try:
         adopt_last(prepared)
         check_outputs(prepared)
         statistical = prepared.case.problem.check
         if statistical is not None:
-            outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
-            complaint = statistical([Run(point, prepared.dataset.inputs, outputs)])
+            complaint = statistical([observed(prepared, point)])
             if complaint:
                 raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), prepared.errors)
         if (prepared.last_call_ns or 0) < NEEDS_NO_WARM_UP_NS:
@@ -229,9 +227,9 @@ def recheck(prepared: Prepared, point: Point) -> None:
         raise IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors) from error
 
 
-def judged(result: Result, environment: Environment, marker: MarkerOptions, *, on_gpu: bool) -> Result:
+def judged(result: Result, environment: Environment, marker: MarkerOptions) -> Result:
     """The result with a verdict for each of its measurements; without baselines, only what is INVALID."""
-    compares = environment.settings.baseline != "off"
+    compares, on_gpu = environment.settings.baseline != "off", result.case.on_gpu
     conditions = Conditions.of(
         result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
     )

@@ -72,6 +72,11 @@ class Settings:
     require_gpu: bool = False
     threshold: float = DEFAULT_THRESHOLD
 
+    @property
+    def shares_baselines(self) -> bool:
+        """Whether all baselines lie in one folder instead of beside each test."""
+        return self.baseline_dir is not None
+
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
         """Reads options and ini values of a configured run.

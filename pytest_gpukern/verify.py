@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.result import OutputError
+from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,10 +139,7 @@ def compare(
         return _compare_chunk(flat_actual[start:stop], flat_expected[start:stop], tolerance, start, poisoned)
 
     is_float = actual.dtype.kind == "f"
-    if len(starts) < 2:
-        return _merge(shape, is_float, map(one, starts))
-    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
-        return _merge(shape, is_float, pool.map(one, starts))
+    return _merge(shape, is_float, map_in_threads(one, starts))
 
 
 def _compare_chunk(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import verify
+from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +57,7 @@ def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Non
     def one(start: int) -> None:
         flat[0][start : start + step] = flat[1][start : start + step]
 
-    _for_each(one, range(0, target.size, step))
+    map_in_threads(one, range(0, target.size, step))
 
 
 def _digest(array: np.ndarray[Any, Any]) -> int:
@@ -69,14 +68,7 @@ def _digest(array: np.ndarray[Any, Any]) -> int:
 def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> list[Any]:
     """Applies `function` to the pieces of a vector; a single thread touches only a few GB/s."""
     step = max(1, _PIECE // flat.itemsize)
-    return _for_each(lambda start: function(flat[start : start + step]), range(0, flat.size, step))
-
-
-def _for_each(function: Callable[[int], Any], starts: range) -> list[Any]:
-    if len(starts) < 2:
-        return list(map(function, starts))
-    with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
-        return list(pool.map(function, starts))
+    return map_in_threads(lambda start: function(flat[start : start + step]), range(0, flat.size, step))
 
 
 class HostWorkspace:

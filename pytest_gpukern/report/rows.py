@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.speedup import speedup
-from pytest_gpukern.result import Correctness, VerdictKind
+from pytest_gpukern.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -110,7 +110,7 @@ def rows_of(result: Result, peers: Sequence[Result], shared: Collection[str] = (
         shared: axes and parameters that are said elsewhere.
     """
     unmeasured = result.correctness is Correctness.INCORRECT or not result.measurements
-    size = " ".join(f"{name}={text}" for name, text in result.case.sizes.items() if name not in shared)
+    size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     if unmeasured:
         return [_unmeasured(result, size)]
     return [_measured(result, index, peers, size) for index in range(len(result.measurements))]

@@ -10,6 +10,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.totals import Skip, totals
+from pytest_gpukern.result import sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +89,7 @@ def _problem(name: str, results: list[Result], width: int) -> list[Line]:
     against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)
     if not any(row.speedup for row in rows):
         against = {}
-    sizes = [" ".join(f"{axis}={value}" for axis, value in shared.items())] if shared else []
+    sizes = [sizes_text(shared)] if shared else []
     parts = [name, *sizes, *(_timing_words(timing) for timing in timings[:1])]
     if against:
         parts.append(f"speed-up against {' or '.join(against)}")

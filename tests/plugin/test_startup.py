@@ -18,6 +18,13 @@ import pytest_gpukern.plugin
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
 
+RAN = """
+import sys
+import pytest
+assert pytest.main(["-q", "-p", "no:cacheprovider"]) == 0
+print(*sorted(name for name in sys.modules if name.startswith("pytest_gpukern")))
+"""
+
 COSTS = """
 import functools
 import inspect
@@ -111,6 +118,14 @@ def test_importing_the_plugin_loads_the_standard_library_and_nothing_else(fresh)
 def test_a_run_that_never_asks_loads_no_gpu_library_and_changes_no_variable(fresh):
     lines = fresh(UNTOUCHED)
     assert lines[-2:] == ["loaded", "changed"]
+
+
+def test_a_run_that_never_asks_loads_nothing_that_describes_problems_or_measures(fresh):
+    loaded = fresh(RAN)[-1].split()
+    assert "pytest_gpukern.plugin" in loaded
+    assert {"problem", "variant", "runner", "environment", "settings"}.isdisjoint(
+        name.partition(".")[2] for name in loaded
+    )
 
 
 def test_a_run_that_never_asks_pays_next_to_nothing(fresh, record_property):

@@ -16,7 +16,7 @@ PACKAGE = Path(importlib.util.find_spec("pytest_gpukern").origin).parent
 LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
-    {"", "options", "literals", "result", "by_name", "tolerance", "variant"},
+    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant"},
     {"contradictions", "inputs", "marker", "stats", "verify"},
     {"settings", "problem"},
     {"device/", "simulator/", "backends/"},

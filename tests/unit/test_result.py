@@ -19,6 +19,7 @@ from pytest_gpukern.result import (
     Summary,
     Verdict,
     VerdictKind,
+    sizes_text,
 )
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -192,4 +193,4 @@ def test_half_width_is_relative_to_the_median_and_infinite_without_one():
 
 def test_the_size_in_words_shows_what_ran_where_it_is_not_what_was_asked():
     case = CaseInfo("i", "p", 1, "v", "host", {"n": 8, "m": 2}, {"n": 4, "m": 2}, {"block": 64}, "b", "p")
-    assert case.size_text == "n=8→4 m=2 block=64"
+    assert sizes_text(case.sizes) == "n=8→4 m=2 block=64"
