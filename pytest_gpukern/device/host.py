@@ -21,6 +21,7 @@ _DISTRIBUTIONS = (
     "pycuda",
     "scikit-cuda",
     "torch",
+    "dask",
     "cuda-core",
     "cuda-bindings",
     "cupti-python",

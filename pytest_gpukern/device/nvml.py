@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .live import DeviceState
+
+CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
+    {
+        0x001: "gpu_idle",
+        0x002: "applications_clocks_setting",
+        0x004: "sw_power_cap",
+        0x008: "hw_slowdown",
+        0x010: "sync_boost",
+        0x020: "sw_thermal_slowdown",
+        0x040: "hw_thermal_slowdown",
+        0x080: "hw_power_brake_slowdown",
+        0x100: "display_clock_setting",
+        0x200: "board_limit",
+        0x400: "reliability",
+    }
+)
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (…ThrottleReasons until R535): why clocks are not higher.
+
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the last two are of older drivers.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,18 +63,33 @@ class GpuProcess:
     """A process with a CUDA context on a GPU.
 
     `pid` is 0 where NVML does not know it, and belongs to the host's process table even inside a container;
-    `name` and `used_mib` are None where NVML does not tell.
+    `name` and `used_mib` are None where NVML does not tell. `sm_percent` is the share of time in which its
+    kernels ran lately, None where that was not asked or is not told.
     """
 
     pid: int
     name: str | None
     used_mib: int | None
+    sm_percent: int | None = None
 
     def __str__(self) -> str:
         pid = f"pid {self.pid}" if self.pid else "unknown pid"
         name = self.name or "name unknown"
         used = "memory unknown" if self.used_mib is None else f"{self.used_mib} MiB"
-        return f"{pid} ({name}, {used})"
+        busy = "" if self.sm_percent is None else f", kernels {self.sm_percent} % of the time"
+        return f"{pid} ({name}, {used}{busy})"
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How busy one process kept a GPU's multiprocessors over a sampling period that ended at `time_us`.
+
+    The period is the driver's, 1/6 s to 1 s; `time_us` is in microseconds of the driver's own clock.
+    """
+
+    pid: int
+    time_us: int
+    sm_percent: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +124,15 @@ class Nvml(Protocol):
 
     def limits(self, uuid: str) -> PowerLimits:
         """Return a GPU's enforced power limit and highest clocks."""
+
+    def memory_bus_width_bits(self, uuid: str) -> int | None:
+        """Return the width of a GPU's memory bus, that of the whole GPU for a MIG instance."""
+
+    def state(self, uuid: str) -> DeviceState:
+        """Return clocks, limiters, temperatures, power, energy and memory as they are now."""
+
+    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
+        """Return what the driver sampled of each process after `since_us`; empty where it does not tell."""
 
     def close(self) -> None:
         """Hand NVML back; nothing may be asked afterwards."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DeviceError, NvmlUnavailable
-from .nvml import GpuProcess, GpuRecord, MigRecord, PowerLimits
+from .live import DeviceState
+from .nvml import CLOCK_EVENTS, GpuProcess, GpuRecord, MigRecord, PowerLimits, Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ _DRIVER_NOT_LOADED = 9
 _LIBRARY_NOT_FOUND = 12
 _FUNCTION_NOT_FOUND = 13
 _GPU_IS_LOST = 15
+_OPERATING_SYSTEM = 17
 _LIB_RM_VERSION_MISMATCH = 18
 _NO_DATA = 21
 _ARGUMENT_VERSION_MISMATCH = 25
@@ -62,6 +65,22 @@ _INIT_REASONS = {
 # 13.615.
 _P2P_READ, _P2P_WRITE, _P2P_OK = 0, 1, 0
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
+_TEMPERATURE_GPU = 0
+
+# Field ids of nvml.h, asked all at once. Events are counted in nanoseconds since the driver was loaded.
+_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW = 82, 83, 186
+_LIMITED_NS = {
+    74: "sw_power_cap",
+    75: "sw_thermal_slowdown",
+    76: "sync_boost",
+    77: "board_limit",
+    79: "reliability",
+    # R575 alone numbered these two 252 and 253; what it has at 270 and 271 is a setting, which never grows.
+    270: "hw_thermal_slowdown",
+    271: "hw_power_brake_slowdown",
+}
+_FIELDS = (_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW, *_LIMITED_NS)
+_VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
 
 def open_nvml() -> PyNvml:
@@ -97,6 +116,7 @@ class PyNvml:
     def __init__(self, pynvml: Any) -> None:
         self._pynvml = pynvml
         self._handles: dict[str, Any] = {}
+        self._gpus_of_instances: dict[str, Any] = {}
         self._closed = False
 
     def __enter__(self) -> PyNvml:
@@ -163,12 +183,53 @@ class PyNvml:
         """Return the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
         handle, nvml = self._handle(uuid), self._pynvml
         power_mw = self._optional("ask the power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        gpu = self._whole_gpu(uuid)  # a MIG instance has no clocks of its own
         return PowerLimits(
             power_w=None if power_mw is None else power_mw / 1000,
-            sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, handle, _CLOCK_SM),
-            memory_clock_mhz=self._optional(
-                "ask clocks", nvml.nvmlDeviceGetMaxClockInfo, handle, _CLOCK_MEMORY
-            ),
+            sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_SM),
+            memory_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_MEMORY),
+        )
+
+    def memory_bus_width_bits(self, uuid: str) -> int | None:
+        """Return the width of the GPU's memory bus."""
+        width = self._told("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
+        return None if not width else int(width)
+
+    def state(self, uuid: str) -> DeviceState:
+        """Return the device's state now, by six calls of NVML; each that is refused leaves its field None."""
+        handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
+        at_ns = monotonic_ns()
+        sm_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
+        memory_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_MEMORY)
+        events = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        if events is None:  # the name until R535
+            events = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        fields = self._field_values(gpu)
+        temperature = self._told("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_GPU)
+        if temperature is None:  # CUDA 14 drops the older name
+            temperature = self._told("nvmlDeviceGetTemperatureV", gpu, _TEMPERATURE_GPU)
+        memory = self._told("nvmlDeviceGetMemoryInfo", handle)
+        power_mw, energy_mj = self._power_and_energy(gpu, fields) if handle is gpu else (None, None)
+        return DeviceState(
+            at_ns=at_ns,
+            sm_clock_mhz=sm_mhz,
+            memory_clock_mhz=memory_mhz,
+            clock_events=None if events is None else _event_names(events),
+            limited_ns={name: int(fields[key]) for key, name in _LIMITED_NS.items() if key in fields},
+            temperature_c=temperature,
+            memory_temperature_c=int(fields.get(_MEMORY_TEMPERATURE_C, 0)) or None,
+            power_w=None if power_mw is None else power_mw / 1000,
+            energy_mj=None if energy_mj is None else int(energy_mj),
+            memory_used_bytes=None if memory is None else int(memory.used),
+        )
+
+    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
+        """Return each process's samples after `since_us`; NVML has none for MIG instances."""
+        found = self._told("nvmlDeviceGetProcessUtilization", self._handle(uuid), since_us)
+        return tuple(
+            Utilization(int(sample.pid), int(sample.timeStamp), int(sample.smUtil))
+            for sample in found or ()
+            if sample.timeStamp > since_us  # the buffer is returned whole, unused entries as zeros
         )
 
     def _gpu(self, index: int) -> GpuRecord | None:
@@ -207,6 +268,7 @@ class PyNvml:
             if not uuid:
                 continue
             self._handles[uuid] = handle
+            self._gpus_of_instances[uuid] = parent
             profile = self._mig_profile(handle)
             instances.append(
                 MigRecord(
@@ -261,6 +323,35 @@ class PyNvml:
                 f"NVML lists no device with the UUID {uuid}; was a MIG instance removed?"
             ) from None
 
+    def _whole_gpu(self, uuid: str) -> Any:
+        """Return the handle of the GPU that a MIG instance is part of, or of the GPU itself."""
+        handle = self._handle(uuid)
+        return self._gpus_of_instances.get(uuid, handle)
+
+    def _field_values(self, handle: Any) -> dict[int, float]:
+        """Return those of `_FIELDS` that the driver tells."""
+        values = self._told("nvmlDeviceGetFieldValues", handle, list(_FIELDS))
+        return {
+            int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])
+            for value in values or ()
+            if value.nvmlReturn == 0 and value.valueType < len(_VALUE_MEMBERS)
+        }
+
+    def _power_and_energy(self, gpu: Any, fields: dict[int, float]) -> tuple[float | None, float | None]:
+        """Return milliwatts and millijoules, by calls of their own where the fields do not hold them."""
+        power_mw: float | None = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
+        energy_mj: float | None = fields.get(_ENERGY_MJ) or self._told(
+            "nvmlDeviceGetTotalEnergyConsumption", gpu
+        )
+        return power_mw, energy_mj
+
+    def _told(self, call: str, *args: Any) -> Any:
+        """Call NVML for something that may change; None where package, driver or sandbox do not have it."""
+        function = getattr(self._pynvml, call, None)
+        if function is None:
+            return None
+        return self._optional(f"answer {call}", function, *args, also=_OPERATING_SYSTEM)
+
     def _optional(self, action: str, call: Callable[..., T], *args: Any, also: int | None = None) -> T | None:
         """Call NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
         try:
@@ -273,6 +364,12 @@ class PyNvml:
 
 def _code(error: BaseException) -> int:
     return int(getattr(error, "value", _UNKNOWN))
+
+
+def _event_names(bits: int) -> tuple[str, ...]:
+    known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
+    rest = bits & ~sum(CLOCK_EVENTS)
+    return (*known, f"unknown_{rest:#x}") if rest else known
 
 
 def _text(value: bytes | str | None) -> str | None:

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.device import GpuProcess, GpuRecord, MigRecord, PowerLimits
+from pytest_gpukern.device import (
+    DeviceState,
+    GpuProcess,
+    GpuRecord,
+    MigRecord,
+    PowerLimits,
+    Utilization,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +48,38 @@ def split_gpu(index: int = 0, instances: int = 2) -> GpuRecord:
     return gpu(index, mig_enabled=True, mig_instances=parts)
 
 
+def state(at_ms: float = 0.0, **changes: object) -> DeviceState:
+    """A cool H200 under load: nothing that could be held against a measurement."""
+    values = {
+        "at_ns": round(at_ms * 1e6),
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201,
+        "clock_events": (),
+        "limited_ns": {
+            "sw_power_cap": 7_000_000,
+            "sw_thermal_slowdown": 0,
+            "hw_thermal_slowdown": 0,
+            "hw_power_brake_slowdown": 0,
+        },
+        "temperature_c": 41,
+        "memory_temperature_c": 45,
+        "power_w": 420.5,
+        "energy_mj": 1_000_000,
+        "memory_used_bytes": 2**30,
+    }
+    return DeviceState(**(values | changes))  # type: ignore[arg-type]
+
+
 @dataclass
 class FakeNvml:
     records: tuple[GpuRecord, ...] = (gpu(0),)
     processes: tuple[GpuProcess, ...] = ()
     peers: bool | None = True
     free_bytes: list[int] = field(default_factory=lambda: [3, 2, 1])
+    states: list[DeviceState] = field(default_factory=lambda: [state()])
+    samples: tuple[Utilization, ...] = ()
+    bus_bits: int | None = 6144
+    max_clocks: tuple[int | None, int | None] = (1980, 3201)
     closed: bool = False
 
     def gpus(self) -> tuple[GpuRecord, ...]:
@@ -68,7 +101,17 @@ class FakeNvml:
         return self.peers
 
     def limits(self, uuid: str) -> PowerLimits:
-        return PowerLimits(power_w=700.0, sm_clock_mhz=1980, memory_clock_mhz=3201)
+        sm_mhz, memory_mhz = self.max_clocks
+        return PowerLimits(power_w=700.0, sm_clock_mhz=sm_mhz, memory_clock_mhz=memory_mhz)
+
+    def memory_bus_width_bits(self, uuid: str) -> int | None:
+        return self.bus_bits
+
+    def state(self, uuid: str) -> DeviceState:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
+        return tuple(sample for sample in self.samples if sample.time_us > since_us)
 
     def close(self) -> None:
         self.closed = True
@@ -104,6 +147,23 @@ class NvmlError(Exception):
         self.value = value
 
 
+def field_values(told: Mapping[int, int], refused: int = 3) -> object:
+    """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
+
+    def call(handle: object, ids: list[int]) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(
+                fieldId=number,
+                valueType=3,
+                nvmlReturn=0 if number in told else refused,
+                value=SimpleNamespace(ullVal=told.get(number, 0xDEAD)),
+            )
+            for number in ids
+        ]
+
+    return call
+
+
 class FakePynvml(SimpleNamespace):
     """As the module pynvml on a machine with one GPU; calls named in `failing` raise the code given there."""
 
@@ -120,12 +180,20 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetName": "NVIDIA H200",
             "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:01:00.0"),
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000, used=754820096),
             "nvmlDeviceGetMigMode": [0, 0],
             "nvmlDeviceGetComputeRunningProcesses": [],
             "nvmlDeviceGetP2PStatus": 0,
             "nvmlDeviceGetEnforcedPowerLimit": 700000,
             "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceGetMemoryBusWidth": 6144,
+            "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 1965, 2: 3201}[clock],
+            "nvmlDeviceGetCurrentClocksEventReasons": 0,
+            "nvmlDeviceGetTemperature": 41,
+            "nvmlDeviceGetFieldValues": field_values({82: 45, 83: 123456789, 186: 420500, 74: 7, 75: 0}),
+            "nvmlDeviceGetPowerUsage": 400000,
+            "nvmlDeviceGetTotalEnergyConsumption": 123000000,
+            "nvmlDeviceGetProcessUtilization": [],
             "nvmlSystemGetDriverVersion": "580.159.03",
             "nvmlSystemGetCudaDriverVersion": 13000,
             "nvmlSystemGetProcessName": "/usr/bin/python3",

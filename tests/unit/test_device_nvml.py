@@ -213,4 +213,5 @@ def test_the_real_module_has_every_function_that_is_asked() -> None:
         "nvmlDeviceGetAttributes",
     }
     asked |= {"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"}
+    asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}
     assert {name for name in asked if not hasattr(pynvml, name)} == optional_in_old_versions

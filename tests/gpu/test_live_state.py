@@ -1,0 +1,254 @@
+"""NVML's state, the clock probe and the theoretical peaks on a real device, under a load of known length."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.device import DeviceWatch, open_nvml, peaks_of
+from pytest_gpukern.timers import Iteration
+from pytest_gpukern.validity import batch_fault, below_floor, device_notes, energy_per_call_mj
+
+SPIN = r"""
+extern "C" __global__ void spin(unsigned long long ns) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+}
+"""
+
+STRANGER = """
+import numpy as np, sys, time
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+device = Device(0)
+device.set_current()
+stream = device.create_stream()
+options = ProgramOptions(arch=f"sm_{device.arch}")
+spin = Program(sys.argv[1], "c++", options).compile("cubin").get_kernel("spin")
+until = time.monotonic() + 6
+while time.monotonic() < until:
+    launch(stream, LaunchConfig(grid=64, block=32), spin, np.uint64(50_000_000))
+    stream.sync()
+"""
+
+
+def say(*what):
+    """Figures that are worth reading with `pytest -rP`."""
+    sys.stdout.write(" ".join(str(each) for each in what) + "\n")
+
+
+@pytest.fixture
+def runtime(gpu_device):
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def nvml():
+    with open_nvml() as opened:
+        yield opened
+
+
+@pytest.fixture
+def watch(nvml, gpu_device, runtime):
+    return DeviceWatch(nvml, gpu_device)
+
+
+@pytest.fixture
+def load(runtime):
+    """Keeps half of the multiprocessors busy for some milliseconds, on a stream of its own."""
+    from cuda.core import LaunchConfig, launch
+
+    kernel = runtime.kernel(SPIN, "spin")
+    stream = runtime.device.create_stream()
+    blocks = runtime.device.properties.multiprocessor_count // 2
+
+    def run(ms):
+        launch(stream, LaunchConfig(grid=blocks, block=128), kernel, np.uint64(int(ms * 1e6)))
+
+    run(1)
+    yield run
+    stream.sync()
+
+
+def test_a_state_is_plausible(watch, nvml, gpu_device, load):
+    load(200)
+    time.sleep(0.1)
+    state = watch.state()
+    limits = nvml.limits(gpu_device.uuid)
+    say(state)
+    assert 100 < state.sm_clock_mhz <= limits.sm_clock_mhz
+    assert 100 < state.memory_clock_mhz <= limits.memory_clock_mhz
+    assert state.clock_events is not None
+    assert 10 < state.temperature_c < 100
+    assert 0 < state.memory_used_bytes <= gpu_device.memory_total_bytes
+    if gpu_device.mig_profile is None:
+        assert 20 < state.power_w < 2000
+    assert all(ns >= 0 for ns in state.limited_ns.values())
+
+
+def test_counters_of_throttling_never_fall(watch, load):
+    first = watch.state()
+    load(100)
+    time.sleep(0.15)
+    second = watch.state()
+    assert first.limited_ns.keys() == second.limited_ns.keys()
+    assert all(second.limited_ns[name] >= ns for name, ns in first.limited_ns.items())
+
+
+def test_the_probe_reads_nvmls_clock_under_load_but_more_finely(runtime, watch, load):
+    from pytest_gpukern.backends.clock_probe import ClockProbe
+
+    probe = ClockProbe(runtime)
+    load(600)
+    time.sleep(0.2)
+    before = watch.state().sm_clock_mhz
+    readings = [probe.read() for _ in range(20)]
+    after = watch.state().sm_clock_mhz
+    say(f"NVML {before} and {after} MHz, probe {min(readings):.2f} to {max(readings):.2f} MHz")
+    say(f"resolution {100 * probe.resolution:.4f} %")
+    assert probe.resolution < 0.002
+    assert np.median(readings) == pytest.approx((before + after) / 2, rel=0.02)
+    assert max(readings) <= 1.01 * min(readings)
+    probe.close()
+
+
+def test_a_quiet_batch_under_load_is_valid(runtime, watch, nvml, gpu_device, load):
+    from pytest_gpukern.backends.clock_probe import ClockProbe
+
+    probe = ClockProbe(runtime)
+    load(300)
+    time.sleep(0.2)
+    before = watch.state()
+    time.sleep(0.05)
+    clock, after = probe.read(), watch.state()
+    limits = nvml.limits(gpu_device.uuid)
+    fault = batch_fault(
+        before,
+        after,
+        sm_mhz=clock,
+        max_sm_mhz=limits.sm_clock_mhz,
+        max_memory_mhz=limits.memory_clock_mhz,
+    )
+    say(device_notes([before, after], [clock], max_sm_mhz=limits.sm_clock_mhz))
+    assert fault is None, fault
+    assert after.foreign == before.foreign
+
+
+def test_energy_grows_by_what_the_board_draws(watch, load, gpu_device):
+    before = watch.state()
+    if before.energy_mj is None:
+        pytest.skip(f"NVML has no energy counter for {gpu_device}")
+    load(1500)
+    time.sleep(1.45)
+    after = watch.state()
+    seconds = (after.at_ns - before.at_ns) / 1e9
+    watts = (after.energy_mj - before.energy_mj) / 1e3 / seconds
+    say(f"{watts:.1f} W over {seconds:.3f} s by energy, {after.power_w} W by power")
+    assert 20 < watts < 2000
+    per_call = energy_per_call_mj(before, after, 1, 1.5e9)
+    assert per_call == pytest.approx(1e3 * watts * seconds)
+
+
+def copying(runtime, nbytes):
+    """A device-to-device copy of `nbytes`, and what it needs to be timed."""
+    from pytest_gpukern.backends.cuda import DeviceArray, checked
+
+    source, target = DeviceArray((nbytes,), np.uint8), DeviceArray((nbytes,), np.uint8)
+    checked("cuMemsetD8", source.pointer, 7, nbytes)
+    runtime.synchronize()
+
+    def copy(count=nbytes):
+        checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, count, int(runtime.stream.handle))
+
+    return copy, (source, target)
+
+
+def test_a_copy_takes_longer_than_its_floor_and_half_of_it_is_caught(runtime, nvml, gpu_device):
+    from pytest_gpukern.timers.event import EventTimer
+
+    nbytes = min(1 << 30, gpu_device.memory_free_bytes // 4)
+    copy, arrays = copying(runtime, nbytes)
+    try:
+        timer = EventTimer(runtime)
+        whole = np.median(timer.collect([Iteration(copy)] * 20, cold=True).samples_ns)
+        half = np.median(timer.collect([Iteration(lambda: copy(nbytes // 2))] * 20, cold=True).samples_ns)
+    finally:
+        for array in arrays:
+            array.free()
+    peaks = peaks_of(nvml, gpu_device, runtime.device.properties)
+    floor = peaks.floor(cache="cold", traffic_bytes=2 * nbytes, read_bytes=nbytes)
+    say(peaks)
+    say(f"{whole / 1e3:.1f} µs, floor {floor.ns / 1e3:.1f} µs: {floor.bound}")
+    assert below_floor(whole, floor) is None
+    assert "memory's theoretical bandwidth" in below_floor(half, floor)
+    assert floor.ns > 0.6 * whole
+
+
+def test_a_copy_inside_the_l2_takes_longer_than_its_floor(runtime, nvml, gpu_device):
+    from pytest_gpukern.timers.event import EventTimer
+
+    nbytes = runtime.l2_bytes // 8
+    copy, arrays = copying(runtime, nbytes)
+    try:
+        median = np.median(EventTimer(runtime).collect([Iteration(copy)] * 30, cold=False).samples_ns)
+    finally:
+        for array in arrays:
+            array.free()
+    floor = peaks_of(nvml, gpu_device).floor(cache="hot", traffic_bytes=2 * nbytes)
+    say(f"{median / 1e3:.2f} µs, floor {floor.ns / 1e3:.2f} µs: {floor.bound}")
+    assert below_floor(median, floor) is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_matrix_product_takes_longer_than_its_floor(runtime, nvml, gpu_device, dtype):
+    cupy = pytest.importorskip("cupy")
+    from pytest_gpukern.backends import open_backend
+    from pytest_gpukern.timers.event import EventTimer
+
+    n = 4096
+    backend = open_backend("cupy", simulated=False)
+    with backend.current():
+        rng = np.random.default_rng(1)
+        a, b = (cupy.asarray(rng.standard_normal((n, n)).astype(dtype)) for _ in range(2))
+        out = cupy.empty((n, n), dtype)
+        cupy.matmul(a, b, out=out)
+        backend.synchronize()
+        product = Iteration(lambda: cupy.matmul(a, b, out=out))
+        samples = EventTimer(runtime).collect([product] * 20, cold=True).samples_ns
+    median = np.median(samples)
+    peaks = peaks_of(nvml, gpu_device, runtime.device.properties)
+    work = 3 * n * n * np.dtype(dtype).itemsize
+    floor = peaks.floor(cache="cold", traffic_bytes=work, flops=2 * n**3, dtypes=(dtype,))
+    say(f"{dtype}: {median / 1e3:.1f} µs, floor {floor.ns / 1e3:.1f} µs: {floor.bound}")
+    assert below_floor(median, floor) is None
+    backend.release()
+
+
+def test_a_process_of_somebody_else_is_seen_when_it_comes_and_while_it_computes(watch, nvml, gpu_device):
+    if os.getpid() not in {process.pid for process in nvml.compute_processes(gpu_device.uuid)}:
+        pytest.skip("NVML's process ids are not this namespace's: one beside us in a sandbox may share ours")
+    quiet = watch.state()
+    # In the background of a shell that ends, so that it is no child of ours.
+    subprocess.run(
+        ["sh", "-c", '"$0" -c "$1" "$2" >/dev/null 2>&1 &', sys.executable, STRANGER, SPIN],
+        check=True,
+    )
+    deadline = time.monotonic() + 20
+    came = watch.state()
+    while came.foreign == quiet.foreign and time.monotonic() < deadline:
+        time.sleep(0.1)
+        came = watch.state()
+    assert len(came.foreign) == len(quiet.foreign) + 1
+    fault = batch_fault(quiet, came)
+    assert fault is not None
+    assert fault.kind == "other process"
+    time.sleep(2.5)  # the driver samples utilization up to once a second
+    busy = watch.state()
+    say(batch_fault(came, busy), nvml.utilization(gpu_device.uuid, 0))
+    while watch.state().foreign != quiet.foreign and time.monotonic() < deadline + 10:
+        time.sleep(0.2)

@@ -1,0 +1,142 @@
+"""The clock probe: what its kernel writes becomes a clock, and the kernel compiles."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.backends import clock_probe as module
+from pytest_gpukern.backends import probe_source
+from pytest_gpukern.backends.clock_probe import ClockProbe, median_clock
+
+
+def test_clocks_over_nanoseconds_are_gigahertz() -> None:
+    assert median_clock([50_016, 99_032, 40]) == pytest.approx((1980.0, 40 / 99_032), rel=1e-4)
+
+
+def test_one_block_that_was_interrupted_moves_nothing() -> None:
+    good = [50_000, 99_000, 40]
+    assert median_clock([*good, *good, 9_000_000, 99_000, 90_000]) == (1980.0, 40 / 99_000)
+
+
+def test_blocks_whose_timer_stood_still_are_left_out() -> None:
+    assert median_clock([0, 0, 0, 50_000, 99_000, 40]) == (1980.0, 40 / 99_000)
+    assert median_clock([0] * 24) is None
+
+
+@given(st.floats(200, 3500), st.integers(50_000, 1_000_000))
+def test_the_clock_is_recovered_to_the_rounding_of_its_count(mhz: float, ns: int) -> None:
+    found = median_clock([ns, round(ns * mhz / 1e3), 50])
+    assert found is not None
+    assert found[0] == pytest.approx(mhz, rel=1 / (ns * mhz / 1e3))
+
+
+class FakeCuda:
+    """Runtime and stream of a device whose clock is `mhz` and whose polls take `poll` clocks."""
+
+    def __init__(self, mhz: float = 1980.0, poll: int = 40) -> None:
+        self.mhz, self.poll = mhz, poll
+        self.stream = self
+        self.durations: list[int] = []
+        self.log: list[str] = []
+        self.memory: dict[int, object] = {}
+
+    def kernel(self, source: str, name: str) -> object:
+        assert source == probe_source.PROBE
+        assert f"void {name}(" in source
+        return name
+
+    def checked(self, call: str, *arguments: int) -> int:
+        if call == "cuMemHostAlloc":
+            block = ctypes.create_string_buffer(arguments[0])
+            self.memory[ctypes.addressof(block)] = block
+            return ctypes.addressof(block)
+        assert call == "cuMemFreeHost"
+        del self.memory[arguments[0]]
+        return 0
+
+    def launch(self, stream, config, kernel, mailbox, ns, patience) -> None:
+        assert stream is self
+        self.log.append("launched")
+        self.durations.append(int(ns))
+        words = (ctypes.c_uint64 * (3 * config.grid)).from_address(mailbox)
+        for block in range(config.grid):
+            words[3 * block] = int(ns) if self.mhz else 0
+            words[3 * block + 1] = round(int(ns) * self.mhz / 1e3)
+            words[3 * block + 2] = self.poll
+
+    def sync(self) -> None:
+        self.log.append("waited")
+
+
+@pytest.fixture
+def probe_on(monkeypatch: pytest.MonkeyPatch):
+    def make(cuda: FakeCuda) -> ClockProbe:
+        core = ModuleType("cuda.core")
+        core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
+        core.launch = cuda.launch
+        monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+        monkeypatch.setitem(sys.modules, "cuda.core", core)
+        monkeypatch.setattr(module, "checked", cuda.checked)
+        return ClockProbe(cuda)
+
+    return make
+
+
+def test_a_reading_waits_for_the_kernel_and_is_the_clock_in_mhz(probe_on) -> None:
+    cuda = FakeCuda(mhz=1725.0)
+    probe = probe_on(cuda)
+    assert probe.read() == pytest.approx(1725.0)
+    assert cuda.log == ["launched", "waited"] * 2, "the first loads the kernel"
+    assert probe.resolution == pytest.approx(40 / 86_250)
+
+
+def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on) -> None:
+    cuda = FakeCuda(poll=500)  # 0.5 % of 99 000 clocks
+    probe = probe_on(cuda)
+    for _ in range(3):
+        probe.read()
+    assert cuda.durations == [50_000, 100_000, 200_000, 200_000]
+    assert probe.resolution < 0.002
+
+
+def test_the_kernel_never_lasts_longer_than_a_millisecond(probe_on) -> None:
+    cuda = FakeCuda(poll=10_000_000)
+    probe = probe_on(cuda)
+    for _ in range(10):
+        probe.read()
+    assert max(cuda.durations) == 1_000_000
+
+
+def test_a_timer_that_stands_still_gives_no_clock(probe_on) -> None:
+    probe = probe_on(FakeCuda(mhz=0))
+    assert probe.read() is None
+    assert probe.resolution == float("inf")
+
+
+def test_the_memory_is_given_back_once(probe_on) -> None:
+    cuda = FakeCuda()
+    probe = probe_on(cuda)
+    assert len(cuda.memory) == 1
+    probe.close()
+    probe.close()
+    assert not cuda.memory
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+def test_the_kernel_compiles(architecture: str) -> None:
+    core = pytest.importorskip("cuda.core")
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        pytest.skip(f"no NVRTC: {type(error).__name__}")
+    options = core.ProgramOptions(arch=architecture, std="c++17")
+    code = core.Program(probe_source.PROBE, "c++", options).compile("cubin")
+    assert b"gpukern_clock" in bytes(code.code)

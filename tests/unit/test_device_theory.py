@@ -1,0 +1,281 @@
+"""Theoretical peaks, held against what NVIDIA publishes, and the least time that work can take."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import suites
+from pytest_gpukern.device import Device, FixedValues, Peaks, peaks_of
+from pytest_gpukern.device.theory import RATES, Floor
+from pytest_gpukern.validity import below_floor
+
+H200 = Peaks((9, 0), 132, 60 * 2**20, sm_clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6144)
+
+# multiprocessors, boost clock in MHz, and published dense TFLOP/s by column of the table
+PUBLISHED = {
+    "V100 SXM2": ((7, 0), 80, 1530, {"fp64": 7.8, "fp32": 15.7, "tensor_half": 125}),
+    "T4": ((7, 5), 40, 1590, {"fp32": 8.1, "tensor_half": 65, "int8": 130}),
+    "A100 SXM": (
+        (8, 0),
+        108,
+        1410,
+        {
+            "fp64": 9.7,
+            "tensor_fp64": 19.5,
+            "fp32": 19.5,
+            "tensor_tf32": 156,
+            "tensor_half": 312,
+            "int8": 624,
+        },
+    ),
+    "A40": ((8, 6), 84, 1740, {"fp32": 37.4, "tensor_tf32": 74.8, "tensor_half": 149.7, "int8": 299.3}),
+    "L40S": ((8, 9), 142, 2520, {"fp32": 91.6, "tensor_tf32": 183, "tensor_half": 362, "tensor_fp8": 733}),
+    "H100 SXM": (
+        (9, 0),
+        132,
+        1980,
+        {
+            "fp64": 33.5,
+            "tensor_fp64": 66.9,
+            "fp32": 66.9,
+            "tensor_tf32": 494.7,
+            "tensor_half": 989.4,
+            "tensor_fp8": 1978.9,
+            "int8": 1978.9,
+        },
+    ),
+    "B200": (
+        (10, 0),
+        148,
+        1965,
+        {
+            "fp64": 37,
+            "fp32": 74.4,
+            "tensor_tf32": 1125,
+            "tensor_half": 2250,
+            "tensor_fp8": 4500,
+            "int8": 4500,
+        },
+    ),
+    "RTX PRO 6000 Blackwell": (
+        (12, 0),
+        188,
+        2617,
+        {"fp32": 126, "tensor_tf32": 251.9, "tensor_half": 503.8, "tensor_fp8": 1007.6, "int8": 1007.6},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("card", "unit"), [(card, unit) for card, (*_, published) in PUBLISHED.items() for unit in published]
+)
+def test_the_table_gives_what_nvidia_publishes_and_never_less(card: str, unit: str) -> None:
+    capability, multiprocessors, mhz, published = PUBLISHED[card]
+    ours = getattr(RATES[capability], unit) * multiprocessors * mhz * 1e6 / 1e12
+    # Tensor figures are for a lower clock than the highest on Hopper (1830 MHz) and Blackwell.
+    assert 0.995 * published[unit] <= ours <= 1.09 * published[unit]
+
+
+@pytest.mark.parametrize(
+    ("card", "mhz", "bits", "gb_per_s"),
+    [
+        ("V100", 877, 4096, 898),
+        ("T4", 5001, 256, 320),
+        ("A100 40 GB", 1215, 5120, 1555),
+        ("RTX 3090", 9751, 384, 936),
+        ("RTX 4090", 10501, 384, 1008),
+        ("H100 SXM", 2619, 5120, 3352),
+        ("H200", 3201, 6144, 4917),
+    ],
+)
+def test_the_memory_transfers_twice_a_clock(card: str, mhz: float, bits: int, gb_per_s: float) -> None:
+    peaks = dataclasses.replace(H200, memory_clock_mhz=mhz, memory_bus_bits=bits)
+    assert peaks.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=2e-3), card
+
+
+# the fastest unit for a dtype
+
+
+def tflops(*dtypes: str, **changes: object) -> float | None:
+    found = dataclasses.replace(H200, **changes).flops_per_s(dtypes)  # type: ignore[arg-type]
+    return None if found is None else found / 1e12
+
+
+def test_float32_may_go_through_half_precision_tensor_cores() -> None:
+    assert tflops("float32") == tflops("float16") == tflops("bfloat16") == pytest.approx(1070.5, rel=1e-3)
+
+
+def test_float64_emulated_by_8_bit_products_on_a_gh200_is_not_impossible() -> None:
+    native = 132 * 256 * 1980e6 / 1e12
+    assert native < 80.2 < (tflops("float64") or 0)
+
+
+def test_without_tensor_cores_float64_is_at_least_what_float32_can_be_put_together_to() -> None:
+    assert tflops("float64", compute_capability=(7, 0)) == pytest.approx(132 * 128 * 1980e6 / 1e12)
+
+
+def test_the_narrowest_dtype_decides() -> None:
+    assert tflops("int8", "float32", "int32") == tflops("int8")
+    assert tflops("float8_e4m3fn", "float32") == tflops("float8_e4m3fn")
+    assert (tflops("int8") or 0) > (tflops("float16") or 0) > (tflops("float64") or 0)
+
+
+def test_indices_do_not_count_beside_floats_but_alone_they_do() -> None:
+    assert tflops("float64", "int32", "int64") == tflops("float64")
+    assert tflops("int32") == tflops("int8")
+
+
+def test_a_complex_product_takes_three_real_ones() -> None:
+    assert tflops("complex64") == pytest.approx(4 / 3 * (tflops("float32") or 0))
+
+
+@pytest.mark.parametrize("dtypes", [(), ("bool",), ("uint8",), ("float32", "bool"), ("float4_e2m1fn",)])
+def test_an_unknown_dtype_has_no_rate(dtypes: tuple[str, ...]) -> None:
+    assert tflops(*dtypes) is None
+
+
+@pytest.mark.parametrize("changes", [{"compute_capability": (6, 1)}, {"sm_clock_mhz": None}])
+def test_an_unknown_device_has_no_rate(changes: dict[str, object]) -> None:
+    assert tflops("float32", **changes) is None
+
+
+def test_every_capability_of_the_table_bounds_every_dtype_it_knows() -> None:
+    for capability in RATES:
+        for dtype in ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "int8", "int32"):
+            assert tflops(dtype, compute_capability=capability), (capability, dtype)
+
+
+# the least time
+
+
+def floor(peaks: Peaks = H200, **work: object) -> Floor:
+    found = peaks.floor(**({"cache": "cold"} | work))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_large_traffic_is_bound_by_the_memory_less_what_the_l2_can_hold() -> None:
+    found = floor(traffic_bytes=8e9)
+    assert found.ns == pytest.approx((8e9 - 1.14 * 60 * 2**20) / 4916.7, rel=1e-3)
+    assert found.bound == (
+        "7.93 GB of 8 GB, what the L2 cannot hold, at 4.92 TB/s, the memory's theoretical bandwidth"
+    )
+
+
+def test_a_hot_l2_may_hold_as_much_before_the_call_as_after_it() -> None:
+    saved = (floor(traffic_bytes=8e9).ns - floor(traffic_bytes=8e9, cache="hot").ns) * 4916.7
+    assert saved == pytest.approx(0.86 * 60 * 2**20, rel=1e-3)
+
+
+def test_what_fits_into_the_l2_is_bound_by_what_the_multiprocessors_can_load() -> None:
+    found = floor(traffic_bytes=12e6, cache="hot")
+    assert found.ns == pytest.approx(12e6 / (132 * 128 * 1.98), rel=1e-6)
+    assert found.bound == "12 MB at 33.5 TB/s, what 132 multiprocessors can load and store"
+
+
+def test_inputs_that_are_read_cannot_stay_unwritten() -> None:
+    loose = floor(traffic_bytes=80e6)
+    tight = floor(traffic_bytes=80e6, read_bytes=40e6)
+    assert tight.ns == pytest.approx((40e6 - 0.14 * 60 * 2**20) / 4916.7, rel=1e-3)
+    assert tight.ns > loose.ns
+    assert tight.bound.startswith("31.2 MB of 80 MB, what the L2 cannot hold")
+
+
+def test_operations_bound_what_hardly_moves_anything() -> None:
+    found = floor(traffic_bytes=50e6, flops=2 * 2048**3, dtypes=("float32", "int32"))
+    assert found.ns == pytest.approx(2 * 2048**3 / 1070.5e3, rel=1e-3)
+    assert found.bound == "17.2 GFLOP at 1.07 PFLOP/s, the fastest unit for float32"
+
+
+@pytest.mark.parametrize("work", [{}, {"traffic_bytes": 0.0}, {"flops": 1e12}, {"traffic_bytes": None}])
+def test_where_nothing_is_declared_or_known_there_is_no_floor(work: dict[str, float]) -> None:
+    assert H200.floor(cache="cold", **work) is None  # type: ignore[arg-type]
+
+
+def test_a_device_that_tells_nothing_has_no_floor() -> None:
+    assert Peaks((9, 0), 132, 0).floor(cache="hot", traffic_bytes=1e9, flops=1e9, dtypes=("int8",)) is None
+
+
+@given(
+    st.floats(1, 1e12),
+    st.floats(1, 1e15),
+    st.sampled_from(["cold", "hot"]),
+    st.floats(1, 10),
+)
+def test_more_work_never_has_a_lower_floor_and_cold_is_never_below_hot(
+    traffic: float, flops: float, cache: str, more: float
+) -> None:
+    work = {"traffic_bytes": traffic, "flops": flops, "dtypes": ("float32",)}
+    base = floor(cache=cache, **work).ns
+    assert floor(cache=cache, **(work | {"traffic_bytes": more * traffic})).ns >= base
+    assert floor(cache=cache, **(work | {"flops": more * flops})).ns >= base
+    assert floor(cache="cold", **work).ns >= floor(cache="hot", **work).ns
+
+
+SUITES = Path(suites.__file__).parent
+RECORDED = sorted(path.parent.parent.name for path in SUITES.glob("*/baselines/*.nvidia-h200.json"))
+
+
+@pytest.mark.parametrize("suite", RECORDED)
+def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str) -> None:
+    problem = getattr(importlib.import_module(f"suites.{suite}.problem"), suite)
+    baseline = json.loads((SUITES / suite / "baselines" / f"{suite}.nvidia-h200.json").read_text())
+    inputs = problem.inputs(problem.points("smoke")[0])
+    dtypes = {str(array.dtype) for array in inputs.values() if hasattr(array, "dtype")}
+    judged = 0
+    for case in baseline["cases"].values():
+        for epoch in case["epochs"]:
+            point = epoch["measured_point"]
+            for key, times in ((k, m) for s in epoch["sessions"] for k, m in s["measurements"].items()):
+                found = H200.floor(
+                    cache=key.rpartition("/")[2],
+                    traffic_bytes=problem.traffic_bytes(point),
+                    flops=problem.flops(point),
+                    dtypes=dtypes or {"float32"},
+                )
+                judged += found is not None
+                assert below_floor(times["median_ns"], found) is None
+    assert judged or problem.traffic_bytes(problem.points("smoke")[0]) is None
+
+
+def test_the_floor_is_near_enough_to_catch_a_kernel_that_does_half_its_work() -> None:
+    """An addition in place to 32 M float64 took 133.8 µs by CUPTI on an H200."""
+    found = H200.floor(cache="cold", traffic_bytes=16 * 32e6, read_bytes=8 * 32e6, dtypes=("float64",))
+    assert below_floor(133_800, found) is None
+    assert below_floor(133_800 / 2, found) is not None
+
+
+# where the values come from
+
+
+def device(multiprocessors: int = 132) -> Device:
+    values = FixedValues(multiprocessors=multiprocessors, l2=60 * 2**20)
+    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, values=values)
+
+
+def test_the_peaks_are_those_that_nvml_tells() -> None:
+    assert peaks_of(FakeNvml(), device()) == H200
+
+
+def test_cuda_fills_in_what_nvml_does_not_tell() -> None:
+    silent = FakeNvml(bus_bits=None, max_clocks=(None, None))
+    properties = SimpleNamespace(
+        clock_rate=1_980_000, memory_clock_rate=3_201_000, global_memory_bus_width=6144
+    )
+    assert peaks_of(silent, device(), properties) == H200
+    assert peaks_of(silent, device()) == Peaks((9, 0), 132, 60 * 2**20)
+
+
+def test_the_properties_that_are_asked_exist() -> None:
+    properties = pytest.importorskip("cuda.core._device").DeviceProperties
+    for name in ("clock_rate", "memory_clock_rate", "global_memory_bus_width"):
+        assert hasattr(properties, name)

@@ -1,0 +1,236 @@
+"""Which batches are invalid, which only get a note, and when a case is given up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fake_nvml import state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.device import CLOCK_EVENTS, DeviceState, GpuProcess
+from pytest_gpukern.validity import Disturbance, PausePolicy, Recovery, batch_fault, device_notes
+from pytest_gpukern.validity.disturbance import INVALIDATING, ORDINARY
+
+BEFORE = state(0)
+STRANGER = GpuProcess(4711, "train.py", 9000)
+
+
+def fault(sm_mhz: float | None = 1980, before: DeviceState = BEFORE, **after: object) -> Disturbance | None:
+    """Of a batch of 50 ms on a device of 1980 and 3201 MHz."""
+    return batch_fault(before, state(50, **after), sm_mhz=sm_mhz, max_sm_mhz=1980, max_memory_mhz=3201)
+
+
+def counted(**ms: float) -> dict[str, int]:
+    """The counters of `BEFORE`, higher by these milliseconds."""
+    return {name: value + round(ms.get(name, 0) * 1e6) for name, value in BEFORE.limited_ns.items()}
+
+
+def test_a_quiet_batch_is_valid() -> None:
+    assert fault() is None
+
+
+def test_a_device_that_tells_nothing_is_not_accused() -> None:
+    nothing = DeviceState(0), DeviceState(50_000_000)
+    assert batch_fault(*nothing) is None
+    assert batch_fault(*nothing, sm_mhz=1000) is None, "of how many?"
+
+
+def test_every_clock_event_is_either_invalidating_or_ordinary_or_idleness() -> None:
+    assert {*INVALIDATING, *ORDINARY, "gpu_idle"} == set(CLOCK_EVENTS.values())
+    assert not INVALIDATING.keys() & ORDINARY.keys()
+
+
+# throttling
+
+
+@pytest.mark.parametrize("event", INVALIDATING)
+def test_throttling_before_or_after_a_batch_makes_it_invalid(event: str) -> None:
+    for found in (fault(clock_events=(event,)), fault(before=state(0, clock_events=(event,)))):
+        assert found is not None
+        assert found.kind == event
+        assert event in found.seen
+        assert "GPU at 41 °C, memory at 45 °C" in found.seen
+        assert found.remedy
+
+
+@pytest.mark.parametrize("event", ["sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"])
+def test_throttling_that_came_and_went_within_a_batch_is_seen_by_its_counter(event: str) -> None:
+    found = fault(limited_ns=counted(**{event: 10}))
+    assert found is not None
+    assert (found.kind, f"{event} for 20 % of the batch" in found.seen) == (event, True)
+    assert fault(limited_ns=counted(**{event: 0.4})) is None, "0.8 % of the time cannot move a median"
+
+
+@pytest.mark.parametrize("event", ORDINARY)
+def test_what_a_pause_cannot_cure_is_no_fault(event: str) -> None:
+    assert fault(clock_events=(event,)) is None
+    assert fault(clock_events=(event,), sm_mhz=1000) is None, "the clock is low because of it"
+
+
+def test_the_power_limit_explains_a_low_clock_by_its_counter_too() -> None:
+    assert fault(sm_mhz=1000, limited_ns=counted(sw_power_cap=30)) is None
+
+
+# clocks
+
+
+def test_a_clock_under_three_quarters_is_a_fault() -> None:
+    assert fault(sm_mhz=1486) is None
+    found = fault(sm_mhz=1484)
+    assert found is not None
+    assert (found.kind, found.seen) == ("SM clock", "the SM clock was 1484 MHz, 75 % of 1980 MHz")
+    assert "nvidia-smi -q" in found.remedy
+
+
+def test_without_a_probe_nvmls_clock_is_judged_unless_the_device_has_gone_idle() -> None:
+    assert fault(sm_mhz=None, sm_clock_mhz=1200) is not None
+    assert fault(sm_mhz=None, sm_clock_mhz=345, clock_events=("gpu_idle",)) is None
+
+
+def test_a_device_that_never_woke_up_is_told_so() -> None:
+    found = fault(sm_mhz=345, clock_events=("gpu_idle",))
+    assert found is not None
+    assert "lock its clocks" in found.remedy
+
+
+def test_a_memory_clock_that_changes_is_a_fault_either_way() -> None:
+    dropped = fault(memory_clock_mhz=2619)
+    woke = fault(before=state(0, memory_clock_mhz=405))
+    assert dropped is not None
+    assert woke is not None
+    assert dropped.seen == "the memory clock changed from 3201 to 2619 MHz during the batch"
+    assert woke.kind == "memory clock"
+
+
+def test_a_memory_clock_that_stays_low_is_a_fault_unless_somebody_set_it() -> None:
+    low = {"memory_clock_mhz": 1593}
+    assert fault(before=state(0, **low), **low) is not None
+    assert fault(before=state(0, **low), clock_events=("applications_clocks_setting",), **low) is None
+    compute_state = {"memory_clock_mhz": 2900}
+    assert fault(before=state(0, **compute_state), **compute_state) is None
+
+
+# other processes
+
+
+def test_a_process_that_appears_during_a_batch_is_a_fault_and_one_that_idles_is_not() -> None:
+    found = fault(foreign=(STRANGER,))
+    assert found is not None
+    assert found.kind == "other process"
+    assert "began to use the device during the batch: pid 4711 (train.py, 9000 MiB)" in found.seen
+    assert fault(before=state(0, foreign=(STRANGER,)), foreign=(STRANGER,)) is None
+
+
+@pytest.mark.parametrize(("percent", "invalid"), [(0, False), (4, False), (5, True), (100, True)])
+def test_a_process_that_runs_kernels_is_a_fault_however_long_it_was_there(
+    percent: int, invalid: bool
+) -> None:
+    busy = dataclasses.replace(STRANGER, sm_percent=percent)
+    found = fault(before=state(0, foreign=(STRANGER,)), foreign=(busy,))
+    assert (found is not None) is invalid
+    if found is not None:
+        assert (
+            f"ran kernels during the batch: pid 4711 (train.py, 9000 MiB, kernels {percent} %" in found.seen
+        )
+
+
+# notes
+
+
+def notes(
+    *after: dict[str, object], clocks: tuple[float | None, ...] = (1740, 1725, 1950)
+) -> tuple[str, ...]:
+    states = [BEFORE, *(state(50 * (number + 1), **changes) for number, changes in enumerate(after))]
+    return device_notes(states, clocks, max_sm_mhz=1980)
+
+
+def test_a_quiet_measurement_has_no_notes() -> None:
+    assert notes({}, {}) == device_notes([]) == ()
+
+
+def test_a_power_limited_kernel_is_noted_with_the_clocks_it_ran_at() -> None:
+    expected = ("clocks held down by the power limit: SM clock 1725 to 1950 MHz of 1980",)
+    assert notes({"clock_events": ("sw_power_cap",)}, {}) == expected
+    assert notes({}, {"limited_ns": counted(sw_power_cap=2)}) == expected
+    assert notes({}, {"limited_ns": counted(sw_power_cap=0.5)}) == ()
+
+
+def test_without_a_probe_the_note_has_nvmls_clocks() -> None:
+    event = {"clock_events": ("applications_clocks_setting",), "sm_clock_mhz": 1200}
+    assert notes(event, clocks=(None,)) == (
+        "clocks held down by a clock setting (nvidia-smi -ac or -lgc): SM clock 1200 MHz of 1980",
+    )
+
+
+def test_a_process_that_shares_the_device_is_noted() -> None:
+    (note,) = notes({"foreign": (STRANGER,)})
+    assert note.startswith("on the device besides this run, as far as can be told idle: pid 4711")
+
+
+@given(
+    st.lists(st.sampled_from([*CLOCK_EVENTS.values(), "unknown_0x8000"]), max_size=4, unique=True),
+    st.none() | st.floats(100, 3000),
+    st.none() | st.integers(100, 12000),
+    st.dictionaries(st.sampled_from([*INVALIDATING, *ORDINARY]), st.integers(0, 10**9), max_size=4),
+)
+def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(
+    events: list[str], sm_mhz: float | None, memory_mhz: int | None, limited_ns: dict[str, int]
+) -> None:
+    after = {"clock_events": tuple(events), "memory_clock_mhz": memory_mhz, "limited_ns": limited_ns}
+    found = fault(sm_mhz=sm_mhz, **after)
+    device_notes([BEFORE, state(50, **after)], (sm_mhz,))
+    if found is not None:
+        assert found.kind
+        assert str(found) == f"{found.seen}; {found.remedy}"
+    if set(events) & set(INVALIDATING):
+        assert found is not None
+
+
+# pauses
+
+HOT = Disturbance("hw_thermal_slowdown", "too hot (91 °C)", "cool it")
+SHARED = Disturbance("other process", "another process ran kernels", "stop it")
+
+
+def test_pauses_double_from_50_ms_to_half_a_second_and_end() -> None:
+    slept: list[float] = []
+    recovery = Recovery(sleep=slept.append)
+    while recovery.pause(HOT):
+        assert len(slept) < 100
+    assert slept == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.5])
+    assert recovery.disturbed == 9
+
+
+def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do() -> None:
+    recovery = Recovery(PausePolicy(0.05, 0.1, 0.25), sleep=lambda seconds: None)
+    assert [recovery.pause(each) for each in (SHARED, HOT, HOT, HOT)] == [True, True, True, False]
+    assert recovery.reason == (
+        "could not be measured cleanly: 4 batches were disturbed, in spite of 0.25 s of pauses: "
+        "3 × too hot (91 °C), 1 × another process ran kernels. Remedy: stop it; cool it"
+    )
+
+
+def test_a_case_that_became_clean_says_what_was_repeated() -> None:
+    recovery = Recovery(sleep=lambda seconds: None)
+    assert recovery.note is None
+    recovery.pause(HOT)
+    assert recovery.note == "1 batch was disturbed and repeated: 1 × too hot (91 °C)"
+
+
+@given(st.floats(0.001, 1), st.floats(1, 20), st.floats(1, 20))
+def test_pauses_never_add_up_to_more_than_their_bound(first: float, longest: float, total: float) -> None:
+    policy = PausePolicy(first, first * longest, first * longest * total)
+    slept: list[float] = []
+    recovery = Recovery(policy, sleep=slept.append)
+    while recovery.pause(HOT):
+        assert len(slept) < 10_000
+    assert 0 < sum(slept) <= policy.total_s * 1.001
+    assert sorted(slept) == slept
+
+
+@pytest.mark.parametrize("bounds", [(0, 1, 1), (2, 1, 3), (1, 2, 1), (-1, 1, 1)])
+def test_bounds_that_make_no_sense_are_refused(bounds: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="0 < first_s ≤ longest_s ≤ total_s is needed, got"):
+        PausePolicy(*bounds)

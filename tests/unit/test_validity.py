@@ -1,0 +1,311 @@
+"""Impossible times, patched and diverging clocks, threads left running, growing memory, energy."""
+
+from __future__ import annotations
+
+import _thread
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from fake_nvml import state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern import measure
+from pytest_gpukern.device import Floor
+from pytest_gpukern.validity import (
+    ClockGuard,
+    Threads,
+    below_floor,
+    clocks,
+    device_time_fault,
+    energy_per_call_mj,
+    memory_growth,
+    running_threads,
+    thread_fault,
+    thread_note,
+)
+
+# impossible times
+
+FLOOR = Floor(43_900.0, "216 MB at 4.92 TB/s, the memory's theoretical bandwidth")
+
+
+def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes() -> None:
+    found = below_floor(12_345, FLOOR)
+    assert found is not None
+    assert found.startswith(
+        "12.3 µs is impossible: 216 MB at 4.92 TB/s, the memory's theoretical bandwidth, "
+        "take 43.9 µs at least. "
+    )
+    for cause in ("another stream", "declared bytes or flops", "in a cache"):
+        assert cause in found
+
+
+def test_clocks_and_ticks_get_the_benefit_of_the_doubt() -> None:
+    assert below_floor(0.985 * 43_900, FLOOR) is None
+    assert below_floor(0.975 * 43_900, FLOOR) is not None
+    assert below_floor(0.975 * 43_900, FLOOR, resolution_ns=500) is None
+
+
+def test_without_a_floor_nothing_is_impossible() -> None:
+    assert below_floor(0.0, None) is None
+    assert below_floor(0.0, FLOOR) is not None
+
+
+# clocks
+
+
+def guarded(**patches: object) -> str | None:
+    guard = ClockGuard()
+    since = guard.read()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in patches.items():
+            patch.setattr(time, name, value)
+        return guard.fault(since)
+
+
+def test_real_clocks_are_trusted() -> None:
+    assert guarded() is None
+
+
+@pytest.mark.parametrize("name", ["perf_counter_ns", "perf_counter", "monotonic", "time", "process_time"])
+def test_a_patched_clock_is_named_with_what_stands_in_its_place(name: str) -> None:
+    found = guarded(**{name: lambda: 0})
+    assert found is not None
+    assert f"the clock time.{name} was replaced by <function" in found
+    assert __file__ in found
+    assert "undo the patch" in found
+    assert guarded() is None
+
+
+def test_a_clock_that_is_another_builtin_is_not_the_clock_either() -> None:
+    found = guarded(perf_counter_ns=time.process_time_ns)
+    assert found is not None
+    assert "time.perf_counter_ns was replaced by <built-in function process_time_ns>" in found
+
+
+def test_a_module_that_stands_in_for_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "time", SimpleNamespace(perf_counter_ns=lambda: 0))
+    found = ClockGuard().fault(ClockGuard().read())
+    assert found is not None
+    assert "module time was replaced" in found
+
+
+@pytest.mark.parametrize("fake", [SimpleNamespace(perf_counter_ns=lambda: 0), lambda: 0])
+def test_a_clock_patched_inside_our_own_modules_is_named(
+    monkeypatch: pytest.MonkeyPatch, fake: object
+) -> None:
+    monkeypatch.setattr(measure, "time", fake)
+    found = ClockGuard().fault(ClockGuard().read())
+    assert found is not None
+    assert "the clock pytest_gpukern.measure.time was replaced" in found
+
+
+def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch() -> None:
+    from pytest_gpukern.report import units
+
+    assert units.time is not time
+    assert list(clocks.replaced_clocks()) == []
+
+
+def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() -> None:
+    script = """
+        import time
+        real = time.perf_counter_ns
+        time.perf_counter_ns = lambda: real() // 2
+        from pytest_gpukern.validity import ClockGuard
+        guard = ClockGuard()
+        print(guard.fault(guard.read()))
+        time.perf_counter_ns = time.monotonic_ns = time.process_time_ns
+        import sys, importlib
+        importlib.reload(sys.modules["pytest_gpukern.validity.clocks"])
+        guard = sys.modules["pytest_gpukern.validity.clocks"].ClockGuard()
+        print(guard.fault(guard.read()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert "time.perf_counter_ns was replaced by <function <lambda>" in first
+    assert "time.perf_counter_ns was replaced by <built-in function process_time_ns>" in second
+
+
+def test_events_that_somebody_elses_code_makes_are_no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = pytest.importorskip("cuda.core")
+    assert list(clocks.replaced_clocks()) == []
+    monkeypatch.setattr(core.Device, "create_event", lambda self, options: None)
+    found = ClockGuard().fault(ClockGuard().read())
+    assert found is not None
+    assert "the clock cuda.core.Device.create_event was replaced by <function" in found
+
+
+def test_the_events_themselves_cannot_be_patched() -> None:
+    core = pytest.importorskip("cuda.core")
+    for owner, name in ((core.Event, "__sub__"), (core.Stream, "record")):
+        with pytest.raises(TypeError, match="immutable type"):
+            setattr(owner, name, lambda *args: 0)
+
+
+def passing(perf_ns: float, raw_ns: float | None) -> str | None:
+    """The verdict on clocks by which these nanoseconds passed."""
+    perf, raw = iter([0, round(perf_ns)]), iter([0, round(raw_ns or 0)])
+    guard = ClockGuard(lambda: next(perf), lambda: next(raw))
+    return guard.fault(guard.read())
+
+
+def test_clocks_that_diverge_are_named_with_what_each_says() -> None:
+    found = passing(2e8, 4e8)
+    assert found is not None
+    assert "by time.perf_counter_ns 200.0 ms passed, by CLOCK_MONOTONIC_RAW 400.0 ms" in found
+
+
+@given(st.floats(0, 1e11), st.floats(-5e-4, 5e-4))
+def test_slewing_by_ntp_is_no_divergence(ns: float, rate: float) -> None:
+    assert passing(ns * (1 + rate), ns) is None
+
+
+def test_a_host_with_one_clock_has_nothing_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "_raw_clock", lambda: None)
+    guard = ClockGuard()
+    assert guard.read().raw_ns is None
+    assert guard.fault(guard.read()) is None
+
+
+def test_samples_cannot_take_longer_than_the_batch_they_are_of() -> None:
+    assert device_time_fault(5.04e7, 5e7) is None
+    found = device_time_fault(8e7, 5e7)
+    assert found is not None
+    assert "add up to 80.0 ms, but the host saw it take 50.0 ms" in found
+    assert device_time_fault(1e3, 5e7) is None, "flushes and launches take host time too"
+
+
+# threads
+
+
+def test_a_thread_that_outlives_the_calls_is_named_until_it_ends() -> None:
+    before = running_threads()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="does the work")
+    thread.start()
+    try:
+        after = running_threads()
+        found = thread_fault(before, after)
+    finally:
+        stop.set()
+        thread.join()
+    assert found is not None
+    assert "a thread started by the timed calls is still running: does the work" in found
+    assert thread_fault(before, after) is None, "it has ended"
+    assert thread_fault(before, running_threads()) is None
+
+
+def test_a_thread_of_a_library_that_only_called_into_python_is_not_counted() -> None:
+    stop, known = threading.Event(), threading.Event()
+    native: list[threading.Thread] = []
+
+    def call_into_python() -> None:
+        native.append(threading.current_thread())
+        known.set()
+        stop.wait()
+
+    _thread.start_new_thread(call_into_python, ())  # which threading does not know of
+    try:
+        assert known.wait(10)
+        found = running_threads()
+    finally:
+        stop.set()
+    assert native[0].name.startswith("Dummy")
+    assert native[0] not in found.python
+
+
+def test_native_threads_are_a_note_and_no_fault() -> None:
+    before, after = Threads(frozenset(), 12), Threads(frozenset(), 40)
+    assert thread_fault(before, after) is None
+    assert thread_note(before, after) == "28 native threads were started during the measurement"
+    assert thread_note(after, before) is None
+    assert thread_note(before, Threads(frozenset(), None)) is None
+    ours = threading.current_thread()
+    assert thread_note(before, Threads(frozenset({ours}), 13)) is None, "Python's are not counted twice"
+
+
+def test_the_number_of_native_threads_is_known_on_linux() -> None:
+    found = running_threads()
+    assert threading.current_thread() in found.python
+    if sys.platform == "linux":
+        assert found.native is not None
+        assert found.native >= len(found.python)
+
+
+# memory
+
+
+def growth(*mib: float | None) -> str | None:
+    return memory_growth([None if used is None else round(used * 2**20) for used in mib])
+
+
+def test_memory_that_grows_with_every_batch_is_a_leak() -> None:
+    assert growth(*range(1000, 1400, 40)) == (
+        "device memory grew by 280 MiB over the last 8 batches, from 1080 MiB to 1360 MiB, and never fell: "
+        "the calls leave memory behind"
+    )
+
+
+def test_a_leak_that_a_pool_turns_into_steps_is_one_too() -> None:
+    assert growth(*(20 * (batch // 4) for batch in range(24))) is not None
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        [],
+        [1000],
+        [1000] * 12,
+        [0, 500, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000],
+        [1000, 1020, 1040, 1060, 1000, 1020, 1040, 1060],
+        [None, 1000, None],
+        [0, 10, 20, 30, 40, 50, 60, 70, 80, 80, 80, 80, 80, 80, 80, 80],
+    ],
+    ids=["nothing", "one", "constant", "a pool that fills", "a garbage collector", "untold", "settles"],
+)
+def test_memory_that_settles_or_falls_is_no_leak(used: list[int | None]) -> None:
+    assert growth(*used) is None
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=4, max_size=40))
+def test_memory_that_ever_falls_after_the_warm_up_is_no_leak(used: list[int]) -> None:
+    warm = used[len(used) // 4 :]
+    if memory_growth(used) is not None:
+        assert warm == sorted(warm)
+        assert warm[-1] > warm[0]
+
+
+# energy
+
+
+def energy(seconds: float = 1.2, calls: int = 1000, call_ms: float = 1.19, **changes: object) -> float | None:
+    after = state(1e3 * seconds, **({"energy_mj": 1_000_000 + 840_000} | changes))
+    return energy_per_call_mj(state(0), after, calls, 1e6 * call_ms)
+
+
+def test_energy_is_what_the_board_drew_per_call() -> None:
+    assert energy() == pytest.approx(840.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": 0.9, "calls": 750},
+        {"calls": 800},
+        {"calls": 0},
+        {"energy_mj": None},
+        {"energy_mj": 1_000_000},
+    ],
+    ids=["too short for the counter", "idle for a third", "no calls", "no counter", "a counter that stands"],
+)
+def test_energy_that_cannot_be_told_is_none(changes: dict[str, object]) -> None:
+    assert energy(**changes) is None
