@@ -1,0 +1,106 @@
+"""The ceilings of a real device: near what theory allows and not above it, quickly, and once."""
+
+import dataclasses
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.ceilings import Ceilings, load_or_measure
+
+ON_THE_DEVICE = (
+    "device_copy_bytes_per_s",
+    "float16_flop_per_s",
+    "float32_flop_per_s",
+    "float64_flop_per_s",
+    "int32_op_per_s",
+)
+
+
+@pytest.fixture(scope="module")
+def fingerprint(gpu_device):
+    from pytest_gpukern import device as devices
+
+    with devices.open_nvml() as nvml:
+        return devices.take_fingerprint(gpu_device, nvml)
+
+
+@pytest.fixture(scope="module")
+def first(fingerprint):
+    """What a measurement found, and its wall time with everything that is compiled for it, in seconds."""
+    from pytest_gpukern.backends.ceilings import measure_ceilings
+
+    start = time.perf_counter()
+    found = measure_ceilings(fingerprint)
+    return found, time.perf_counter() - start
+
+
+def test_every_ceiling_is_measured_in_a_few_seconds(first, capsys):
+    found, wall_s = first
+    with capsys.disabled():
+        sys.stdout.write(f"\nceilings in {wall_s:.2f} s, compilation included\n")
+        for name, value in found.values.items():
+            peak = found.peaks.get(name)
+            beside = f"  {value / peak:6.1%} of the peak {peak:.4g}" if peak else ""
+            sys.stdout.write(f"  {name:32} {value:10.4g}{beside}\n")
+    assert found.complaints == ()
+    assert set(found.values) == {field.name for field in dataclasses.fields(Ceilings)}
+    assert wall_s < 6
+
+
+@pytest.mark.parametrize("name", ON_THE_DEVICE)
+def test_no_ceiling_is_above_its_peak_or_below_half_of_it(first, name):
+    found, _ = first
+    if name not in found.peaks:
+        pytest.skip("the peak of this device is not known")
+    assert 0.5 < found.values[name] / found.peaks[name] <= 1.01
+
+
+def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first):
+    values = first[0].values
+    for name in ("pinned_to_device", "device_to_pinned", "pageable_to_device", "device_to_pageable"):
+        assert 0.5e9 < values[f"{name}_bytes_per_s"] < 1e12, name
+    assert 200 < values["launch_gpu_ns"] < 50_000
+    assert 500 < values["launch_host_ns"] < 200_000
+
+
+def test_measured_again_the_device_has_the_same_ceilings(first, fingerprint):
+    from pytest_gpukern.backends.ceilings import measure_ceilings
+
+    again = measure_ceilings(fingerprint)
+    for name in ON_THE_DEVICE:
+        assert again.values[name] == pytest.approx(first[0].values[name], rel=0.03), name
+
+
+def test_by_the_hosts_clock_the_drivers_copy_is_near_the_ceiling_and_not_above(first):
+    from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
+
+    cuda = runtime()
+    size, copies = 1 << 30, 50
+    source, target = (DeviceArray((size,), np.uint8) for _ in range(2))
+    try:
+        cuda.synchronize()
+        start = time.perf_counter_ns()
+        for _ in range(copies):
+            checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, size, cuda.stream.handle)
+        cuda.synchronize()
+        took_ns = time.perf_counter_ns() - start
+    finally:
+        source.free()
+        target.free()
+    share = Ceilings(**first[0].values).bandwidth_share(2 * size, took_ns / copies)
+    assert 0.8 < share < 1.02
+
+
+def test_the_second_time_they_come_from_the_cache(first, fingerprint, tmp_path):
+    measured, _ = first
+    warnings = []
+    stored = load_or_measure(fingerprint, tmp_path, lambda _: measured, warn=warnings.append)
+
+    def never(_):
+        raise AssertionError("measured although the cache has it")
+
+    assert load_or_measure(fingerprint, tmp_path, never, warn=warnings.append) == stored
+    assert stored == Ceilings(**measured.values)
+    assert warnings == []

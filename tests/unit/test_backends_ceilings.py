@@ -1,0 +1,472 @@
+"""Measuring the ceilings, on a device and a host whose speed is known, and what theory allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.backends import ceilings as module
+from pytest_gpukern.backends.ceiling_source import BLOCK, CHAINS, UNROLLED
+from pytest_gpukern.backends.ceilings import measure_ceilings, peaks
+from pytest_gpukern.backends.cuda import CudaError
+from pytest_gpukern.ceilings import Ceilings
+
+MIB = 2**20
+
+TRUTH = {
+    "device_copy_bytes_per_s": 4.29e12,
+    "pinned_to_device_bytes_per_s": 55e9,
+    "device_to_pinned_bytes_per_s": 54e9,
+    "pageable_to_device_bytes_per_s": 9.7e9,
+    "device_to_pageable_bytes_per_s": 19e9,
+    "float16_flop_per_s": 131e12,
+    "float32_flop_per_s": 66e12,
+    "float64_flop_per_s": 33e12,
+    "int32_op_per_s": 32e12,
+    "launch_host_ns": 4000.0,
+    "launch_gpu_ns": 1600.0,
+}
+
+FIGURE_OF = {
+    "float": "float32_flop_per_s",
+    "double": "float64_flop_per_s",
+    "unsigned": "int32_op_per_s",
+    "half2x": "float16_flop_per_s",
+}
+
+
+class FakeKernel:
+    def __init__(self, source, name):
+        self.name = name
+        self.c_type = re.findall(r"^#define T (\w+)", source, re.MULTILINE)
+        self.occupancy = SimpleNamespace(max_active_blocks_per_multiprocessor=lambda block, shared: 8)
+
+
+class FakeEvent:
+    """Reads the device's time when the stream reached it."""
+
+    def __init__(self, machine):
+        self.machine = machine
+
+    def __sub__(self, other):
+        return (self.at_ns - other.at_ns) / 1e6
+
+    @property
+    def is_done(self):
+        return self.machine.host_ns >= self.at_ns
+
+    def sync(self):
+        self.machine.host_ns = max(self.machine.host_ns, self.at_ns)
+
+
+class Machine:
+    """Host and device of known speed, in place of the runtime, the driver, cuda.core and the clock.
+
+    The device works off a queue; each launch costs the host time, each event the device.
+    """
+
+    EVENT_NS = 3000.0
+
+    def __init__(self, truth=TRUTH, **changes):
+        self.truth = truth
+        self.host_ns = 0.0
+        self.busy_until_ns = 0.0
+        self.l2_bytes = 60 * MIB
+        self.free = 100 * 2**30
+        self.compute_capability = (9, 0)
+        self.stretch = lambda ns: 1.0
+        self.copied_by_kernel = self.copied_by_driver = True
+        self.kernel_copy_slower = self.driver_copy_slower = 1.0
+        self.refused = ()
+        self.log = []
+        self.live = {}
+        self.pinned = set()
+        self.compiled = []
+        self.kernels = {}
+        self.device = self
+        self.stream = SimpleNamespace(record=self.record, handle="the stream")
+        self.properties = SimpleNamespace(
+            multiprocessor_count=132,
+            clock_rate=1_980_000,
+            memory_clock_rate=3_201_000,
+            global_memory_bus_width=6144,
+        )
+        for name, value in changes.items():
+            assert hasattr(self, name)
+            setattr(self, name, value)
+
+    def runs(self, ns, *, host_ns=0.0):
+        self.host_ns += host_ns
+        start = max(self.host_ns, self.busy_until_ns)
+        self.busy_until_ns = start + ns * self.stretch(start)
+
+    # the runtime
+
+    def kernel(self, source, name):
+        if (source, name) not in self.kernels:
+            self.host_ns += 1e8
+            self.kernels[source, name] = FakeKernel(source, name)
+            self.compiled += self.kernels[source, name].c_type
+        return self.kernels[source, name]
+
+    def launch(self, kernel, threads, *arguments):
+        assert kernel.name == "gpukern_fill"
+        assert threads == arguments[1]
+        self.live[arguments[0]].content = "random"
+        self.runs(1e5, host_ns=5000)
+
+    def synchronize(self):
+        self.host_ns = max(self.host_ns, self.busy_until_ns)
+
+    def free_bytes(self):
+        return self.free - sum(array.nbytes for array in self.live.values())
+
+    def hash(self, array):
+        self.synchronize()
+        return array.content
+
+    def create_event(self, options):
+        assert options == "timing"
+        return FakeEvent(self)
+
+    def record(self, event):
+        self.runs(self.EVENT_NS)
+        event.at_ns = self.busy_until_ns
+
+    # cuda.core
+
+    def core_launch(self, stream, config, kernel, *arguments):
+        assert stream is self.stream
+        name = kernel.name
+        self.log.append((name, config, arguments))
+        if name == "gpukern_fma":
+            assert arguments[0] in self.live
+            threads = config.grid * config.block
+            lanes = 2 if kernel.c_type[0].endswith("2x") else 1
+            operations = 2.0 * lanes * CHAINS * UNROLLED * threads * int(arguments[1])
+            ns = operations / self.truth[FIGURE_OF[kernel.c_type[0]]] * 1e9
+        elif name == "gpukern_copy":
+            source, target = (self.live[pointer] for pointer in arguments)
+            assert config.grid * config.block * 4 * 16 == source.nbytes == target.nbytes
+            ns = self.copy_ns(source.nbytes) * self.kernel_copy_slower
+            if self.copied_by_kernel:
+                target.content = source.content
+        else:
+            ns = {"gpukern_empty": self.truth["launch_gpu_ns"]}.get(name) or float(arguments[0])
+        self.runs(ns, host_ns=self.truth["launch_host_ns"])
+
+    def copy_ns(self, nbytes):
+        return 2 * nbytes / self.truth["device_copy_bytes_per_s"] * 1e9
+
+    # the driver
+
+    def checked(self, call, *arguments):
+        self.log.append((call, arguments))
+        if call in self.refused:
+            raise CudaError(f"{call}: CUDA_ERROR_OUT_OF_MEMORY")
+        return getattr(self, call.lower())(*arguments)
+
+    def cumemcpyhtod(self, to, start, nbytes):
+        assert self.live[to].nbytes == nbytes
+        self.host_ns += 20_000
+
+    def cumemsetd32(self, to, value, words):
+        assert self.live[to].nbytes == 4 * words
+        self.live[to].content = value
+
+    def cumemcpydtodasync(self, to, start, nbytes, stream):
+        assert stream == "the stream"
+        if self.copied_by_driver:
+            self.live[to].content = self.live[start].content
+        self.runs(self.copy_ns(nbytes) * self.driver_copy_slower, host_ns=2000)
+
+    def cumemhostalloc(self, nbytes, flags):
+        self.pinned.add(77)
+        return 77
+
+    def cumemfreehost(self, pointer):
+        self.pinned.remove(pointer)
+
+    def cumemcpyhtodasync(self, to, start, nbytes, stream):
+        assert start in self.pinned
+        assert self.live[to].nbytes == nbytes
+        self.runs(nbytes / self.truth["pinned_to_device_bytes_per_s"] * 1e9, host_ns=2000)
+
+    def cumemcpydtohasync(self, to, start, nbytes, stream):
+        assert to in self.pinned
+        assert self.live[start].nbytes == nbytes
+        self.runs(nbytes / self.truth["device_to_pinned_bytes_per_s"] * 1e9, host_ns=2000)
+
+
+class FakeArray:
+    """Device memory without contents, but with a note of what was put there."""
+
+    def __init__(self, machine, shape, dtype):
+        self.nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if self.nbytes > machine.free_bytes():
+            raise CudaError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
+        self.machine = machine
+        self.pointer = 1000 + len(machine.log)
+        while self.pointer in machine.live:
+            self.pointer += 1
+        self.content = None
+        machine.live[self.pointer] = self
+
+    def free(self):
+        del self.machine.live[self.pointer]
+
+    def upload(self, host):
+        assert host.nbytes == self.nbytes
+        self.machine.host_ns += self.nbytes / self.machine.truth["pageable_to_device_bytes_per_s"] * 1e9
+
+    def download(self, into):
+        assert into.nbytes == self.nbytes
+        self.machine.host_ns += self.nbytes / self.machine.truth["device_to_pageable_bytes_per_s"] * 1e9
+
+
+FINGERPRINT = SimpleNamespace(max_sm_clock_mhz=1980, max_memory_clock_mhz=3201)
+
+
+@pytest.fixture
+def measured_on(monkeypatch):
+    """Measures a machine, and sees that everything allocated was given back."""
+
+    def measure(machine):
+        core = ModuleType("cuda.core")
+        core.EventOptions = lambda timing_enabled: "timing" if timing_enabled else "none"
+        core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
+        core.launch = machine.core_launch
+        monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+        monkeypatch.setitem(sys.modules, "cuda.core", core)
+        monkeypatch.setattr(module, "runtime", lambda: machine)
+        monkeypatch.setattr(module, "checked", machine.checked)
+        monkeypatch.setattr(module, "DeviceArray", lambda shape, dtype: FakeArray(machine, shape, dtype))
+        clock = SimpleNamespace(
+            perf_counter_ns=lambda: machine.host_ns, monotonic=lambda: machine.host_ns / 1e9
+        )
+        monkeypatch.setattr(module, "time", clock)
+        found = measure_ceilings(FINGERPRINT)
+        assert machine.live == {}
+        assert machine.pinned == set()
+        return found
+
+    return measure
+
+
+# what is measured
+
+
+def test_every_ceiling_is_found_as_it_is_although_each_event_costs_three_microseconds(measured_on):
+    found = measured_on(Machine())
+    assert found.complaints == ()
+    assert found.values == pytest.approx(TRUTH, rel=0.003)
+
+
+def test_there_is_a_figure_for_each_field_of_the_ceilings_and_no_other(measured_on):
+    names = {field.name for field in dataclasses.fields(Ceilings)}
+    found = measured_on(Machine())
+    assert set(found.values) == names == set(TRUTH)
+    assert set(found.peaks) < names
+
+
+def test_the_whole_takes_less_than_three_seconds(measured_on):
+    machine = Machine()
+    measured_on(machine)
+    assert machine.host_ns < 3e9
+
+
+def test_clocks_that_are_still_rising_at_first_are_not_in_the_figures(measured_on):
+    machine = Machine(stretch=lambda ns: 4.0 if ns < 3e8 else 1.0)
+    assert measured_on(machine).values == pytest.approx(TRUTH, rel=0.003)
+
+
+def test_samples_that_somebody_disturbed_are_not_in_the_figures(measured_on):
+    rng = np.random.default_rng(3)
+    machine = Machine(stretch=lambda ns: 3.0 if rng.random() < 0.4 else 1.0)
+    found = measured_on(machine).values
+    for name in ("float32_flop_per_s", "float64_flop_per_s", "device_copy_bytes_per_s"):
+        assert found[name] == pytest.approx(TRUTH[name], rel=0.003), name
+
+
+def test_a_slow_device_is_measured_as_well(measured_on):
+    slow = {**TRUTH, **{name: TRUTH[name] / 500 for name in TRUTH if name.endswith("per_s")}}
+    assert measured_on(Machine(slow)).values == pytest.approx(slow, rel=0.003)
+
+
+# multiply-adds
+
+
+def test_blocks_fill_each_multiprocessor_exactly_once(measured_on):
+    machine = Machine()
+    measured_on(machine)
+    grids = {(entry[1].grid, entry[1].block) for entry in machine.log if entry[0] == "gpukern_fma"}
+    assert grids == {(132 * 8, BLOCK)}
+
+
+@pytest.mark.parametrize(
+    ("compute_capability", "pairs", "half"),
+    [((5, 2), False, False), ((5, 3), False, True), ((9, 0), False, True), ((12, 0), False, True)],
+)
+def test_a_kernel_runs_only_where_the_hardware_has_its_instruction(
+    measured_on, compute_capability, pairs, half
+):
+    machine = Machine(compute_capability=compute_capability)
+    found = measured_on(machine)
+    assert ("float2x" in machine.compiled) is pairs
+    assert ("half2x" in machine.compiled) is ("float16_flop_per_s" in found.values) is half
+    assert found.complaints == ()
+
+
+@pytest.mark.parametrize(("paired", "expected"), [(74e12, 74e12), (30e12, 66e12)])
+def test_where_float32_can_go_in_pairs_the_faster_of_both_is_the_ceiling(
+    measured_on, monkeypatch, paired, expected
+):
+    monkeypatch.setitem(FIGURE_OF, "float2x", "paired")
+    found = measured_on(Machine({**TRUTH, "paired": paired}, compute_capability=(10, 0)))
+    assert found.values["float32_flop_per_s"] == pytest.approx(expected, rel=0.003)
+
+
+@pytest.mark.parametrize("fma", module._FMAS, ids=lambda fma: fma.c_type)
+def test_chains_start_apart_and_never_leave_the_range_of_their_type(fma):
+    values = module._fma_values(fma)
+    assert values.shape == (4 + CHAINS * BLOCK, fma.lanes)
+    starts = values[4:]
+    if fma.dtype == "uint32":
+        assert values[0, 0] % 2 == 1
+        assert len(np.unique(starts)) == starts.size
+        return
+    assert len(np.unique(starts)) > starts.size / 4  # float16 has few numbers
+    chain = starts.astype(fma.dtype)
+    for _ in range(3000):
+        chain = chain * values[0] + values[1]
+    assert np.isfinite(chain).all()
+    assert (np.abs(chain) < 2).all()
+    assert (np.abs(chain) > 1e-2).all(), "no denormal numbers"
+    assert np.isnan(values[2]).all()
+
+
+# copies
+
+
+@pytest.mark.parametrize("slower", ["kernel_copy_slower", "driver_copy_slower"])
+def test_the_better_of_kernel_and_driver_is_the_ceiling_of_copies(measured_on, slower):
+    found = measured_on(Machine(**{slower: 1.3}))
+    assert found.values["device_copy_bytes_per_s"] == pytest.approx(4.29e12, rel=0.003)
+
+
+@pytest.mark.parametrize("broken", ["copied_by_kernel", "copied_by_driver"])
+def test_a_copy_that_copied_nothing_is_no_ceiling(measured_on, broken):
+    found = measured_on(Machine(**{broken: False}))
+    assert found.complaints == (
+        "the ceiling of copies within the device could not be measured: source and target differ after it",
+    )
+    assert set(TRUTH) - set(found.values) == {"device_copy_bytes_per_s"}
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "l2_mib", "copied_mib"),
+    [(100_000, 60, 1024), (100_000, 256, 2048), (2048, 60, 512), (8192, 1, 1024), (600, 60, 150)],
+)
+def test_what_is_copied_is_far_larger_than_the_l2_and_leaves_half_of_the_memory_free(
+    measured_on, free_mib, l2_mib, copied_mib
+):
+    machine = Machine(free=free_mib * MIB, l2_bytes=l2_mib * MIB)
+    found = measured_on(machine)
+    sizes = {entry[1][2] for entry in machine.log if entry[0] == "cuMemcpyDtoDAsync"}
+    assert sizes == {copied_mib * MIB}
+    assert found.values["device_copy_bytes_per_s"] == pytest.approx(4.29e12, rel=0.003)
+
+
+def test_without_memory_for_twice_the_l2_copies_have_no_ceiling_and_the_rest_has(measured_on):
+    found = measured_on(Machine(free=400 * MIB))
+    assert found.complaints == (
+        (
+            "the ceiling of copies within the device could not be measured: "
+            "400 MiB of device memory are free, too few"
+        ),
+    )
+    assert set(TRUTH) - set(found.values) == {"device_copy_bytes_per_s"}
+
+
+@pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuMemcpyDtoHAsync"])
+def test_what_the_driver_refuses_is_said_and_the_rest_is_measured(measured_on, call):
+    found = measured_on(Machine(refused=(call,)))
+    assert found.complaints == (
+        f"the ceiling of copies of pinned memory could not be measured: {call}: CUDA_ERROR_OUT_OF_MEMORY",
+    )
+    missing = set(TRUTH) - set(found.values)
+    assert missing == {"pinned_to_device_bytes_per_s", "device_to_pinned_bytes_per_s"}
+
+
+# launches
+
+
+def test_a_slow_host_gets_more_time_to_queue(measured_on):
+    slow = {**TRUTH, "launch_host_ns": 50_000.0}
+    machine = Machine(slow)
+    found = measured_on(machine).values
+    assert found["launch_gpu_ns"] == pytest.approx(1600, rel=0.003)
+    assert found["launch_host_ns"] == pytest.approx(50_000, rel=0.003)
+    assert {entry[2] for entry in machine.log if entry[0] == "gpukern_wait"} == {(4_000_000,), (20_000_000,)}
+
+
+def test_a_host_that_cannot_queue_in_time_leaves_launches_without_a_ceiling(measured_on):
+    found = measured_on(Machine({**TRUTH, "launch_host_ns": 1e6}))
+    assert found.complaints == (
+        (
+            "the ceiling of launches could not be measured: "
+            "the host took more than 100 ms to queue 256 empty kernels"
+        ),
+    )
+    assert set(TRUTH) - set(found.values) == {"launch_host_ns", "launch_gpu_ns"}
+
+
+# peaks
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "expected"),
+    [
+        # compute capability, multiprocessors, SM MHz, memory MHz, bus; figures of the data sheets
+        ("H200 SXM", ((9, 0), 132, 1980, 3201, 6144), (133.8e12, 66.9e12, 33.5e12, 33.5e12, 4.9e12)),
+        ("A100 SXM 40 GB", ((8, 0), 108, 1410, 1215, 5120), (78e12, 19.5e12, 9.7e12, 19.5e12, 1.555e12)),
+        ("V100 SXM2", ((7, 0), 80, 1530, 877, 4096), (31.3e12, 15.7e12, 7.8e12, 15.7e12, 0.9e12)),
+        ("RTX 4090", ((8, 9), 128, 2520, 10501, 384), (82.6e12, 82.6e12, 1.29e12, 41.3e12, 1.008e12)),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets(device, facts, expected):
+    names = ("float16_flop_per_s", "float32_flop_per_s", "float64_flop_per_s", "int32_op_per_s")
+    wanted = dict(zip((*names, "device_copy_bytes_per_s"), expected, strict=True))
+    assert peaks(*facts) == pytest.approx(wanted, rel=0.01), device
+
+
+@pytest.mark.parametrize(
+    ("facts", "known"),
+    [
+        (((6, 1), 20, 1700, 5000, 256), {"device_copy_bytes_per_s"}),
+        (((9, 0), 132, 0, 3201, 6144), {"device_copy_bytes_per_s"}),
+        (((99, 0), 132, 1980, 0, 6144), set()),
+        (((99, 0), 132, 1980, 3201, 0), set()),
+    ],
+)
+def test_what_is_not_known_has_no_peak(facts, known):
+    assert set(peaks(*facts)) == known
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda_khz", "expected_mhz"),
+    [(1980, 1_980_000, 1980), (3105, 2_520_000, 3105), (None, 1_755_000, 1755), (None, 0, None)],
+)
+def test_the_peak_is_at_the_highest_clock_that_anybody_tells(nvml, cuda_khz, expected_mhz):
+    machine = Machine()
+    machine.properties.clock_rate = cuda_khz
+    fingerprint = SimpleNamespace(max_sm_clock_mhz=nvml, max_memory_clock_mhz=None)
+    found = module._peaks_here(machine, fingerprint)
+    expected = None if expected_mhz is None else 2e6 * 128 * 132 * expected_mhz
+    assert found.get("float32_flop_per_s") == expected
+    assert found["device_copy_bytes_per_s"] == pytest.approx(4.917e12, rel=1e-3)

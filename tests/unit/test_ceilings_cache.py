@@ -1,0 +1,363 @@
+"""Ceilings are measured once for each device, driver and host, and kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern import ceilings as module
+from pytest_gpukern.backends.ceilings import Measured
+from pytest_gpukern.ceilings import Ceilings, default_cache_dir, load_or_measure
+from pytest_gpukern.device import Fingerprint
+
+H200 = {
+    "device_copy_bytes_per_s": 4.29e12,
+    "pinned_to_device_bytes_per_s": 55e9,
+    "device_to_pinned_bytes_per_s": 54e9,
+    "pageable_to_device_bytes_per_s": 10e9,
+    "device_to_pageable_bytes_per_s": 20e9,
+    "float16_flop_per_s": 132e12,
+    "float32_flop_per_s": 66e12,
+    "float64_flop_per_s": 33e12,
+    "int32_op_per_s": 32e12,
+    "launch_host_ns": 4100.0,
+    "launch_gpu_ns": 1700.0,
+}
+CEILINGS = Ceilings(**H200)
+
+FINGERPRINT = Fingerprint(
+    device_name="NVIDIA H200",
+    device_uuid="GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",
+    device_model_key="nvidia-h200",
+    compute_capability=(9, 0),
+    mig_profile=None,
+    is_simulated=False,
+    driver_version="580.159.03",
+    cuda_driver_version="13.0",
+    power_limit_w=700.0,
+    max_sm_clock_mhz=1980,
+    max_memory_clock_mhz=3201,
+    python_version="3.12.4",
+    platform="Linux-6.8",
+    cpu_model="Some Processor",
+    cpu_count=16,
+    blas="OpenBLAS 0.3.30, 16 threads",
+    libraries={"cuda-core": "1.2.2", "numpy": "2.4.6"},
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr(module, "_unstored", {})
+
+
+class Measuring:
+    """Measures what it is told, counts how often, and hears the warnings."""
+
+    def __init__(self, values=H200, peaks=(), complaints=()):
+        self.measured = Measured(values, dict(peaks), tuple(complaints))
+        self.count = 0
+        self.warnings = []
+
+    def __call__(self, fingerprint):
+        self.count += 1
+        return self.measured
+
+    def load(self, folder, fingerprint=FINGERPRINT):
+        return load_or_measure(fingerprint, folder, self, warn=self.warnings.append)
+
+
+def stored(folder):
+    (path,) = folder.iterdir()
+    return path
+
+
+# measured once
+
+
+def test_what_was_measured_is_read_the_next_time(tmp_path):
+    first, second = Measuring(), Measuring({})
+    assert first.load(tmp_path / "new" / "folder") == CEILINGS
+    assert second.load(tmp_path / "new" / "folder") == CEILINGS
+    assert (first.count, second.count) == (1, 0)
+    assert first.warnings == second.warnings == []
+
+
+def test_another_process_reads_the_same(tmp_path):
+    Measuring().load(tmp_path)
+    script = f"""
+import json
+from pathlib import Path
+from pytest_gpukern.ceilings import load_or_measure
+from pytest_gpukern.device import Fingerprint
+
+fingerprint = Fingerprint(**{dataclasses.asdict(FINGERPRINT)!r})
+print(json.dumps(load_or_measure(fingerprint, Path({str(tmp_path)!r}), None, warn=None).to_json()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == CEILINGS.to_json()
+
+
+def test_what_was_not_measured_stays_unknown(tmp_path):
+    half = {name: value for name, value in H200.items() if name != "float16_flop_per_s"}
+    assert Measuring(half).load(tmp_path).float16_flop_per_s is None
+    again = Measuring()
+    assert again.load(tmp_path) == dataclasses.replace(CEILINGS, float16_flop_per_s=None)
+    assert again.count == 0
+
+
+@pytest.mark.parametrize("change", [{"device_uuid": None}, {"is_simulated": True}])
+def test_without_a_real_device_nothing_is_measured_or_stored(tmp_path, change):
+    measuring = Measuring()
+    assert measuring.load(tmp_path, dataclasses.replace(FINGERPRINT, **change)) == Ceilings()
+    assert measuring.count == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+CHANGES = {
+    "device_name": "NVIDIA H100",
+    "device_uuid": "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293",
+    "device_model_key": "nvidia-h200-mig-1g_18gb",
+    "mig_profile": "1g.18gb",
+    "driver_version": "590.1",
+    "cuda_driver_version": "13.1",
+    "power_limit_w": 500.0,
+    "max_sm_clock_mhz": 1700,
+    "max_memory_clock_mhz": 2600,
+    "python_version": "3.13.0",
+    "cpu_model": "Another",
+    "libraries": {"cuda-core": "1.3.0"},
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_new_driver_or_whatever_else_matters_measures_anew_and_keeps_the_old(tmp_path, field):
+    Measuring().load(tmp_path)
+    new = Measuring({**H200, "float32_flop_per_s": 1e12})
+    assert new.load(tmp_path, dataclasses.replace(FINGERPRINT, **{field: CHANGES[field]})) != CEILINGS
+    assert new.count == 1
+    assert Measuring({}).load(tmp_path) == CEILINGS
+    assert len(list(tmp_path.iterdir())) == 2
+    assert new.warnings == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"platform": "Linux-6.9"}, {"cpu_count": 2}, {"blas": "none"}, {"libraries": {"cuda-core": "1.2.2"}}],
+)
+def test_what_does_not_matter_does_not_measure_anew(tmp_path, change):
+    Measuring().load(tmp_path)
+    assert Measuring({}).load(tmp_path, dataclasses.replace(FINGERPRINT, **change)) == CEILINGS
+
+
+def test_a_new_method_measures_anew(tmp_path, monkeypatch):
+    Measuring().load(tmp_path)
+    monkeypatch.setattr(module, "_METHOD", module._METHOD + 1)
+    again = Measuring()
+    again.load(tmp_path)
+    assert again.count == 1
+
+
+def test_the_file_names_the_device_and_says_what_it_is_for(tmp_path):
+    Measuring().load(tmp_path)
+    assert stored(tmp_path).match("ceilings-nvidia-h200-*.json")
+    data = json.loads(stored(tmp_path).read_text())
+    assert data["key"]["driver_version"] == "580.159.03"
+    assert data["ceilings"]["float32_flop_per_s"] == 66e12
+
+
+# files that cannot be used
+
+
+def as_json(**changes):
+    return lambda text: json.dumps({**json.loads(text), **changes})
+
+
+def with_ceiling(name, value):
+    return lambda text: json.dumps({**json.loads(text), "ceilings": {**CEILINGS.to_json(), name: value}})
+
+
+DAMAGE = {
+    "empty": lambda text: "",
+    "cut": lambda text: text[: len(text) // 2],
+    "no text": lambda text: b"\xff\xfe\xfd",
+    "a list": lambda text: "[]",
+    "nested": lambda text: "[" * 100_000,
+    "another key": as_json(key={"device_uuid": "another"}),
+    "no ceilings": as_json(ceilings=None),
+    "a field too few": as_json(ceilings={"float32_flop_per_s": 1e12}),
+    "a field too many": with_ceiling("float8_flop_per_s", 1e12),
+    "a text": with_ceiling("float32_flop_per_s", "fast"),
+    "true": with_ceiling("float32_flop_per_s", True),
+    "zero": with_ceiling("float32_flop_per_s", 0),
+    "negative": with_ceiling("float32_flop_per_s", -1.0),
+    "NaN": with_ceiling("float32_flop_per_s", float("nan")),
+    "infinite": with_ceiling("float32_flop_per_s", float("inf")),
+    "beyond every float": with_ceiling("float32_flop_per_s", 10**400),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_said_measured_again_and_mended(tmp_path, damage):
+    Measuring().load(tmp_path)
+    path = stored(tmp_path)
+    content = damage(path.read_text())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    measuring = Measuring()
+    assert measuring.load(tmp_path) == CEILINGS
+    assert measuring.count == 1
+    (warning,) = measuring.warnings
+    assert str(path) in warning
+    assert "is damaged" in warning
+    assert "measured again" in warning
+    assert "\n" not in warning
+    assert Measuring({}).load(tmp_path) == CEILINGS
+
+
+def test_a_file_that_cannot_be_read_is_said_and_measured_again(tmp_path):
+    Measuring().load(tmp_path)
+    path = stored(tmp_path)
+    path.unlink()
+    path.mkdir()
+    measuring = Measuring()
+    assert measuring.load(tmp_path) == CEILINGS
+    assert "cannot be read" in measuring.warnings[0]
+
+
+# folders that cannot be written
+
+
+@pytest.fixture(params=["below a file", "read-only file", "no home"])
+def unwritable(request, tmp_path, monkeypatch):
+    """A cache folder in which nothing can be stored."""
+    if request.param == "below a file":
+        (tmp_path / "file").touch()
+        return tmp_path / "file" / "folder"
+    if request.param == "read-only file":  # which stops root as well
+        Measuring().load(tmp_path)
+        stored(tmp_path).write_text("damaged")
+        stored(tmp_path).chmod(0o444)
+        return tmp_path
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    return None
+
+
+def test_where_nothing_can_be_stored_this_process_keeps_it_and_says_so_once(unwritable):
+    measuring = Measuring()
+    assert measuring.load(unwritable) == measuring.load(unwritable) == CEILINGS
+    assert measuring.count == 1
+    assert "will be measured again by the next run" in measuring.warnings[-1]
+    assert "set XDG_CACHE_HOME" in measuring.warnings[-1]
+    assert sum("are not stored" in warning for warning in measuring.warnings) == 1
+
+
+def test_processes_that_store_at_once_leave_one_whole_file(tmp_path):
+    writers = 8
+    barrier = threading.Barrier(writers)
+
+    def write(number):
+        measuring = Measuring({**H200, "launch_host_ns": 1000.0 + number})
+        barrier.wait()
+
+        def measure(fingerprint):
+            barrier.wait()  # nobody has stored anything before everybody has measured
+            return measuring.measured
+
+        return load_or_measure(FINGERPRINT, tmp_path, measure, warn=measuring.warnings.append), measuring
+
+    with ThreadPoolExecutor(writers) as pool:
+        results = list(pool.map(write, range(writers)))
+    assert all(measuring.warnings == [] for _, measuring in results)
+    assert Measuring({}).load(tmp_path) in [found for found, _ in results]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# figures that cannot be true
+
+
+def test_a_ceiling_above_the_theoretical_peak_is_reported_and_neither_used_nor_stored(tmp_path):
+    measuring = Measuring({**H200, "float32_flop_per_s": 70e12}, peaks={"float32_flop_per_s": 66.9e12})
+    found = measuring.load(tmp_path)
+    assert found == dataclasses.replace(CEILINGS, float32_flop_per_s=None)
+    (warning,) = measuring.warnings
+    assert warning == (
+        "the ceiling float32_flop_per_s was measured as 7e+13, above the device's theoretical peak of "
+        "6.69e+13, and is not used"
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert measuring.load(tmp_path) == found
+    assert measuring.count == 1
+
+
+@pytest.mark.parametrize(("value", "used"), [(66.9e12, True), (67.5e12, True), (67.6e12, False)])
+def test_a_peak_is_known_to_one_percent(tmp_path, value, used):
+    measuring = Measuring({"float32_flop_per_s": value}, peaks={"float32_flop_per_s": 66.9e12})
+    assert (measuring.load(tmp_path).float32_flop_per_s is not None) is used
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, float("nan"), float("inf")])
+def test_a_figure_that_is_no_positive_number_is_reported_and_not_used(tmp_path, value):
+    measuring = Measuring({**H200, "launch_gpu_ns": value})
+    assert measuring.load(tmp_path) == dataclasses.replace(CEILINGS, launch_gpu_ns=None)
+    assert "launch_gpu_ns was measured as" in measuring.warnings[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_measured_is_reported_and_tried_again_by_the_next_process(tmp_path, monkeypatch):
+    measuring = Measuring(complaints=["the ceiling of copies could not be measured: no memory"])
+    measuring.load(tmp_path)
+    measuring.load(tmp_path)
+    assert measuring.count == 1
+    assert measuring.warnings == ["the ceiling of copies could not be measured: no memory"]
+    monkeypatch.setattr(module, "_unstored", {})
+    measuring.load(tmp_path)
+    assert measuring.count == 2
+
+
+# where the files are
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [("/somewhere", "/somewhere/pytest-gpukern"), ("relative", None), ("", None), (None, None)],
+)
+def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", variable)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/user"))
+    assert default_cache_dir() == Path(expected or "/home/user/.cache/pytest-gpukern")
+
+
+def test_without_a_folder_given_the_users_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Measuring().load(None)
+    assert stored(tmp_path / "pytest-gpukern").suffix == ".json"
+
+
+# JSON
+
+
+def test_ceilings_survive_json_unchanged():
+    for ceilings in (CEILINGS, Ceilings(), Ceilings(launch_gpu_ns=1.0)):
+        assert Ceilings.from_json(json.loads(json.dumps(ceilings.to_json()))) == ceilings
+
+
+def test_what_is_wrong_in_json_is_named():
+    with pytest.raises(ValueError, match="float32_flop_per_s is 'fast' instead of a positive number"):
+        Ceilings.from_json({**CEILINGS.to_json(), "float32_flop_per_s": "fast"})
+    with pytest.raises(ValueError, match="missing or unknown: nonsense"):
+        Ceilings.from_json({**CEILINGS.to_json(), "nonsense": 1.0})
