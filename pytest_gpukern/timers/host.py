@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.timers import Batch, bind
+from pytest_gpukern.timers import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pytest_gpukern.timers import Setup
+    from pytest_gpukern.timers import Iteration
 
 _SHORTEST_SAMPLE_NS = 20_000.0
 """Shorter calls are repeated within a sample, so that reading the clock stays under 0.5 % of it."""
@@ -30,6 +30,7 @@ class HostTimer:
     measures = "wall time from the call until the device is idle"
     jitter_ns = 100.0
     """What the median of a session moves without any cause, beside the relative spread between sessions."""
+    fixed_cost_ns = None
 
     def __init__(
         self,
@@ -49,54 +50,57 @@ class HostTimer:
         """The clock's tick, spread over the calls of a sample."""
         return self._tick_ns / self._iterations
 
-    def collect(
-        self, call: Callable[..., Any], count: int, *, cold: bool, setup: Setup | None = None
-    ) -> Batch:
-        """Takes `count` samples, with garbage collection held back.
+    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
+        """Takes a sample of each iteration, with garbage collection held back.
 
-        Calls under 20 µs are repeated within a sample, unless each needs a cold cache or fresh arguments.
+        A call under 20 µs is repeated within its sample, unless each needs a cold cache or fresh arguments;
+        `before` then runs once, ahead of the sample.
         """
         flush = self._flush if cold else None
         samples: list[float] = []
         collecting = gc.isenabled()
         gc.disable()
         try:
-            if flush or setup:
+            if flush or any(iteration.fresh for iteration in iterations):
                 self._iterations = 1
-            elif self._calibrated:
+            elif iterations:
+                self._calibrated = self._calibrated or self._calibrate(iterations[0], samples)
                 self._iterations = self._calibrated
-            else:
-                self._iterations = self._calibrated = self._calibrate(call, samples)
-            while len(samples) < count:
-                (bound,) = bind(call, 1, setup)
-                if flush:
-                    flush()
-                samples.append(self._sample(bound, self._iterations))
+            samples += [
+                self._sample(iteration, self._iterations, flush) for iteration in iterations[len(samples) :]
+            ]
         finally:
             if collecting:
                 gc.enable()
         return Batch(samples, self._iterations)
 
-    def suspicion(self, call: Callable[..., Any], setup: Setup | None = None) -> str | None:  # noqa: ARG002
+    def suspicion(self, iteration: Iteration) -> str | None:  # noqa: ARG002
         """None: it waits for the whole device, so nothing can escape it."""
         return None
 
-    def _sample(self, call: Callable[[], Any], iterations: int) -> float:
+    def _sample(
+        self, iteration: Iteration, iterations: int, flush: Callable[[], None] | None = None
+    ) -> float:
+        if iteration.before is not None:
+            iteration.before()
+        if flush:
+            flush()
+        run = iteration.run
         self._synchronize()
         start = self._clock()
         for _ in range(iterations):
-            call()
+            run()
         self._synchronize()
         return (self._clock() - start) / iterations
 
-    def _calibrate(self, call: Callable[[], Any], samples: list[float]) -> int:
+    def _calibrate(self, iteration: Iteration, samples: list[float]) -> int:
         """Calls needed in a sample for it to be well above the clock's own cost.
 
         Where one is enough, that call is a sample already.
         """
         iterations = 1
         while iterations < 1 << 20:
-            elapsed = self._sample(call, iterations) * iterations
+            elapsed = self._sample(iteration, iterations) * iterations
             if elapsed >= _SHORTEST_SAMPLE_NS:
                 samples += [elapsed] if iterations == 1 else []
                 break

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from pytest_gpukern.timers import Iteration
+
 SPIN = r"""
 extern "C" __global__ void spin(unsigned long long ns) {
   unsigned long long start, now;
@@ -39,7 +41,7 @@ def spin(runtime):
 def test_a_kernel_that_spins_for_a_known_time_reads_about_that_time(runtime, spin, ns, cold):
     from pytest_gpukern.timers.event import EventTimer
 
-    samples = EventTimer(runtime).collect(spin(ns), 30, cold=cold).samples_ns
+    samples = EventTimer(runtime).collect([Iteration(spin(ns))] * 30, cold=cold).samples_ns
     assert ns <= np.median(samples) <= ns + 10_000
 
 
@@ -54,7 +56,7 @@ def test_the_launch_cost_of_a_slow_host_is_not_in_the_number(runtime, spin):
         time.sleep(0.002)
         launch()
 
-    batch = EventTimer(runtime).collect(slow, 8, cold=True)
+    batch = EventTimer(runtime).collect([Iteration(slow)] * 8, cold=True)
     assert np.median(batch.samples_ns) < 60_000
     assert not batch.warnings
 
@@ -68,7 +70,7 @@ def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, spin):
         launch()
         runtime.synchronize()
 
-    batch = EventTimer(runtime).collect(waits, 10, cold=True)
+    batch = EventTimer(runtime).collect([Iteration(waits)] * 10, cold=True)
     assert len(batch.samples_ns) == 10
     assert "waits for the device" in batch.warnings[0]
     assert np.median(batch.samples_ns) >= 100_000
@@ -83,7 +85,7 @@ def test_a_call_that_fills_the_launch_queue_does_not_deadlock(runtime, spin):
         for _ in range(300):
             launch()
 
-    batch = EventTimer(runtime).collect(many, 20, cold=True)
+    batch = EventTimer(runtime).collect([Iteration(many)] * 20, cold=True)
     assert batch.samples_ns
     assert np.median(batch.samples_ns) >= 300_000
 
@@ -92,15 +94,34 @@ def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, spin):
     from pytest_gpukern.timers.event import EventTimer
 
     other = runtime.device.create_stream()
-    assert "outside the timed stream" in EventTimer(runtime).suspicion(spin(500_000, other))
-    assert EventTimer(runtime).suspicion(spin(500_000)) is None
+    assert "outside the timed stream" in EventTimer(runtime).suspicion(Iteration(spin(500_000, other)))
+    assert EventTimer(runtime).suspicion(Iteration(spin(500_000))) is None
 
 
 def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
-    from pytest_gpukern.measure import measure
+    from pytest_gpukern.measure import Repeated, measure
     from pytest_gpukern.timers.event import EventTimer
 
-    found = measure(spin(300_000), EventTimer(runtime), scope="kernel", cache="cold", call_ns=3e5)
+    found = measure(Repeated(spin(300_000)), EventTimer(runtime), scope="kernel", cache="cold", call_ns=3e5)
     assert "median known" in found.stopped
     assert found.invalid is None
     assert len(found.samples_ns) == found.summary.n
+
+
+def test_a_call_that_is_known_to_fill_the_launch_queue_is_queued_alone_without_a_time_out(runtime, spin):
+    import time
+
+    from pytest_gpukern.timers.event import EventTimer
+
+    launch = spin(1_000)
+
+    def many():
+        for _ in range(300):
+            launch()
+
+    timer = EventTimer(runtime)
+    started = time.perf_counter()
+    batch = timer.collect([Iteration(many, launches=300)] * 4, cold=True)
+    assert time.perf_counter() - started < 0.2, "no blocking kernel timed out"
+    assert not batch.launch_included
+    assert np.median(batch.samples_ns) >= 300_000

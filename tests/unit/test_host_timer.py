@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
-from fakes import FakeClock, call_taking
+from fakes import FakeClock, call_taking, repeated, with_fresh_arguments
 
+from pytest_gpukern.timers import Iteration
 from pytest_gpukern.timers.host import HostTimer
 
 MS = 1_000_000
@@ -27,7 +28,7 @@ def test_a_sample_is_the_time_of_the_call_until_the_device_is_idle():
     def synchronize():
         clock.now += work.pop() if work else 0
 
-    batch = HostTimer(synchronize, clock=clock).collect(launch, 3, cold=False)
+    batch = HostTimer(synchronize, clock=clock).collect(repeated(launch, 3), cold=False)
     assert batch.samples_ns == [60_000.0] * 3
     assert batch.iterations == 1
 
@@ -40,33 +41,37 @@ def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts():
         clock.now += pending.pop() if pending else 0
 
     timer = HostTimer(synchronize, nothing, clock=clock)  # with a flush, so that nothing is calibrated first
-    assert timer.collect(call_taking(clock, 30_000), 1, cold=True).samples_ns == [30_000.0]
+    assert timer.collect(repeated(call_taking(clock, 30_000), 1), cold=True).samples_ns == [30_000.0]
 
 
-def test_every_sample_asked_for_is_taken_in_order():
+@pytest.mark.parametrize("cold", [True, False])
+def test_each_iteration_gives_a_sample_in_order(cold):
     clock = FakeClock()
-    call = call_taking(clock, 50_000, 60_000, 70_000)
-    timer = HostTimer(nothing, clock=clock)
-    assert timer.collect(call, 3, cold=False).samples_ns == [50_000.0, 60_000.0, 70_000.0]
+    iterations = [Iteration(call_taking(clock, ns)) for ns in (50_000, 60_000, 70_000)]
+    timer = HostTimer(nothing, nothing, clock=clock)
+    assert timer.collect(iterations, cold=cold).samples_ns == [50_000.0, 60_000.0, 70_000.0]
+    assert timer.collect(iterations[:1], cold=cold).samples_ns == [50_000.0]
+    assert timer.collect([], cold=cold).samples_ns == []
 
 
 @pytest.mark.parametrize(("call_ns", "fewest"), [(100, 200), (1_000, 20), (5_000, 4), (19_000, 2)])
 def test_a_short_call_is_repeated_until_a_sample_is_20_us_and_reported_a_call(call_ns, fewest):
     clock = FakeClock()
-    batch = HostTimer(nothing, clock=clock).collect(call_taking(clock, call_ns), 2, cold=False)
+    batch = HostTimer(nothing, clock=clock).collect(repeated(call_taking(clock, call_ns), 2), cold=False)
     assert fewest <= batch.iterations <= 8 * fewest
     assert batch.samples_ns == [call_ns] * 2
 
 
 def test_a_call_of_20_us_is_not_repeated():
     clock = FakeClock()
-    assert HostTimer(nothing, clock=clock).collect(call_taking(clock, 20_000), 1, cold=False).iterations == 1
+    call = call_taking(clock, 20_000)
+    assert HostTimer(nothing, clock=clock).collect(repeated(call, 1), cold=False).iterations == 1
 
 
 def test_a_call_that_takes_no_time_at_all_does_not_calibrate_for_ever():
     clock = FakeClock()
     calls = []
-    batch = HostTimer(nothing, clock=clock).collect(lambda: calls.append(1), 1, cold=False)
+    batch = HostTimer(nothing, clock=clock).collect(repeated(lambda: calls.append(1), 1), cold=False)
     assert batch.iterations >= 1 << 20
     assert len(calls) < 1 << 23
 
@@ -75,9 +80,9 @@ def test_calibration_is_done_once_for_all_batches():
     clock = FakeClock()
     call = call_taking(clock, 5_000)
     timer = HostTimer(nothing, clock=clock)
-    iterations = timer.collect(call, 1, cold=False).iterations
+    iterations = timer.collect(repeated(call, 1), cold=False).iterations
     before = call.calls
-    assert timer.collect(call, 3, cold=False).iterations == iterations
+    assert timer.collect(repeated(call, 3), cold=False).iterations == iterations
     assert call.calls - before == 3 * iterations
 
 
@@ -93,7 +98,7 @@ def test_a_cold_sample_is_one_call_and_the_flush_is_not_in_it():
         order.append("call")
         clock.now += 500
 
-    batch = HostTimer(nothing, flush, clock=clock).collect(call, 2, cold=True)
+    batch = HostTimer(nothing, flush, clock=clock).collect(repeated(call, 2), cold=True)
     assert order == ["flush", "call"] * 2
     assert (batch.samples_ns, batch.iterations) == ([500.0, 500.0], 1)
 
@@ -102,7 +107,7 @@ def test_nothing_is_flushed_where_the_cache_may_be_hot():
     clock = FakeClock()
     flushed = []
     timer = HostTimer(nothing, lambda: flushed.append(1), clock=clock)
-    timer.collect(call_taking(clock, 30_000), 2, cold=False)
+    timer.collect(repeated(call_taking(clock, 30_000), 2), cold=False)
     assert not flushed
 
 
@@ -110,27 +115,57 @@ def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated():
     clock = FakeClock()
     timer = HostTimer(nothing, nothing, clock=clock)
     call = call_taking(clock, 1_000)
-    assert timer.collect(call, 1, cold=True).iterations == 1
-    assert timer.collect(call, 1, cold=False).iterations >= 20
-    assert timer.collect(call, 1, cold=True).iterations == 1
+    assert timer.collect(repeated(call, 1), cold=True).iterations == 1
+    assert timer.collect(repeated(call, 1), cold=False).iterations >= 20
+    assert timer.collect(repeated(call, 1), cold=True).iterations == 1
 
 
-def test_each_call_gets_its_own_arguments_whose_making_is_not_timed():
+def test_a_short_call_that_needs_fresh_arguments_is_not_repeated():
     clock = FakeClock()
     seen = []
 
-    def setup():
-        clock.now += MS
-        return ([],), {"k": clock.now}
-
-    def call(fresh, *, k):
-        seen.append((id(fresh), k))
-        fresh.append(seen)
+    def call(fresh):
+        seen.append(id(fresh))
         clock.now += 300
 
-    batch = HostTimer(nothing, clock=clock).collect(call, 3, cold=False, setup=setup)
+    iterations = with_fresh_arguments(call, 3, list)
+    batch = HostTimer(nothing, clock=clock).collect(iterations, cold=False)
     assert (batch.samples_ns, batch.iterations) == ([300.0] * 3, 1)
-    assert len({k for _, k in seen}) == 3
+    assert len(set(seen)) == len(seen) == 3
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_is_not_timed(cold):
+    clock = FakeClock()
+    order = []
+
+    def before():
+        order.append("before")
+        clock.now += MS
+
+    def run():
+        order.append("run")
+        clock.now += 10_000
+
+    timer = HostTimer(nothing, lambda: order.append("flush"), clock=clock)
+    timer.collect([Iteration(run, before)], cold=cold)  # calibrates where it is hot
+    order.clear()
+    batch = timer.collect([Iteration(run, before)] * 2, cold=cold)
+    assert batch.samples_ns == [10_000.0] * 2
+    once = ["before", "flush", "run"] if cold else ["before", "run", "run"]
+    assert order == once * 2
+
+
+def test_work_of_what_comes_before_is_waited_for_ahead_of_the_clock():
+    clock = FakeClock()
+    pending = []
+
+    def synchronize():
+        clock.now += sum(pending)
+        pending.clear()
+
+    iteration = Iteration(call_taking(clock, 30_000), lambda: pending.append(MS))
+    assert HostTimer(synchronize, clock=clock).collect([iteration] * 2, cold=False).samples_ns == [3e4] * 2
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -151,9 +186,9 @@ def test_garbage_collection_rests_while_timing_and_is_afterwards_as_it_was(enabl
     try:
         if fails:
             with pytest.raises(RuntimeError, match="launch failed"):
-                timer.collect(call, 5, cold=True)
+                timer.collect(repeated(call, 5), cold=True)
         else:
-            timer.collect(call, 5, cold=True)
+            timer.collect(repeated(call, 5), cold=True)
         after = gc.isenabled()
     finally:
         (gc.enable if was else gc.disable)()
@@ -169,7 +204,7 @@ def test_the_resolution_is_the_smallest_step_of_the_clock_spread_over_the_calls_
     clock = FakeClock(tick=100)
     timer = HostTimer(nothing, clock=clock)
     assert timer.resolution_ns == 100
-    batch = timer.collect(call_taking(clock, 1_000), 1, cold=False)
+    batch = timer.collect(repeated(call_taking(clock, 1_000), 1), cold=False)
     assert batch.iterations > 1
     assert timer.resolution_ns == 100 / batch.iterations
 
@@ -179,4 +214,4 @@ def test_a_clock_that_stands_still_has_a_resolution_all_the_same():
 
 
 def test_nothing_escapes_a_timer_that_waits_for_the_whole_device():
-    assert HostTimer(nothing).suspicion(nothing) is None
+    assert HostTimer(nothing).suspicion(Iteration(nothing)) is None

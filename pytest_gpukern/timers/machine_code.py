@@ -1,0 +1,114 @@
+"""The machine code that libraries load into the device, by CUPTI's callback on each module.
+
+Whatever compiled it, a module is loaded through the driver, so that one place serves every library. Only its
+SHA-256 is kept: the same hash before and after a driver upgrade says that the compiler did not change the
+kernel, and another one that it did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers.activity import ActivityTrace, activity_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _ModuleResource(ctypes.Structure):
+    """CUpti_ModuleResourceData; cupti-python turns the code into text, which it is not."""
+
+    _fields_ = (("module_id", ctypes.c_uint32), ("size", ctypes.c_size_t), ("code", ctypes.c_void_p))
+
+
+class MachineCode:
+    """Hashes of the modules that were loaded while `loading` was entered, by the kernels in them.
+
+    Args:
+        trace: CUPTI of this process.
+    """
+
+    def __init__(self, trace: ActivityTrace) -> None:
+        self._trace = trace
+        self._cupti = trace.cupti
+        self._function = trace.cupti.ActivityKind.FUNCTION
+        self._modules: dict[int, str] = {}
+        self._kernels: dict[str, int] = {}
+        trace.listeners[self._function] = self._take
+        self._loaded = 0
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Mangled name of a kernel → hash of the module that it came with, the latest of several."""
+        return {
+            name: self._modules[module] for name, module in self._kernels.items() if module in self._modules
+        }
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """While it is entered, modules that are loaded are hashed.
+
+        Raises:
+            TimerUnavailable: another profiler is attached, or the records cannot be had.
+        """
+        cupti, trace = self._cupti, self._trace
+        subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
+        try:
+            domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
+            trace.attempt(lambda: cupti.enable_callback(1, subscriber, domain, loaded))
+            trace.attempt(lambda: cupti.activity_enable(self._function))
+            before = self._loaded
+            try:
+                yield
+            finally:
+                try:
+                    if self._loaded > before:
+                        trace.attempt(lambda: cupti.activity_flush_all(1))
+                finally:
+                    trace.attempt(lambda: cupti.activity_disable(self._function))
+        finally:
+            trace.attempt(lambda: cupti.unsubscribe(subscriber))
+
+    def _called_back(self, _user: Any, _domain: int, _callback: int, data: Any) -> None:
+        module = _ModuleResource.from_address(int(data.resource_descriptor))
+        if module.code and module.size:
+            code = ctypes.string_at(module.code, module.size)
+            self._modules[module.module_id] = hashlib.sha256(code).hexdigest()
+        self._loaded += 1
+
+    def _take(self, record: Any) -> None:
+        self._kernels[record.name] = record.module_id
+
+
+@functools.cache
+def machine_code() -> MachineCode | None:
+    """The one of this process; None where CUPTI cannot be used."""
+    try:
+        return MachineCode(activity_trace())
+    except TimerUnavailable:
+        return None
+
+
+@contextmanager
+def loading_observed() -> Iterator[None]:
+    """Has modules that are loaded meanwhile hashed, where CUPTI can be used."""
+    found = machine_code()
+    if found is None:
+        yield
+        return
+    observing = found.loading()
+    try:
+        observing.__enter__()
+    except TimerUnavailable:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(TimerUnavailable):  # then hashes are missing, which fails no test
+            observing.__exit__(None, None, None)

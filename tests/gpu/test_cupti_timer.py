@@ -1,0 +1,547 @@
+"""The CUPTI timer on a device, against kernels that know how long they ran."""
+
+import itertools
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.timers import Iteration, TimerUnavailable
+
+TICK_NS = 32
+SOURCE = r"""
+__device__ void wait(unsigned long long ns, unsigned long long *spun) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+  *spun = now - start;
+}
+extern "C" __global__ void spin(unsigned long long ns, unsigned long long *spun) { wait(ns, spun); }
+extern "C" __global__ void spin_again(unsigned long long ns, unsigned long long *spun) { wait(ns, spun); }
+extern "C" __global__ void shaped(float *out) {
+  __shared__ float tile[256];
+  extern __shared__ float more[];
+  int i = threadIdx.y * blockDim.x + threadIdx.x;
+  tile[i] = more[i] = i;
+  __syncthreads();
+  if (blockIdx.x == 0) out[i] = tile[255 - i] + more[i ^ 1];
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cupti():
+    """CUPTI, or why these tests do not run."""
+    from pytest_gpukern.backends.cuda import runtime
+    from pytest_gpukern.timers.cupti import proven_trace
+
+    try:
+        return proven_trace(runtime())
+    except TimerUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def runtime():
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def timer(runtime):
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    return CuptiTimer(runtime)
+
+
+@pytest.fixture
+def array(runtime):
+    """Makes device arrays and frees them."""
+    from pytest_gpukern.backends.cuda import DeviceArray
+
+    made = []
+
+    def make(shape, dtype=np.float32):
+        made.append(DeviceArray(shape, dtype))
+        made[-1].fill(0)
+        runtime.synchronize()
+        return made[-1]
+
+    yield make
+    runtime.synchronize()
+    for one in made:
+        one.free()
+
+
+@pytest.fixture
+def spin(runtime, array):
+    """Makes calls that spin for so long, loaded and run once; `spin.spun(n)` has their last n readings."""
+    from cuda.core import LaunchConfig, launch
+
+    config = LaunchConfig(grid=1, block=1)
+    slots = array((1 << 16,), np.uint64)
+    numbers = itertools.count()
+
+    def make(ns, stream=None, name="spin"):
+        kernel = runtime.kernel(SOURCE, name)
+
+        def call():
+            slot = slots.pointer + 8 * next(numbers)
+            launch(stream or runtime.stream, config, kernel, np.uint64(ns), slot)
+
+        call()
+        runtime.synchronize()
+        return call
+
+    def spun(count):
+        done = next(numbers)
+        return slots.download()[:done][-count:].astype(np.float64)
+
+    make.spun = spun
+    return make
+
+
+def middle(values):
+    """Mean of the middle half: finer than the ticks that single readings come in."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    quarter = len(ordered) // 4
+    return float(ordered[quarter : len(ordered) - quarter].mean())
+
+
+# the time
+
+
+@pytest.mark.parametrize("cold", [True, False])
+@pytest.mark.parametrize("ns", [1_500, 5_000, 20_000, 100_000, 1_000_000])
+def test_a_kernel_reads_as_long_as_it_says_it_ran(timer, spin, ns, cold):
+    """Start and exit of its one block are in the record, some 0.7 µs, and not in its own reading: they are
+    those of a kernel that does not spin."""
+    count = 100 if ns < 10**6 else 40
+
+    def read(duration):
+        batch = timer.collect([Iteration(spin(duration))] * count, cold=cold)
+        assert len(batch.samples_ns) == count
+        assert not batch.warnings
+        return middle(batch.samples_ns), middle(spin.spun(count))
+
+    (record, own), (empty_record, empty_own) = read(ns), read(0)
+    assert own >= ns
+    truth = own - empty_own
+    assert record - empty_record == pytest.approx(truth, rel=0.01, abs=TICK_NS)
+
+
+def test_readings_come_in_the_ticks_that_it_claims(timer, spin):
+    """31 to 33 ns apart: what CUPTI converts to nanoseconds may be off by one."""
+    samples = np.unique(timer.collect([Iteration(spin(5_000))] * 200, cold=False).samples_ns)
+    steps = np.diff(samples)
+    assert timer.resolution_ns == TICK_NS
+    assert steps[steps > 2].min(initial=TICK_NS) >= 0.9 * TICK_NS
+
+
+def test_the_launch_cost_of_a_slow_host_is_not_between_two_kernels(timer, spin):
+    import time
+
+    first, second = spin(10_000), spin(20_000, name="spin_again")
+
+    def slow():
+        first()
+        time.sleep(0.002)
+        second()
+
+    batch = timer.collect([Iteration(slow)] * 8, cold=True)
+    assert not batch.launch_included
+    assert middle(batch.samples_ns) < 40_000
+
+
+def test_two_kernels_of_a_call_have_a_span_a_busy_time_and_two_entries_in_order(timer, spin):
+    first, second = spin(10_000), spin(30_000, name="spin_again")
+    batch = timer.collect([Iteration(lambda: (first(), second()))] * 50, cold=True)
+    assert all(span >= busy for span, busy in zip(batch.samples_ns, batch.busy_ns, strict=True))
+    assert [(work.kind, work.name, work.count) for work in batch.work] == [
+        ("kernel", "spin", 1.0),
+        ("kernel", "spin_again", 1.0),
+    ]
+    assert 10_000 <= batch.work[0].time_ns < 13_000
+    assert 30_000 <= batch.work[1].time_ns < 33_000
+    assert middle(batch.busy_ns) == pytest.approx(sum(work.time_ns for work in batch.work), abs=2 * TICK_NS)
+
+
+def test_copies_and_memsets_inside_a_call_are_counted_apart(runtime, timer, spin, array):
+    from pytest_gpukern.backends.cuda import checked
+
+    nbytes = 1 << 20
+    source, target = array((nbytes,), np.uint8), array((nbytes,), np.uint8)
+    kernel, stream = spin(10_000), int(runtime.stream.handle)
+
+    def call():
+        checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, nbytes, stream)
+        kernel()
+        target.fill(7, runtime.stream)
+
+    batch = timer.collect([Iteration(call)] * 30, cold=True)
+    assert [(work.kind, work.size_bytes) for work in batch.work] == [
+        ("memcpy", nbytes),
+        ("kernel", 0),
+        ("memset", nbytes),
+    ]
+    assert batch.work[0].name == "memcpy DtoD"
+    assert middle(batch.busy_ns) == pytest.approx(batch.work[1].time_ns, abs=TICK_NS), "the kernel alone"
+    assert middle(batch.samples_ns) >= sum(work.time_ns for work in batch.work) - TICK_NS
+
+
+def test_copies_from_and_to_pageable_memory_are_named(runtime, spin, array):
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    host = np.random.default_rng(0).random(1 << 18)
+    device = array(host.shape, np.float64)
+    kernel = spin(10_000)
+
+    def call():
+        device.upload(host)
+        kernel()
+        runtime.synchronize()
+        device.download()
+
+    timer = CuptiTimer(runtime, any_stream=True)
+    batch = timer.collect([Iteration(call)] * 5, cold=False)
+    assert batch.launch_included
+    assert [work.name for work in batch.work] == ["memcpy HtoD, pageable", "spin", "memcpy DtoH, pageable"]
+    assert [work.size_bytes for work in batch.work] == [host.nbytes, 0, host.nbytes]
+    assert timer.suspicion(Iteration(call)) is None
+
+
+# attribution
+
+
+def test_five_hundred_samples_in_a_row_are_all_attributed(timer, spin):
+    call = spin(2_000)
+    samples = timer.collect([Iteration(call)] * 500, cold=True).samples_ns
+    assert len(samples) == 500
+    assert min(samples) >= 2_000
+    assert timer.suspicion(Iteration(call)) is None
+
+
+def test_many_batches_leave_nothing_to_each_other(timer, spin):
+    for number in range(20):
+        ns = 2_000 + 3_000 * (number % 2)
+        samples = timer.collect([Iteration(spin(ns))] * 30, cold=False).samples_ns
+        assert ns <= min(samples)
+        assert np.median(samples) < ns + 2_000
+
+
+def test_work_on_another_stream_is_found(runtime, timer, spin):
+    other = runtime.device.create_stream()
+    inside, outside = spin(10_000), spin(100_000, other)
+    found = timer.suspicion(Iteration(lambda: (inside(), outside())))
+    assert "spin" in found
+    assert "ran outside the timed stream" in found
+
+
+def test_work_of_another_thread_is_found_though_it_is_on_the_timed_stream(runtime, timer, spin):
+    from cuda.core import Device
+
+    own, theirs = spin(10_000), spin(10_000, name="spin_again")
+
+    def launches():
+        Device(0).set_current()
+        theirs()
+
+    def call():
+        own()
+        thread = threading.Thread(target=launches)
+        thread.start()
+        thread.join()
+
+    found = timer.suspicion(Iteration(call))
+    assert "spin_again" in found
+    assert "launched by another thread" in found
+
+
+def test_work_that_still_runs_when_a_batch_begins_is_no_suspicion(runtime, timer, spin):
+    """Fresh arguments may be on their way while the first batch is made ready."""
+    call, earlier = spin(5_000), spin(20_000_000, runtime.device.create_stream(), name="spin_again")
+    earlier()
+    samples = timer.collect([Iteration(call)] * 20, cold=True).samples_ns
+    assert np.median(samples) < 7_000
+    assert timer.suspicion(Iteration(call)) is None
+
+
+def test_a_call_that_puts_nothing_on_the_device_is_refused(timer):
+    with pytest.raises(TimerUnavailable, match="puts nothing on the device"):
+        timer.collect([Iteration(lambda: None)] * 3, cold=True)
+
+
+def test_a_call_that_raises_leaves_the_timer_usable(timer, spin):
+    launch = spin(5_000)
+
+    def fails():
+        launch()
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        timer.collect([Iteration(launch), Iteration(fails)], cold=True)
+    assert np.median(timer.collect([Iteration(launch)] * 20, cold=True).samples_ns) < 7_000
+
+
+def test_a_call_that_waits_for_the_device_is_timed_all_the_same(runtime, timer, spin):
+    launch = spin(20_000)
+
+    def waits():
+        launch()
+        runtime.synchronize()
+
+    batch = timer.collect([Iteration(waits)] * 10, cold=True)
+    assert 20_000 <= np.median(batch.samples_ns) < 22_000
+    assert not batch.launch_included, "one kernel's own time has no launch cost in it"
+
+
+def test_a_call_that_fills_the_launch_queue_is_timed_as_a_whole(timer, spin):
+    launch = spin(1_000)
+    batch = timer.collect([Iteration(lambda: [launch() for _ in range(300)])] * 5, cold=True)
+    assert batch.work[0].count == 300
+    assert min(batch.busy_ns) >= 300_000
+    assert not batch.launch_included
+
+
+# streams of a call's own
+
+
+def test_kernels_on_the_default_stream_are_queued_like_those_on_any_other(runtime, spin):
+    """It is what a plain test is timed on: the legacy default stream, which the blocking kernel holds too."""
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    default = runtime.device.default_stream
+    first, second = spin(10_000, default), spin(20_000, default, name="spin_again")
+    timer = CuptiTimer(runtime, default, any_stream=True)
+    batch = timer.collect([Iteration(lambda: (first(), second()))] * 20, cold=True)
+    assert not batch.launch_included
+    assert 30_000 <= middle(batch.samples_ns) < 40_000
+    assert timer.suspicion(Iteration(first)) is None
+
+
+def test_a_call_with_a_stream_of_its_own_begins_from_an_idle_device(runtime, spin):
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    default = runtime.device.default_stream
+    own, timed = spin(200_000, runtime.device.create_stream()), spin(20_000, default, name="spin_again")
+    timer = CuptiTimer(runtime, default, any_stream=True)
+    batch = timer.collect([Iteration(lambda: (own(), timed()))] * 10, cold=True)
+    assert batch.launch_included
+    assert 200_000 <= np.median(batch.samples_ns) < 220_000, "both at once"
+    assert np.median(batch.busy_ns) <= np.median(batch.samples_ns)
+    assert timer.suspicion(Iteration(own)) is None
+
+
+# libraries
+
+N = 1 << 16
+
+
+def numba_call(backend):
+    from numba import cuda
+
+    @cuda.jit
+    def saxpy(a, x, y, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = a * x[i] + y[i]
+
+    x = cuda.to_device(np.ones(N, np.float32))
+    out = cuda.device_array_like(x)
+    launch = saxpy[N // 256, 256, backend.stream]
+
+    def call():
+        launch(2.0, x, x, out)
+
+    call.registers = lambda: set(saxpy.get_regs_per_thread().values())
+    return call, "saxpy"
+
+
+def cupy_call(backend):
+    import cupy
+
+    x = cupy.ones(N, cupy.float32)
+    out = cupy.empty_like(x)
+    return lambda: cupy.exp(x, out=out), "exp"
+
+
+def cublas_call(backend):
+    import cupy
+
+    a = cupy.ones((512, 512), cupy.float32)
+    out = cupy.empty_like(a)
+    return lambda: cupy.matmul(a, a, out=out), ""
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("numba", numba_call), ("cupy", cupy_call), ("cupy", cublas_call)],
+    ids=["numba", "cupy", "cublas"],
+)
+def test_kernels_of_every_library_are_attributed(runtime, name, make):
+    from pytest_gpukern.backends import missing_library, open_backend
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    if missing_library(name):
+        pytest.skip(missing_library(name))
+    backend = open_backend(name, simulated=False)
+    with backend.current():
+        call, part_of_the_name = make(backend)
+        call()
+        backend.synchronize()
+        timer = CuptiTimer(runtime, backend.timed_stream)
+        batch = timer.collect([Iteration(call)] * 200, cold=True)
+        assert timer.suspicion(Iteration(call)) is None
+    assert len(batch.samples_ns) == 200
+    kernels = [work for work in batch.work if work.kind == "kernel"]
+    assert kernels
+    assert all(work.count == 1 for work in kernels)
+    assert part_of_the_name in kernels[0].name
+    assert not batch.launch_included
+
+
+def test_grid_block_and_registers_are_those_of_the_launch(runtime, timer):
+    from pytest_gpukern.backends import open_backend
+
+    backend = open_backend("numba", simulated=False)
+    with backend.current():
+        call, _ = numba_call(backend)
+        call()
+        (work,) = timer.collect([Iteration(call)] * 3, cold=False).work
+    assert (work.shape.grid, work.shape.block) == ((N // 256, 1, 1), (256, 1, 1))
+    assert call.registers() == {work.shape.registers}
+    assert (work.shape.dynamic_shared_bytes, work.shape.local_bytes) == (0, 0)
+
+
+def test_shared_memory_is_that_of_the_kernel_and_the_launch(runtime, timer, array):
+    from cuda.core import LaunchConfig, launch
+
+    out = array((256,))
+    kernel = runtime.kernel(SOURCE, "shaped")
+    config = LaunchConfig(grid=(3, 2), block=(32, 8), shmem_size=4096)
+
+    def call():
+        launch(runtime.stream, config, kernel, out.pointer)
+
+    call()
+    (work,) = timer.collect([Iteration(call)] * 3, cold=False).work
+    assert (work.shape.grid, work.shape.block) == ((3, 2, 1), (32, 8, 1))
+    assert work.shape.dynamic_shared_bytes == 4096
+    assert work.shape.static_shared_bytes in (1024, 2048)  # with or without what the system reserves
+    assert work.shape.registers > 0
+
+
+# beside events
+
+READS_BEFORE_AND_AFTER = """
+import sys
+import numpy as np
+sys.path.insert(0, {here!r})
+from test_cupti_timer import SOURCE
+from cuda.core import LaunchConfig, launch
+from pytest_gpukern.backends.cuda import DeviceArray, runtime
+from pytest_gpukern.timers import Iteration
+from pytest_gpukern.timers.event import EventTimer
+
+r = runtime()
+spun, kernel = DeviceArray((1,), np.uint64), r.kernel(SOURCE, "spin")
+config = LaunchConfig(grid=1, block=1)
+call = Iteration(lambda: launch(r.stream, config, kernel, np.uint64(20_000), spun.pointer))
+events = EventTimer(r)
+
+def read():
+    return float(np.median([s for _ in range(5) for s in events.collect([call] * 60, cold=True).samples_ns]))
+
+read()
+before = read()
+assert "cupti" not in sys.modules
+from pytest_gpukern.timers.cupti import CuptiTimer
+cupti = CuptiTimer(r)
+recorded = float(np.median(cupti.collect([call] * 60, cold=True).samples_ns))
+print(before, recorded, read())
+"""
+
+
+def test_between_recordings_events_read_what_they_read_without_cupti(tmp_path):
+    """In a process of its own, where nothing has attached CUPTI before."""
+    from pathlib import Path
+
+    script = READS_BEFORE_AND_AFTER.format(here=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, recorded, after = map(float, done.stdout.split())
+    assert 20_000 <= recorded < 22_000
+    assert after == pytest.approx(before, abs=500)
+
+
+PLAIN_TEST = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def saxpy(a, x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + y[i]
+
+def test_saxpy(gpu_benchmark):
+    x = cuda.to_device(np.ones(1 << 20, np.float32))
+    out = cuda.device_array_like(x)
+    gpu_benchmark(saxpy[(1 << 20) // 256, 256], 2.0, x, x, out)
+"""
+
+
+@pytest.fixture
+def measurements_of(pytester, plugin_option):
+    """Measures a plain test in a process of its own; what its run file says of it."""
+    import json
+
+    def run(conftest=""):
+        pytester.makeconftest(conftest)
+        pytester.makepyfile(PLAIN_TEST)
+        result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+        result.assert_outcomes(passed=1)
+        (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        return found["measurements"]
+
+    return run
+
+
+def test_a_kernel_is_timed_by_cupti_with_events_beside_it(measurements_of):
+    main, beside = measurements_of()
+    assert (main["timer"], main["beside"]) == ("cupti", False)
+    assert (beside["timer"], beside["beside"]) == ("event", True)
+    assert "saxpy" in main["work"][0]["name"]
+    assert main["summary"]["median_ns"] < beside["summary"]["median_ns"], "events add a fixed cost"
+
+
+@pytest.mark.parametrize(
+    ("conftest", "reason"),
+    [
+        ("import sys\nsys.modules['cupti'] = None\n", "cupti-python is not installed"),
+        (
+            """
+from cupti import cupti
+def refuse(kind):
+    raise cupti.cuptiError(cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
+cupti.activity_enable = refuse
+""",
+            "CUPTI: another profiler is attached to this process",
+        ),
+        (
+            """
+from cupti import cupti
+register = cupti.activity_register_callbacks
+cupti.activity_register_callbacks = lambda requested, completed: register(requested, lambda records: None)
+""",
+            "CUPTI recorded 0 kernels where one was launched",
+        ),
+    ],
+    ids=["missing", "refused", "silent"],
+)
+def test_where_cupti_fails_events_time_and_the_first_warning_says_why(measurements_of, conftest, reason):
+    (only,) = measurements_of(conftest)
+    assert (only["timer"], only["beside"]) == ("event", False)
+    assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {reason}"

@@ -1,0 +1,149 @@
+"""The CUDA layer in host memory, and stand-ins for libraries above it, so that backends run without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import zlib
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+STREAM = 0x5100
+"""Handle of the runtime's stream."""
+PRIMARY = 0xC0DE
+"""The primary context, which is current."""
+
+
+class HostArray:
+    """As `backends.cuda.DeviceArray`, in host memory."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
+        self.memory = np.zeros(self.allocated_bytes, np.uint8)
+        self.pointer = self.memory.ctypes.data
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    @property
+    def contents(self):
+        return self.memory[: self.nbytes].view(self.dtype).reshape(self.shape)
+
+    def upload(self, host):
+        self.contents[...] = host
+
+    def copy_from(self, other):
+        self.contents[...] = other.contents
+
+    def fill(self, word, stream=None):
+        self.memory.view(np.uint32)[...] = word
+
+    def free(self):
+        self.pointer = 0
+
+
+class HostRuntime:
+    """As `backends.cuda.CudaRuntime`, as far as a workspace needs it."""
+
+    stream = SimpleNamespace(handle=STREAM)
+
+    def __init__(self):
+        self.synchronized = 0
+
+    def synchronize(self):
+        self.synchronized += 1
+
+    def copy_of(self, host):
+        copy = HostArray(host.shape, host.dtype)
+        copy.upload(host)
+        return copy
+
+    def hash(self, array):
+        return zlib.crc32(array.memory)
+
+
+def driver_call(call, *arguments):
+    """The few calls of the driver that backends and workspaces make themselves."""
+    if call == "cuMemcpyDtoH":
+        return ctypes.memmove(*arguments)
+    if call == "cuCtxGetCurrent":
+        return PRIMARY
+    raise AssertionError(call)
+
+
+class OnDevice(np.ndarray):
+    """A host array that passes for one on the device, as CuPy's would."""
+
+    __array_priority__ = 10
+
+    @property
+    def __cuda_array_interface__(self):
+        return {**self.__array_interface__, "version": 3}
+
+
+def install(monkeypatch, *modules):
+    """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
+    from pytest_gpukern.backends import cuda_workspace
+
+    made = HostRuntime()
+    for module in (cuda_workspace, *modules):
+        monkeypatch.setattr(module, "runtime", lambda: made)
+        if hasattr(module, "checked"):
+            monkeypatch.setattr(module, "checked", driver_call)
+    monkeypatch.setattr(cuda_workspace, "DeviceArray", HostArray)
+    monkeypatch.setattr(cuda_workspace, "compare_on_device", lambda *_: None)
+    return made
+
+
+def put_module(monkeypatch, name, **contents):
+    """A module that passes for an installed one, also as an attribute of its parent."""
+    module = ModuleType(name)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, name, module)
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        monkeypatch.setattr(sys.modules[parent], last, module, raising=False)
+    return module
+
+
+class Entered:
+    """A context manager that writes down when it is entered and left."""
+
+    def __init__(self, name, events):
+        self.name, self.events = name, events
+
+    def __enter__(self):
+        self.events.append(f"enter {self.name}")
+
+    def __exit__(self, *_):
+        self.events.append(f"leave {self.name}")
+
+
+def put_cupy(monkeypatch, events):
+    """CuPy, as far as its backend and Dask's use it, computing with NumPy."""
+
+    def stream_of(external):
+        stream = Entered("cupy", events)
+        stream.ptr = external.handle
+        return stream
+
+    def asarray(array):
+        return array.contents.view(OnDevice)
+
+    pool = SimpleNamespace(free_all_blocks=lambda: events.append("pool emptied"))
+    return put_module(
+        monkeypatch,
+        "cupy",
+        asarray=asarray,
+        cuda=SimpleNamespace(Stream=SimpleNamespace(from_external=stream_of)),
+        get_default_memory_pool=lambda: pool,
+        get_default_pinned_memory_pool=lambda: pool,
+    )

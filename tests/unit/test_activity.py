@@ -1,0 +1,346 @@
+"""What CUPTI recorded, call by call; and why it could not, in words."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+from fake_cupti import ActivityKind, ExternalCorrelationKind, FakeCupti, FakeMachine, Result, install
+
+from pytest_gpukern.result import LaunchShape
+from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers.activity import OURS, ActivityTrace, activity_trace
+
+ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
+RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
+"""Whether kernels are recorded concurrently → the kinds of records that are asked for."""
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """CUPTI as `from cupti import cupti` finds it."""
+    made = FakeCupti()
+    install(monkeypatch, made)
+    activity_trace.cache_clear()
+    yield made
+    activity_trace.cache_clear()
+
+
+@pytest.fixture
+def machine(cupti):
+    """A device whose work CUPTI records."""
+    return FakeMachine(cupti)
+
+
+def recorded(trace, *calls, concurrently=True):
+    """The activities of these calls, numbered from 2."""
+    trace.open(concurrently=concurrently)
+    for number, call in enumerate(calls, start=OURS + 1):
+        trace.push(number)
+        call()
+        trace.pop()
+    return trace.close()
+
+
+def unused(cupti):
+    """Whether nothing of a recording is left: kinds that cost time, ids on the stack."""
+    return not cupti.enabled and not cupti.pushed()
+
+
+# what is recorded
+
+
+@pytest.mark.parametrize("concurrently", [True, False])
+def test_a_kernel_comes_with_its_time_stream_shape_and_call(machine, concurrently):
+    call = machine.kernel("_Z3addPf", 1312, grid=(40, 2, 1), registers=24)
+    (found,) = recorded(ActivityTrace(), call, concurrently=concurrently)
+    assert (found.kind, found.name, found.call, found.size_bytes) == ("kernel", "_Z3addPf", OURS + 1, 0)
+    assert found.end_ns - found.start_ns == 1312
+    assert found.stream == 7
+    assert found.shape == LaunchShape((40, 2, 1), (128, 2, 1), 24, 64, 4096, 8)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name"),
+    [
+        ((1, 1, 3), "memcpy HtoD, pageable"),
+        ((1, 2, 3), "memcpy HtoD, pinned"),
+        ((2, 3, 1), "memcpy DtoH, pageable"),
+        ((2, 3, 5), "memcpy DtoH, managed"),
+        ((8, 3, 3), "memcpy DtoD"),
+        ((9, 1, 2), "memcpy HtoH"),
+        ((10, 3, 3), "memcpy PtoP"),
+        ((6, 4, 3), "memcpy kind 6"),
+        ((1, 9, 3), "memcpy HtoD, kind 9"),
+    ],
+)
+def test_a_copy_is_named_by_its_direction_and_the_hosts_kind_of_memory(machine, kinds, name):
+    kind, source, target = kinds
+    (found,) = recorded(ActivityTrace(), machine.copy(kind=kind, source=source, target=target, size=8192))
+    assert (found.kind, found.name, found.size_bytes, found.shape) == ("memcpy", name, 8192, None)
+
+
+def test_a_memset_comes_with_its_size(machine):
+    (found,) = recorded(ActivityTrace(), machine.memset(size=1024))
+    assert (found.kind, found.name, found.size_bytes, found.call) == ("memset", "memset", 1024, OURS + 1)
+
+
+def test_activities_come_in_the_order_of_their_start(machine):
+    other = machine.other_stream()
+    machine.stream.free_at = machine.now + 10**6
+    calls = [machine.kernel("late"), machine.kernel("soon", stream=other), machine.copy(stream=other)]
+    assert [found.call for found in recorded(ActivityTrace(), *calls)] == [3, 4, 2]
+
+
+def test_every_call_keeps_all_of_its_work_and_nothing_else(machine):
+    def call():
+        machine.copy()()
+        machine.kernel("a")()
+        machine.kernel("b")()
+
+    trace = ActivityTrace()
+    found = recorded(trace, *[call] * 100)
+    assert [activity.call for activity in found] == [n for n in range(2, 102) for _ in range(3)]
+    assert [activity.name for activity in found[-3:]] == ["memcpy HtoD, pageable", "a", "b"]
+
+
+def test_work_that_the_runtime_api_launched_is_attributed_once_it_is_followed(cupti, machine):
+    """Its records cost as much as all the others, so that they are asked for only where they are needed."""
+    trace = ActivityTrace()
+    assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.RUNTIME))] == [None]
+    assert trace.follow_runtime_api()
+    assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.RUNTIME))] == [OURS + 1]
+    assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.DRIVER))] == [OURS + 1]
+    assert not trace.follow_runtime_api(), "it is followed already"
+    assert unused(cupti)
+
+
+def test_work_between_calls_is_ours_and_not_looked_at(machine):
+    """Reading a name takes microseconds, and there are more flushes than calls."""
+    trace = ActivityTrace()
+    trace.open(concurrently=True)
+    machine.kernel("before")()
+    trace.push(9)
+    machine.kernel("call")()
+    trace.pop()
+    machine.kernel("after")()
+    assert [(a.name, a.shape is None, a.call) for a in trace.close()] == [
+        ("", True, OURS),
+        ("call", False, 9),
+        ("", True, OURS),
+    ]
+
+
+def test_work_of_another_thread_belongs_to_no_call(machine):
+    def in_a_thread():
+        thread = threading.Thread(target=machine.kernel("theirs"))
+        thread.start()
+        thread.join()
+        machine.kernel("its own")()
+
+    found = recorded(ActivityTrace(), in_a_thread)
+    assert [(a.name, a.call) for a in found] == [("theirs", None), ("its own", OURS + 1)]
+
+
+def test_ids_that_somebody_else_pushes_are_not_ours(cupti, machine):
+    """PyTorch's profiler uses ids of another kind."""
+
+    def call():
+        cupti.activity_push_external_correlation_id(ExternalCorrelationKind.CUSTOM1, 777)
+        machine.kernel()()
+        cupti.activity_pop_external_correlation_id(ExternalCorrelationKind.CUSTOM1)
+
+    assert [found.call for found in recorded(ActivityTrace(), call)] == [OURS + 1]
+
+
+def test_buffers_that_fill_up_on_the_way_are_kept(cupti, machine):
+    cupti.buffer_records = 4
+    found = recorded(ActivityTrace(), *[machine.kernel()] * 50)
+    assert [activity.call for activity in found] == list(range(2, 52))
+
+
+# when
+
+
+@pytest.mark.parametrize("concurrently", [True, False])
+def test_nothing_is_recorded_unless_a_recording_is_open(cupti, machine, concurrently):
+    trace = ActivityTrace()
+    assert unused(cupti)
+    machine.kernel("too early")()
+    trace.open(concurrently=concurrently)
+    assert cupti.enabled == RECORDED[concurrently]
+    trace.push(2)
+    machine.kernel("in time")()
+    trace.pop()
+    found = trace.close()
+    assert unused(cupti)
+    machine.kernel("too late")()
+    assert [activity.name for activity in found] == ["in time"]
+    assert trace.close() == []
+
+
+def test_the_way_of_recording_kernels_may_change_from_one_recording_to_the_next(machine):
+    trace = ActivityTrace()
+    for concurrently in (True, False, True):
+        (found,) = recorded(trace, machine.kernel("k"), concurrently=concurrently)
+        assert (found.name, found.call) == ("k", OURS + 1)
+
+
+def test_a_trace_is_used_again_and_keeps_nothing(machine):
+    trace = ActivityTrace()
+    recorded(trace, machine.kernel("first"), machine.kernel("first"))
+    assert [(a.name, a.call) for a in recorded(trace, machine.kernel("second"))] == [("second", OURS + 1)]
+
+
+def test_there_is_one_a_process(cupti):
+    assert activity_trace() is activity_trace()
+    assert cupti.registered == 1
+
+
+def test_a_recording_that_is_closed_within_a_call_leaves_no_id_behind(cupti, machine):
+    trace = ActivityTrace()
+    trace.open(concurrently=True)
+    trace.push(2)
+    trace.push(3)
+    machine.kernel()()
+    assert [found.call for found in trace.close()] == [3]
+    assert unused(cupti)
+
+
+def test_streams_have_cuptis_numbers(monkeypatch, cupti):
+    from pytest_gpukern.backends import cuda
+
+    monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
+    assert ActivityTrace().stream_number(70_013) == 13
+
+
+# why not
+
+REASONS = [
+    (Result.ERROR_INSUFFICIENT_PRIVILEGES, "only administrators profile"),
+    (Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, "another profiler is attached"),
+    (Result.ERROR_NOT_COMPATIBLE, "install the cupti-python of the driver's CUDA"),
+    (Result.ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED, "virtual GPU does not allow profiling"),
+    (Result.ERROR_UNKNOWN, r"ERROR_UNKNOWN \(999\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ModuleNotFoundError("No module named 'cupti'", name="cupti"), "cupti-python is not installed"),
+        (ImportError("libcupti.so.13: cannot open"), "does not load: libcupti.so.13: cannot open"),
+        (
+            ModuleNotFoundError("No module named 'numpy'", name="numpy"),
+            "does not load: No module named 'numpy'",
+        ),
+        (RuntimeError("driver is too old"), "does not load: driver is too old"),
+    ],
+)
+def test_a_package_that_is_missing_or_does_not_load_is_named(monkeypatch, error, reason):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "cupti":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "cupti", raising=False)
+    monkeypatch.delitem(sys.modules, "cupti.cupti", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(TimerUnavailable, match=reason):
+        ActivityTrace()
+
+
+@pytest.mark.parametrize(("status", "reason"), REASONS)
+def test_callbacks_that_cannot_be_registered_say_why(cupti, status, reason):
+    cupti.errors["activity_register_callbacks"] = status
+    with pytest.raises(TimerUnavailable, match=f"CUPTI: .*{reason}"):
+        activity_trace()
+
+
+@pytest.mark.parametrize(("status", "reason"), REASONS)
+@pytest.mark.parametrize(
+    ("kind", "concurrently"),
+    [(kind, way) for way, kinds in RECORDED.items() for kind in sorted({*kinds, ActivityKind.RUNTIME})],
+)
+def test_a_kind_that_cannot_be_enabled_says_why_and_leaves_none_enabled(
+    cupti, machine, kind, concurrently, status, reason
+):
+    """What stays enabled costs every later API call 8 to 15 %, also those that events time."""
+    trace = ActivityTrace()
+    trace.follow_runtime_api()
+    cupti.errors["activity_enable", kind] = status
+    with pytest.raises(TimerUnavailable, match=f"CUPTI: .*{reason}"):
+        trace.open(concurrently=concurrently)
+    assert unused(cupti)
+    cupti.errors.clear()
+    assert len(recorded(trace, machine.kernel())) == 1, "it can be used once the reason is gone"
+
+
+def test_what_was_unavailable_is_tried_again(cupti):
+    """Another profiler may have been detached."""
+    cupti.errors["activity_register_callbacks"] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    with pytest.raises(TimerUnavailable):
+        activity_trace()
+    cupti.errors.clear()
+    activity_trace()
+
+
+@pytest.mark.parametrize("number", [OURS, OURS + 1])
+def test_an_id_that_cannot_be_pushed_says_why_and_the_rest_is_popped(cupti, machine, number):
+    trace = ActivityTrace()
+    cupti.errors["activity_push_external_correlation_id", number] = Result.ERROR_INVALID_PARAMETER
+
+    def record():
+        trace.open(concurrently=True)
+        try:
+            trace.push(OURS + 1)
+        finally:
+            trace.close()
+
+    with pytest.raises(TimerUnavailable, match=r"CUPTI: ERROR_INVALID_PARAMETER \(1\)"):
+        record()
+    assert unused(cupti)
+    cupti.errors.clear()
+    assert len(recorded(trace, machine.kernel())) == 1
+
+
+def test_a_call_that_pops_an_id_it_did_not_push_says_so_and_recording_ends(cupti, machine):
+    trace = ActivityTrace()
+    with pytest.raises(TimerUnavailable, match="ERROR_QUEUE_EMPTY"):
+        recorded(trace, lambda: cupti.activity_pop_external_correlation_id(ExternalCorrelationKind.CUSTOM0))
+    assert unused(cupti)
+    assert len(recorded(trace, machine.kernel())) == 1
+
+
+def test_records_that_cannot_be_flushed_say_why_and_recording_ends(cupti, machine):
+    trace = ActivityTrace()
+    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
+    with pytest.raises(TimerUnavailable, match="ERROR_UNKNOWN"):
+        recorded(trace, machine.kernel("lost"))
+    assert unused(cupti)
+
+
+def test_a_record_that_is_not_understood_is_reported_where_the_records_are_wanted(cupti, machine):
+    trace = ActivityTrace()
+    trace.open(concurrently=True)
+    cupti.launched(ActivityKind.MEMSET, stream_id=7)(1, 2)
+    with pytest.raises(TimerUnavailable, match=r"records could not be read: .*bytes"):
+        trace.close()
+    assert unused(cupti)
+    assert len(recorded(trace, machine.kernel())) == 1
+
+
+def test_what_fails_on_cuptis_thread_is_reported_where_the_records_are_wanted(cupti, machine):
+    """An exception would be lost there, or end the process."""
+    trace = ActivityTrace()
+
+    def fails(record):
+        raise ValueError(f"cbid {record.cbid}")
+
+    trace.listeners[ActivityKind.DRIVER] = fails
+    with pytest.raises(TimerUnavailable, match="records could not be read: cbid 307"):
+        recorded(trace, machine.kernel())
+    assert unused(cupti)
+    trace.listeners.clear()
+    assert len(recorded(trace, machine.kernel())) == 1

@@ -1,0 +1,592 @@
+"""The CUPTI timer on a device whose records are known: spans, busy time, work, and what it refuses."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+
+import pytest
+from fake_cupti import ActivityKind, FakeCupti, FakeMachine, Result, install
+from fakes import repeated, with_fresh_arguments
+
+from pytest_gpukern.backends import cuda
+from pytest_gpukern.measure import Repeated, measure
+from pytest_gpukern.result import DeviceWork, LaunchShape
+from pytest_gpukern.stats import StoppingRule
+from pytest_gpukern.timers import Iteration, NothingLaunched, TimerUnavailable, cupti, launch_queue
+from pytest_gpukern.timers.activity import activity_trace
+from pytest_gpukern.timers.cupti import CuptiTimer, proven_trace, serial_cost_ns, serial_tick_ns
+
+COUNT = 5
+EMPTY_NS = 1311
+MANY = (4 * FakeMachine.multiprocessors + 1, 1, 1)
+"""The smallest grid that is recorded serially."""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A device whose work CUPTI records, and nothing proven about it yet."""
+    made = FakeMachine(FakeCupti())
+    install(monkeypatch, made.cupti)
+    monkeypatch.setattr(launch_queue, "blocking_kernel", lambda: made)
+    monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
+    monkeypatch.setattr(cupti, "empty_kernel", lambda runtime, stream: made.kernel("gpukern_empty", EMPTY_NS))
+    cached = (activity_trace, proven_trace, serial_cost_ns, serial_tick_ns)
+    for function in cached:
+        function.cache_clear()
+    yield made
+    for function in cached:
+        function.cache_clear()
+
+
+def collected(machine, *calls, cold=False, **arguments):
+    """A batch of five executions, each of all these calls in order."""
+
+    def run():
+        for call in calls:
+            call()
+
+    return CuptiTimer(machine, **arguments).collect(repeated(run, COUNT), cold=cold)
+
+
+def unused(machine):
+    return not machine.cupti.enabled and not machine.cupti.pushed() and machine.blocked is None
+
+
+# time
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_sample_is_the_kernels_own_time(machine, cold):
+    batch = collected(machine, machine.kernel(ns=1312), cold=cold)
+    assert batch.samples_ns == batch.busy_ns == [1312.0] * COUNT
+    assert (batch.iterations, batch.launch_included, batch.warnings) == (1, False, [])
+    assert unused(machine)
+
+
+def test_each_sample_is_that_of_its_own_execution(machine):
+    durations = [1000, 5000, 2000]
+    iterations = [Iteration(machine.kernel(ns=ns)) for ns in durations]
+    assert CuptiTimer(machine).collect(iterations, cold=True).samples_ns == durations
+
+
+def test_more_executions_than_fit_into_a_part_keep_their_order(machine):
+    durations = [1000 + number for number in range(200)]
+    iterations = [Iteration(machine.kernel(ns=ns)) for ns in durations]
+    assert CuptiTimer(machine).collect(iterations, cold=True).samples_ns == durations
+
+
+def test_several_kernels_of_a_call_have_a_span_with_the_gaps_and_a_busy_time_without(machine):
+    batch = collected(machine, machine.kernel("a", 1000), machine.kernel("b", 2000))
+    assert batch.samples_ns == [1000 + machine.GAP_NS + 2000] * COUNT, "no gap that the host made"
+    assert batch.busy_ns == [3000.0] * COUNT
+
+
+def test_what_is_queued_before_and_the_flush_are_in_no_sample(machine):
+    before = machine.kernel("before", 40_000)
+    iterations = [Iteration(machine.kernel(ns=1000), before)] * COUNT
+    batch = CuptiTimer(machine).collect(iterations, cold=True)
+    assert batch.samples_ns == [1000.0] * COUNT
+    assert [work.name for work in batch.work] == ["k"]
+
+
+def test_it_says_what_a_tick_is(machine):
+    timer = CuptiTimer(machine)
+    assert (timer.name, timer.resolution_ns, timer.fixed_cost_ns) == ("cupti", 32.0, None)
+
+
+# work
+
+
+def test_kernels_copies_and_memsets_of_a_call_are_told_apart_in_order(machine):
+    copy_in, copy_out = machine.copy(3000, size=4096), machine.copy(5000, kind=2, source=3, target=1, size=64)
+    batch = collected(machine, copy_in, machine.memset(700, size=256), machine.kernel("k", 1000), copy_out)
+    shape = LaunchShape((1, 1, 1), (128, 2, 1), 16, 64, 4096, 8)
+    assert batch.work == (
+        DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0),
+        DeviceWork("memset", "memset", 1.0, 700, 256.0),
+        DeviceWork("kernel", "k", 1.0, 1000, 0.0, shape),
+        DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0),
+    )
+    assert batch.busy_ns == [1000.0] * COUNT, "kernels only"
+    assert batch.samples_ns == [3000 + 700 + 1000 + 5000 + 3 * machine.GAP_NS] * COUNT
+
+
+def test_a_call_of_copies_only_is_timed_and_no_kernel_was_busy(machine):
+    batch = collected(machine, machine.copy(3000))
+    assert (batch.samples_ns, batch.busy_ns) == ([3000.0] * COUNT, [0.0] * COUNT)
+
+
+def test_one_kernel_launched_often_is_one_entry_and_with_another_grid_another(machine):
+    small, large = machine.kernel("k", 1000), machine.kernel("k", 4000, grid=(8, 1, 1))
+    work = collected(machine, small, small, large).work
+    assert [(each.count, each.time_ns, each.shape.grid[0]) for each in work] == [(2, 2000, 1), (1, 4000, 8)]
+
+
+def test_what_only_some_calls_do_has_a_mean_count_and_a_median_time(machine):
+    number = []
+
+    def call():
+        number.append(1)
+        machine.kernel("always", 1000)()
+        if len(number) % 5 == 0:
+            machine.kernel("seldom", 8000)()
+        if len(number) % 5:
+            machine.kernel("mostly", 300)()
+
+    work = CuptiTimer(machine).collect(repeated(call, 10), cold=False).work
+    assert [(each.name, each.count, each.time_ns) for each in work] == [
+        ("always", 1.0, 1000),
+        ("mostly", 0.8, 300),
+        ("seldom", 0.2, 0),
+    ]
+
+
+# serial recording
+
+
+@pytest.fixture
+def serial(machine):
+    """A device that reads kernels recorded serially 1.7 µs longer, in steps of one nanosecond."""
+    machine.cupti.serial_cost_ns = 1700
+    return machine
+
+
+def ways(machine, timer, *calls):
+    """Whether the kernels of these executions, one after the other, were recorded concurrently."""
+    opened = []
+    trace_open = timer._trace.open
+
+    def noted(*, concurrently):
+        opened.append(concurrently)
+        trace_open(concurrently=concurrently)
+
+    timer._trace.open = noted
+    try:
+        for call in calls:
+            timer.collect([Iteration(call)], cold=False)
+    finally:
+        del timer._trace.open
+    return opened
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_kernel_of_many_blocks_is_recorded_serially_and_what_that_adds_is_taken_off(serial, cold):
+    batch = collected(serial, serial.kernel(ns=48_600, grid=MANY), cold=cold)
+    assert batch.samples_ns == batch.busy_ns == [48_600.0] * COUNT
+    assert [work.time_ns for work in batch.work] == [48_600.0]
+    assert unused(serial)
+
+
+@pytest.mark.parametrize(
+    ("grid", "concurrently"), [((528, 1, 1), True), (MANY, False), ((8, 8, 8), True), ((8, 8, 9), False)]
+)
+def test_four_blocks_for_each_multiprocessor_are_few_in_any_direction(serial, grid, concurrently):
+    timer = CuptiTimer(serial)
+    timer.collect(repeated(serial.kernel(grid=grid), COUNT), cold=False)
+    assert ("serially" not in timer.measures) is concurrently
+    assert ways(serial, timer, serial.kernel(grid=grid)) == [concurrently], "as in any session"
+
+
+@pytest.mark.parametrize("what", ["two kernels", "a copy", "a kernel and a copy"])
+def test_what_is_not_one_kernel_is_recorded_concurrently(serial, what):
+    many = serial.kernel(ns=2000, grid=MANY)
+    calls = {
+        "two kernels": [many, many],
+        "a copy": [serial.copy()],
+        "a kernel and a copy": [many, serial.copy()],
+    }[what]
+    timer = CuptiTimer(serial)
+    timer.collect(repeated(lambda: [call() for call in calls], COUNT), cold=False)
+    assert "serially" not in timer.measures
+
+
+def test_the_calls_are_recorded_again_only_until_the_way_is_known(serial):
+    timer = CuptiTimer(serial)
+    seen = []
+
+    def call(argument):
+        seen.append(argument)
+        serial.kernel(grid=MANY)()
+
+    for executions in (2 * COUNT, 3 * COUNT):
+        timer.collect(with_fresh_arguments(call, COUNT, setup=object), cold=False)
+        assert len(set(map(id, seen))) == len(seen) == executions
+
+
+def test_a_call_with_now_many_blocks_now_few_settles_for_the_way_that_suits_both(serial):
+    """Or it would be recorded again for ever, where executions come one at a time."""
+    timer = CuptiTimer(serial)
+    grids = iter([MANY, (1, 1, 1)] * 10)  # ends with an error, not never
+    alternating = [lambda: serial.kernel(grid=next(grids))()] * 3
+    assert ways(serial, timer, *alternating) == [True, False, True, True, True]
+    assert "serially" not in timer.measures
+
+
+def test_what_serial_recording_adds_is_that_of_the_session(serial):
+    serial.cupti.serial_cost_ns = 900
+    assert serial_cost_ns(serial, cold=True) == serial_cost_ns(serial, cold=False) == 900.0
+    serial.cupti.serial_cost_ns = 5000
+    assert serial_cost_ns(serial, cold=True) == 900.0, "measured once"
+
+
+def test_serial_recording_that_adds_nothing_has_nothing_taken_off(machine):
+    machine.cupti.serial_cost_ns = -300
+    assert serial_cost_ns(machine, cold=True) == 0.0
+
+
+def test_a_kernel_is_never_shorter_than_a_tick_for_what_is_taken_off(serial):
+    assert collected(serial, serial.kernel(ns=20, grid=MANY)).samples_ns == [32.0] * COUNT
+
+
+def test_coarse_ticks_are_found_and_evened_out_by_the_means_of_neighbours(serial):
+    serial.cupti.serial_tick_ns = 256
+    timer = CuptiTimer(serial)
+    grids = [Iteration(serial.kernel(ns=9_000, grid=MANY))] * 64
+    batch = timer.collect(grids, cold=True)
+    assert serial_tick_ns(serial) == 256
+    assert (batch.iterations, len(batch.samples_ns), len(batch.busy_ns)) == (8, 8, 64), "32 ns are wanted"
+    assert timer.resolution_ns == 256 / 8
+    assert statistics.fmean(batch.samples_ns) == pytest.approx(9_000, abs=32)
+    assert all(abs(sample - 9_000) < 128 for sample in batch.samples_ns)
+
+
+@pytest.mark.parametrize(("ns", "together"), [(2_000, 8), (51_200, 2), (200_000, 1)])
+def test_of_a_long_kernel_fewer_are_needed(serial, ns, together):
+    """Until a tick is a quarter of a percent of it."""
+    serial.cupti.serial_tick_ns = 256
+    call = serial.kernel(ns=ns, grid=MANY)
+    assert CuptiTimer(serial).collect(repeated(call, 64), cold=True).iterations == together
+
+
+def test_ticks_that_do_not_blur_the_samples_leave_one_for_each_execution(serial):
+    serial.cupti.serial_tick_ns = 32
+    timer = CuptiTimer(serial)
+    batch = timer.collect(repeated(serial.kernel(ns=9_000, grid=MANY), 64), cold=True)
+    assert (batch.iterations, len(batch.samples_ns)) == (1, 64)
+    assert timer.resolution_ns == 32
+
+
+def test_a_measurement_of_coarse_ticks_takes_the_samples_that_its_rule_asks_for(serial):
+    serial.cupti.serial_tick_ns = 256
+    found = measure(
+        Repeated(serial.kernel(ns=9_000, grid=MANY)),
+        CuptiTimer(serial),
+        scope="kernel",
+        cache="cold",
+        call_ns=9_000.0,
+        rule=StoppingRule(0, 40, 40),
+    )
+    assert (found.iterations, found.summary.n, found.invalid) == (8, 40, None)
+    assert found.summary.median_ns == pytest.approx(9_000, abs=32)
+
+
+# calls with streams of their own
+
+
+def test_a_call_on_the_timed_stream_is_queued_though_any_stream_would_do(machine):
+    batch = collected(machine, machine.kernel("a", 1000), machine.kernel("b", 2000), any_stream=True)
+    assert batch.samples_ns == [1000 + machine.GAP_NS + 2000] * COUNT
+    assert not batch.launch_included
+
+
+def test_a_call_that_uses_a_stream_of_its_own_begins_from_an_idle_device(machine):
+    """Its own stream does not wait behind the blocking kernel: queued, one call would run into the next."""
+    own = machine.other_stream()
+    batch = collected(
+        machine, machine.kernel("own", 9000, stream=own), machine.kernel("k", 1000), any_stream=True
+    )
+    assert batch.samples_ns == [9000.0] * COUNT
+    assert batch.busy_ns == [9000.0] * COUNT, "kernels that run at once are busy once"
+    assert batch.launch_included
+    assert "streams of its own" in batch.warnings[0]
+    assert [(each.name, each.time_ns) for each in batch.work] == [("own", 9000), ("k", 1000)]
+
+
+def test_a_call_of_one_kernel_on_a_stream_of_its_own_has_no_launch_cost_in_it(machine):
+    own = machine.other_stream()
+    batch = collected(machine, machine.kernel(ns=1000, stream=own), any_stream=True)
+    assert batch.samples_ns == [1000.0] * COUNT
+    assert (batch.launch_included, batch.warnings) == (False, [])
+
+
+def test_a_stream_of_its_own_is_known_from_then_on_and_arguments_are_fresh(machine):
+    own = machine.other_stream()
+    seen = []
+
+    def call(argument):
+        seen.append(argument)
+        machine.kernel(ns=1000, stream=own)()
+
+    timer = CuptiTimer(machine, any_stream=True)
+    timer.collect(with_fresh_arguments(call, COUNT, setup=object), cold=True)
+    assert len(set(map(id, seen))) == len(seen) == 2 * COUNT
+    timer.collect(with_fresh_arguments(call, COUNT, setup=object), cold=True)
+    assert len(seen) == 3 * COUNT
+
+
+# what escapes
+
+
+def in_a_thread(call):
+    def run():
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    return run
+
+
+def test_work_on_the_timed_stream_by_the_calling_thread_is_not_suspicious(machine):
+    timer = CuptiTimer(machine)
+    calls = [machine.kernel(), machine.copy(), machine.memset()]
+    assert timer.suspicion(Iteration(lambda: [call() for call in calls])) is None
+    assert unused(machine)
+
+
+def test_work_on_another_stream_is_suspicious_unless_any_stream_will_do(machine):
+    other = machine.other_stream()
+    call = Iteration(lambda: (machine.kernel()(), machine.kernel("theirs", 500_000, stream=other)()))
+    assert CuptiTimer(machine).suspicion(call) == (
+        "theirs (500 µs in all) ran outside the timed stream; launch it on the given stream"
+    )
+    assert CuptiTimer(machine, any_stream=True).suspicion(call) is None
+
+
+def test_several_kernels_that_escape_are_counted(machine):
+    other = machine.other_stream()
+    calls = [machine.kernel(name, 10_000, stream=other) for name in ("a", "b", "c")]
+    found = CuptiTimer(machine).suspicion(Iteration(lambda: [call() for call in calls]))
+    assert found.startswith("a and 2 more (30 µs in all) ran outside")
+
+
+@pytest.mark.parametrize("any_stream", [True, False])
+def test_work_of_another_thread_is_suspicious_on_any_stream(machine, any_stream):
+    timer = CuptiTimer(machine, any_stream=any_stream)
+    call = Iteration(lambda: (machine.kernel()(), in_a_thread(machine.kernel("theirs", 7000))()))
+    found = timer.suspicion(call)
+    assert found.startswith("theirs (7 µs in all) ran meanwhile, launched by another thread")
+
+
+def test_the_timed_stream_may_be_another_than_the_runtimes(machine):
+    own = machine.other_stream()
+    timer = CuptiTimer(machine, own)
+    assert timer.suspicion(Iteration(machine.kernel(stream=own))) is None
+    assert "outside the timed stream" in CuptiTimer(machine, own).suspicion(Iteration(machine.kernel()))
+
+
+def test_what_escaped_in_any_batch_is_not_forgotten(machine):
+    timer = CuptiTimer(machine)
+    timer.collect(
+        [Iteration(lambda: (machine.kernel()(), in_a_thread(machine.kernel("theirs"))()))], cold=True
+    )
+    quiet = Iteration(machine.kernel())
+    timer.collect([quiet], cold=True)
+    assert "theirs" in timer.suspicion(quiet)
+
+
+def test_a_suspicion_uses_fresh_arguments_for_each_execution(machine):
+    seen = []
+    call = lambda argument: (seen.append(argument), machine.kernel()())  # noqa: E731
+    (iteration,) = with_fresh_arguments(call, 1, setup=lambda: object())
+    assert CuptiTimer(machine).suspicion(iteration) is None
+    assert len(set(map(id, seen))) == len(seen) >= 2
+
+
+def test_work_that_escapes_only_later_makes_the_measurement_invalid(machine):
+    """A library's helper thread may wake up at any time, and go on from then."""
+    count = []
+
+    def call():
+        count.append(1)
+        machine.kernel()()
+        if len(count) >= 100:
+            in_a_thread(machine.kernel("theirs", 7000))()
+
+    found = measure(
+        Repeated(call),
+        CuptiTimer(machine),
+        scope="kernel",
+        cache="hot",
+        call_ns=1000.0,
+        rule=StoppingRule(0, 200, 200),
+    )
+    assert found.invalid is not None
+    assert "theirs" in found.invalid
+
+
+# what cannot be timed
+
+
+def test_a_call_that_puts_nothing_on_the_device_is_refused(machine):
+    with pytest.raises(NothingLaunched, match="puts nothing on the device: no kernel, copy or memset"):
+        collected(machine, lambda: None)
+    assert unused(machine)
+
+
+def test_a_call_whose_work_is_all_another_threads_is_refused_for_that_reason(machine):
+    reason = r"another thread than the call's launched k \(5 µs in all\)"
+    with pytest.raises(TimerUnavailable, match=reason) as raised:
+        collected(machine, in_a_thread(machine.kernel()))
+    assert not isinstance(raised.value, NothingLaunched)
+
+
+def test_records_that_are_lost_are_counted_and_no_number_is_made_of_the_rest(machine):
+    kernels = []
+
+    def lost(record):
+        if record.kind != ActivityKind.CONCURRENT_KERNEL or record.name != "k":
+            return False
+        kernels.append(record)
+        return len(kernels) in (2, 3)
+
+    machine.cupti.lost = lost
+    with pytest.raises(TimerUnavailable, match="2 of 5 executions left no record"):
+        collected(machine, machine.kernel())
+    assert unused(machine)
+
+
+def test_a_cupti_that_attaches_and_stays_silent_is_not_used(machine):
+    machine.cupti.lost = lambda record: True
+    with pytest.raises(TimerUnavailable, match="recorded 0 kernels where one was launched"):
+        CuptiTimer(machine)
+    assert unused(machine)
+    machine.cupti.lost = lambda record: False
+    assert collected(machine, machine.kernel(ns=1000)).samples_ns == [1000.0] * COUNT
+
+
+def test_records_without_a_time_are_not_used(machine):
+    flush = machine.flush_l2
+    machine.flush_l2 = lambda stream=None: machine.kernel("gpukern_flush", 0, stream=stream)()
+    with pytest.raises(TimerUnavailable, match="CUPTI recorded"):
+        CuptiTimer(machine)
+    machine.flush_l2 = flush
+    CuptiTimer(machine)
+
+
+@pytest.mark.parametrize("name", ["activity_register_callbacks", "activity_enable", "activity_flush_all"])
+def test_a_cupti_that_refuses_says_why_when_the_timer_is_made(machine, name):
+    machine.cupti.errors[name] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    with pytest.raises(TimerUnavailable, match="CUPTI: another profiler is attached to this process"):
+        CuptiTimer(machine)
+    assert unused(machine)
+
+
+def test_a_profiler_that_attaches_later_ends_the_measurement_with_the_reason(machine):
+    timer = CuptiTimer(machine)
+    machine.cupti.errors["activity_enable"] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    with pytest.raises(TimerUnavailable, match="another profiler"):
+        timer.collect(repeated(machine.kernel(), COUNT), cold=True)
+    assert unused(machine)
+
+
+# when a call fails or waits
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_call_that_raises_leaves_the_trace_closed_and_the_pushes_balanced(machine, at):
+    count = []
+
+    def call():
+        machine.kernel()()
+        count.append(1)
+        if len(count) == at:
+            raise RuntimeError("no memory")
+
+    timer = CuptiTimer(machine)
+    with pytest.raises(RuntimeError, match="no memory"):
+        timer.collect(repeated(call, COUNT), cold=True)
+    assert unused(machine)
+    again = timer.collect(repeated(machine.kernel(ns=2000), COUNT), cold=True)
+    assert again.samples_ns == [2000.0] * COUNT
+
+
+def test_a_context_that_is_lost_leaves_the_trace_closed_and_is_what_is_reported(machine):
+    class CudaError(Exception):
+        """As the driver's, once a kernel has read what it must not."""
+
+    timer = CuptiTimer(machine)
+
+    def call():
+        machine.kernel()()
+        machine.lost_context = CudaError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    with pytest.raises(CudaError, match="ILLEGAL_ADDRESS"):
+        timer.collect(repeated(call, COUNT), cold=True)
+    assert unused(machine)
+
+
+def test_a_context_that_is_lost_while_cupti_is_proven_leaves_the_trace_closed(machine):
+    trace = activity_trace()
+    machine.lost_context = OSError("lost")
+    with pytest.raises(OSError, match="lost"):
+        proven_trace(machine)
+    assert unused(machine)
+    machine.lost_context = None
+    assert proven_trace(machine) is trace
+
+
+@pytest.mark.parametrize("any_stream", [True, False])
+def test_a_call_that_waits_for_the_device_is_timed_from_an_idle_one_and_says_so(machine, any_stream):
+    def waits():
+        machine.kernel("a", 1000)()
+        machine.synchronize()
+        machine.kernel("b", 1000)()
+
+    batch = CuptiTimer(machine, any_stream=any_stream).collect(repeated(waits, COUNT), cold=True)
+    assert batch.launch_included
+    assert "waits for the device" in batch.warnings[0]
+    assert batch.samples_ns == [1000 + machine.LAUNCH_NS + 1000] * COUNT
+    assert batch.busy_ns == [2000.0] * COUNT
+
+
+def test_a_call_of_one_kernel_that_waits_for_it_has_no_launch_cost_in_it(machine):
+    def waits():
+        machine.kernel(ns=1000)()
+        machine.synchronize()
+
+    batch = CuptiTimer(machine).collect(repeated(waits, COUNT), cold=True)
+    assert batch.samples_ns == [1000.0] * COUNT
+    assert (batch.launch_included, batch.warnings) == (False, [])
+
+
+def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):
+    """It ran while the blocking kernel had already given up."""
+    machine.capacity = 40
+    calls = []
+
+    def call():
+        calls.append(1)
+        machine.kernel(ns=1000 if len(calls) > 21 else 77_000)()
+
+    timer = CuptiTimer(machine)
+    iterations = repeated(call, 40)
+    batch = timer.collect(iterations, cold=True)
+    assert len(calls) > 40, "some were executed again"
+    assert batch.samples_ns == [1000.0] * 40
+    assert not batch.launch_included
+    assert timer.suspicion(iterations[0]) is None
+
+
+# one trace for the process
+
+
+def test_every_timer_uses_the_one_trace_of_the_process(machine):
+    for ns in (1000, 2000, 3000):
+        assert collected(machine, machine.kernel(ns=ns)).samples_ns == [ns] * COUNT
+    assert machine.cupti.registered == 1
+
+
+def test_five_hundred_samples_in_a_row_are_all_attributed(machine):
+    timer = CuptiTimer(machine)
+    samples = [
+        sample
+        for batch in range(10)
+        for sample in timer.collect(repeated(machine.kernel(ns=1000 + batch), 50), cold=True).samples_ns
+    ]
+    assert samples == [1000.0 + number // 50 for number in range(500)]
+
+
+def test_small_buffers_change_nothing(machine):
+    machine.cupti.buffer_records = 7
+    assert collected(machine, machine.kernel(ns=1000), machine.copy(500)).samples_ns == [2000.0] * COUNT

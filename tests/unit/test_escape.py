@@ -1,0 +1,112 @@
+"""Work outside the timed stream, found by how long the device stays busy."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cuda import FakeDevice
+from fakes import with_fresh_arguments
+
+from pytest_gpukern.timers import Iteration, escape
+from pytest_gpukern.timers.escape import escaped_work
+
+
+def lagging(device, monkeypatch, lag_ns):
+    """Makes each wait for an idle device take `lag_ns` after `call` ran, and a little otherwise."""
+    clock = {"now": 0, "busy": False}
+
+    def synchronize():
+        clock["now"] += lag_ns if clock["busy"] else 1000
+        clock["busy"] = False
+
+    def call():
+        clock["busy"] = True
+
+    device.synchronize = synchronize
+    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
+    return call
+
+
+def test_work_that_outlasts_the_end_event_is_suspicious(monkeypatch):
+    device = FakeDevice()
+    found = escaped_work(device, device, Iteration(lagging(device, monkeypatch, 500_000)))
+    assert found == "499 µs of work ran outside the timed stream; launch it on the given stream"
+
+
+def test_what_outlasts_a_long_call_is_measured_against_the_call(monkeypatch):
+    device = FakeDevice()
+    clock = {"now": 0, "after": 0}
+
+    def synchronize():
+        clock["now"] += clock["after"]
+        clock["after"] = 0
+
+    def taking(call_ns, lag_ns):
+        def call():
+            clock["now"] += call_ns
+            clock["after"] = lag_ns
+
+        return call
+
+    device.synchronize = synchronize
+    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
+    assert escaped_work(device, device, Iteration(taking(9_000_000, 44_000))) is None
+    found = escaped_work(device, device, Iteration(taking(9_000_000, 46_000)))
+    assert found.startswith("46 µs of work ran outside")
+
+
+@pytest.mark.parametrize(("call_ns", "calls"), [(9_000_000, 5), (11_000_000, 1)])
+def test_a_long_call_is_looked_at_once(monkeypatch, call_ns, calls):
+    device = FakeDevice()
+    clock = {"now": 0}
+    made = []
+
+    def call():
+        made.append(1)
+        clock["now"] += call_ns
+
+    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
+    assert escaped_work(device, device, Iteration(call)) is None
+    assert len(made) == calls
+
+
+@pytest.mark.parametrize("lag_ns", [1000, 20_000])
+def test_a_device_that_is_idle_soon_after_the_end_event_is_not_suspicious(monkeypatch, lag_ns):
+    device = FakeDevice()
+    assert escaped_work(device, device, Iteration(lagging(device, monkeypatch, lag_ns))) is None
+
+
+def test_one_undisturbed_call_of_several_clears_a_call_of_suspicion(monkeypatch):
+    device = FakeDevice()
+    call = lagging(device, monkeypatch, 500_000)
+    calls = []
+
+    def disturbed_at_times():
+        calls.append(1)
+        if len(calls) != 4:
+            call()
+
+    assert escaped_work(device, device, Iteration(disturbed_at_times)) is None
+
+
+def test_looking_uses_no_arguments_twice():
+    device = FakeDevice()
+    seen = []
+    (iteration,) = with_fresh_arguments(seen.append, 1, list)
+    assert escaped_work(device, device, iteration) is None
+    assert len({id(fresh) for fresh in seen}) == len(seen) == 5
+
+
+def test_what_comes_before_the_call_is_waited_for_and_does_not_count(monkeypatch):
+    device = FakeDevice()
+    clock = {"now": 0, "pending": 0}
+
+    def synchronize():
+        clock["now"] += clock["pending"]
+        clock["pending"] = 0
+
+    def before():
+        clock["pending"] += 10**7
+
+    device.synchronize = synchronize
+    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
+    assert escaped_work(device, device, Iteration(lambda: None, before)) is None

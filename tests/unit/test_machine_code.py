@@ -1,0 +1,147 @@
+"""Hashes of the machine code that is loaded while somebody observes, on a CUPTI that tells of modules."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from fake_cupti import FakeCupti, FakeMachine, Result, install
+
+from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers.activity import OURS, activity_trace
+from pytest_gpukern.timers.machine_code import MachineCode, loading_observed, machine_code
+
+CODE = b"\x7fELF\x00\x00 machine code, with zeros \x00 in it"
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """CUPTI as `from cupti import cupti` finds it, not attached yet."""
+    made = FakeCupti()
+    install(monkeypatch, made)
+    for function in (activity_trace, machine_code):
+        function.cache_clear()
+    yield made
+    for function in (activity_trace, machine_code):
+        function.cache_clear()
+
+
+def sha256(code):
+    return hashlib.sha256(code).hexdigest()
+
+
+def unused(cupti):
+    return cupti.subscribed is None and not cupti.enabled
+
+
+def test_each_kernel_has_the_hash_of_the_module_it_came_with(cupti):
+    with loading_observed():
+        cupti.module_loaded(CODE, "_Z3addPf", "_Z3mulPf")
+        cupti.module_loaded(b"other", "_Z3divPf")
+    assert machine_code().sha256 == {
+        "_Z3addPf": sha256(CODE),
+        "_Z3mulPf": sha256(CODE),
+        "_Z3divPf": sha256(b"other"),
+    }
+    assert unused(cupti)
+
+
+def test_modules_that_are_loaded_at_other_times_are_not_looked_at(cupti):
+    cupti.module_loaded(CODE, "early")
+    with loading_observed():
+        pass
+    cupti.module_loaded(CODE, "late")
+    assert machine_code().sha256 == {}
+
+
+def test_hashes_of_one_case_are_known_when_the_next_is_measured(cupti):
+    """A library that keeps what it compiled loads nothing the second time."""
+    for kernels in (["a"], [], ["b"]):
+        with loading_observed():
+            for kernel in kernels:
+                cupti.module_loaded(CODE, kernel)
+    assert set(machine_code().sha256) == {"a", "b"}
+    assert cupti.registered == 1
+
+
+def test_of_two_modules_with_a_kernel_of_one_name_the_latest_counts(cupti):
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+        cupti.module_loaded(b"compiled again", "k")
+    assert machine_code().sha256 == {"k": sha256(b"compiled again")}
+
+
+def test_a_module_without_code_has_no_hash(cupti):
+    with loading_observed():
+        cupti.module_loaded(b"", "k")
+    assert machine_code().sha256 == {}
+
+
+def test_records_are_waited_for_only_where_something_was_loaded(cupti):
+    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
+    found = MachineCode(activity_trace())
+    with found.loading():
+        pass
+    with pytest.raises(TimerUnavailable, match="ERROR_UNKNOWN"), found.loading():
+        cupti.module_loaded(CODE, "k")
+    assert unused(cupti)
+
+
+def test_kernels_are_recorded_as_ever_before_while_and_after_it_is_observed(cupti):
+    trace, machine = activity_trace(), FakeMachine(cupti)
+
+    def recorded():
+        trace.open(concurrently=True)
+        trace.push(OURS + 1)
+        machine.kernel("k")()
+        trace.pop()
+        return [(found.name, found.call) for found in trace.close()]
+
+    assert recorded() == [("k", OURS + 1)]
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+        assert recorded() == [("k", OURS + 1)]
+    assert recorded() == [("k", OURS + 1)]
+    assert machine_code().sha256 == {"k": sha256(CODE)}
+
+
+def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
+    def fails():
+        cupti.module_loaded(CODE, "k")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), loading_observed():
+        fails()
+    assert unused(cupti)
+    assert machine_code().sha256 == {"k": sha256(CODE)}
+
+
+# why not
+
+
+def test_without_cupti_nothing_is_observed(cupti):
+    cupti.errors["activity_register_callbacks"] = Result.ERROR_NOT_COMPATIBLE
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+    assert machine_code() is None
+
+
+@pytest.mark.parametrize("refuses", ["subscribe", "enable_callback", "activity_enable"])
+def test_a_profiler_that_is_attached_keeps_nobody_from_working(cupti, refuses):
+    cupti.errors[refuses] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    worked = []
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+        worked.append(1)
+    assert worked == [1]
+    assert machine_code().sha256 == {}
+    assert unused(cupti)
+    with pytest.raises(TimerUnavailable, match="another profiler"), machine_code().loading():
+        pass
+
+
+def test_records_that_cannot_be_read_in_the_end_keep_nobody_from_working(cupti):
+    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+    assert unused(cupti)
