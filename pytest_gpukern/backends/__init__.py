@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -30,10 +32,16 @@ class Workspace(Protocol):
     arrays: dict[str, Array]
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies new contents into the same input arrays and waits for it."""
+        """Copies contents from the host into the input arrays and waits for it: what a user's copy does."""
+
+    def fill(self, inputs: Mapping[str, Any]) -> None:
+        """Puts contents into the input arrays by the fastest way there is, and waits for it."""
 
     def poison(self) -> None:
         """Fills every output with `verify.POISON` and waits for it."""
+
+    def queue_poison(self, stream: Any) -> None:
+        """Fills every output with `verify.POISON`; on a device only queued, on a stream of cuda.core's."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes an array that a launch returned as `output`; None where it is no array of this backend."""
@@ -59,6 +67,8 @@ class Backend(Protocol):
         on_gpu: its kernels run on a real GPU.
         simulated: its kernels run in Numba's simulator.
         stream: what variants get as `stream`, in the library's own type; None on the host.
+        timed_stream: the same stream as cuda.core's, for timers; None on the host and in the simulator.
+        notes: what was supplied from outside so that the library works here, in words.
     """
 
     name: str
@@ -68,6 +78,14 @@ class Backend(Protocol):
     @property
     def stream(self) -> Any:
         """The stream to launch on."""
+
+    @property
+    def timed_stream(self) -> Any:
+        """The stream to launch on, as cuda.core's."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was supplied from outside so that the library works here."""
 
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> Workspace:
         """Makes the arrays of a case, inputs loaded and outputs poisoned."""
@@ -82,10 +100,17 @@ class Backend(Protocol):
         """Gives pooled device memory back."""
 
 
+_CUDA_CORE = ("cuda.core", "cuda-core")
+
 LIBRARIES: dict[str, tuple[tuple[str, str], ...]] = {
     "host": (),
     "numba": (("numba", "numba"), ("numba.cuda", "numba-cuda")),
-    "cupy": (("cupy", "cupy-cuda13x"),),
+    "cupy": (("cupy", "cupy-cuda13x"), _CUDA_CORE),
+    "pycuda": (("pycuda", "pycuda"), _CUDA_CORE),
+    # mako is PyCUDA's own need, but only of the part that scikit-cuda loads.
+    "skcuda": (("pycuda", "pycuda"), ("skcuda", "scikit-cuda"), ("mako", "mako"), _CUDA_CORE),
+    "torch": (("torch", "torch"), _CUDA_CORE),
+    "dask": (("dask", "dask[array]"), ("cupy", "cupy-cuda13x"), _CUDA_CORE),
 }
 """Backend → (module, package that brings it), in the order in which a missing one is reported."""
 
@@ -113,27 +138,29 @@ def installed(module: str) -> bool:
     return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
 
 
+_BACKENDS = {
+    "host": ("host", "HostBackend"),
+    "numba": ("numba", "NumbaBackend"),
+    "cupy": ("cupy", "CupyBackend"),
+    "pycuda": ("pycuda", "PycudaBackend"),
+    "skcuda": ("skcuda", "SkcudaBackend"),
+    "torch": ("torch", "TorchBackend"),
+    "dask": ("dask", "DaskBackend"),
+}
+"""Backend → (module of this package, class in it)."""
+
+
 def open_backend(name: str, *, simulated: bool) -> Backend:
     """The backend `name`, ready for use on the pinned device.
 
     Raises:
         LookupError: there is no such backend.
-        ImportError: its library is missing or broken; ask `missing_library` first.
+        Exception: its library is missing or broken: whatever that raises. Ask `missing_library` first.
     """
-    if name == "host":
-        from pytest_gpukern.backends.host import HostBackend
-
-        return HostBackend()
-    if name == "numba" and simulated:
-        from pytest_gpukern.backends.simulated import SimulatedBackend
-
-        return SimulatedBackend()
-    if name == "numba":
-        from pytest_gpukern.backends.numba import NumbaBackend
-
-        return NumbaBackend()
-    if name == "cupy":
-        from pytest_gpukern.backends.cupy import CupyBackend
-
-        return CupyBackend()
-    raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")
+    if name not in _BACKENDS:
+        raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")
+    module, backend = ("simulated", "SimulatedBackend") if name == "numba" and simulated else _BACKENDS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a library warns of when it is imported is no test's fault
+        opened: Backend = getattr(importlib.import_module(f"{__name__}.{module}"), backend)()
+    return opened

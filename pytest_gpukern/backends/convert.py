@@ -12,22 +12,23 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
     """A NumPy array with the contents of `value`, which may live on the device.
 
     Args:
-        value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA or PyTorch array, or a
-            nested list of numbers. The device must be idle.
+        value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA, PyTorch or Dask array, or a
+            nested list of numbers. The device must be idle. bfloat16, which NumPy lacks, becomes float32.
 
     Raises:
         TypeError: it holds no numbers.
     """
     import numpy as np
 
-    if not isinstance(value, np.ndarray):
-        for method in ("copy_to_host", "get"):  # Numba; CuPy and PyCUDA
-            if hasattr(value, method) and not isinstance(value, dict):
-                value = getattr(value, method)()
-                break
-        else:
-            if hasattr(value, "__cuda_array_interface__") and hasattr(value, "cpu"):  # PyTorch
-                value = value.detach().cpu()
+    if hasattr(value, "__dask_graph__"):
+        value = value.compute(scheduler="synchronous")
+    if hasattr(value, "copy_to_host"):  # Numba
+        value = value.copy_to_host()
+    elif hasattr(value, "detach"):  # PyTorch, wherever the tensor is
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    elif hasattr(value, "get") and not isinstance(value, dict):  # CuPy and PyCUDA
+        value = value.get()
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{type(value).__name__} of dtype {array.dtype}: verify compares arrays of numbers")

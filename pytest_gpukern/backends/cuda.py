@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import cuda_source
@@ -76,6 +77,19 @@ class DeviceArray:
         if self.nbytes:
             checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
 
+    def copy_from(self, other: DeviceArray) -> None:
+        """Copies the contents of an array of the same size on the device; queued on the default stream."""
+        if self.nbytes:
+            checked("cuMemcpyDtoD", self.pointer, other.pointer, self.nbytes)
+
+    def fill(self, word: int, stream: Any = None) -> None:
+        """Fills the whole allocation with a 32-bit word; on a stream of cuda.core's, it is only queued."""
+        words = self.allocated_bytes // 4
+        if stream is None:
+            checked("cuMemsetD32", self.pointer, word, words)
+        else:
+            checked("cuMemsetD32Async", self.pointer, word, words, int(stream.handle))
+
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies to pageable host memory and waits."""
         import numpy as np
@@ -101,7 +115,7 @@ class CudaRuntime:
         self.device.set_current()
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
-        self._references: list[tuple[np.ndarray[Any, Any], DeviceArray]] = []
+        self._copies: list[tuple[weakref.ref[Any], DeviceArray]] = []
 
     @functools.cached_property
     def l2_bytes(self) -> int:
@@ -109,18 +123,27 @@ class CudaRuntime:
         return int(self.device.properties.l2_cache_size)
 
     @functools.cached_property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        return int(self.device.properties.multiprocessor_count)
+
+    @functools.cached_property
     def resident_threads(self) -> int:
         """Threads that fill the device once."""
-        properties = self.device.properties
-        return int(properties.multiprocessor_count * properties.max_threads_per_multiprocessor)
+        return self.multiprocessors * int(self.device.properties.max_threads_per_multiprocessor)
 
     @functools.cache  # noqa: B019 - one runtime lives as long as the process
     def kernel(self, source: str, name: str) -> Any:
-        """Compiles `source` with NVRTC for this device and returns its kernel `name`."""
+        """The kernel `name` of `source`, which is compiled on first use."""
+        return self._compiled(source).get_kernel(name)
+
+    @functools.cache  # noqa: B019 - as above
+    def _compiled(self, source: str) -> Any:
+        """Compiles `source` with NVRTC for this device."""
         from cuda.core import Program, ProgramOptions
 
         options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
-        return Program(source, "c++", options).compile("cubin").get_kernel(name)
+        return Program(source, "c++", options).compile("cubin")
 
     def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
         """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
@@ -133,6 +156,11 @@ class CudaRuntime:
         """Waits for all work in the context, on every stream."""
         self.device.sync()
 
+    @functools.cached_property
+    def total_bytes(self) -> int:
+        """Memory of the device."""
+        return int(checked("cuMemGetInfo")[1])
+
     def free_bytes(self) -> int:
         """Device memory that can still be allocated."""
         return int(checked("cuMemGetInfo")[0])
@@ -143,7 +171,7 @@ class CudaRuntime:
 
         if self._flush_buffer is None:
             self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
-            checked("cuMemsetD32", self._flush_buffer.pointer, 0, self._flush_buffer.allocated_bytes // 4)
+            self._flush_buffer.fill(0)
         count = self._flush_buffer.nbytes // 16 - 1  # the last 16 bytes are the sink
         kernel = self.kernel(cuda_source.TIMING, "gpukern_flush")
         pointer = self._flush_buffer.pointer
@@ -156,22 +184,36 @@ class CudaRuntime:
         checked("cuCtxResetPersistingL2Cache")
         checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
 
-    def reference(self, expected: np.ndarray[Any, Any]) -> DeviceArray:
-        """A device copy of a reference; the last two are kept, since the variants of a point share them."""
-        for number, (host, copy) in enumerate(self._references):
-            if host is expected:
-                self._references.append(self._references.pop(number))
+    def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
+        """A device copy of an array that nobody changes: inputs and references, shared by all variants.
+
+        Copies are kept while their array lives and all of them take no more than a quarter of the memory.
+        """
+        alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
+        for reference, copy in self._copies:
+            if reference() is None:
+                copy.free()
+            else:
+                alive.append((reference, copy))
+        self._copies = alive
+        for number, (reference, copy) in enumerate(self._copies):
+            if reference() is host:
+                self._copies.append(self._copies.pop(number))
                 return copy
-        self.forget_references(keep=1)
-        copy = DeviceArray(expected.shape, expected.dtype)
-        copy.upload(expected)
-        self._references.append((expected, copy))
+        while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
+            self._copies.pop(0)[1].free()
+        copy = DeviceArray(host.shape, host.dtype)
+        copy.upload(host)
+        self._copies.append((weakref.ref(host), copy))
         return copy
 
-    def forget_references(self, keep: int = 0) -> None:
-        """Frees the copies of references but the last `keep`."""
-        while len(self._references) > keep:
-            self._references.pop(0)[1].free()
+    def forget_copies(self) -> None:
+        """Frees the copies of inputs and references."""
+        while self._copies:
+            self._copies.pop()[1].free()
+
+    def _copied_bytes(self) -> int:
+        return sum(copy.allocated_bytes for _, copy in self._copies)
 
     def hash(self, array: DeviceArray) -> int:
         """A 64-bit hash of the contents, computed on the device."""

@@ -51,7 +51,7 @@ def compare_on_device(
         return None
     source = cuda_source.compare_source(_C_TYPES[actual_name], _C_TYPES[expected_name], is_float=is_float)
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
-    reference = runtime.reference(expected)
+    reference = runtime.copy_of(expected)
     highest = np.iinfo(np.uint64).max
     empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
     found = DeviceArray(empty.shape, empty.dtype)

@@ -31,30 +31,40 @@ class CudaWorkspace:
             for name, value in inputs.items():
                 if is_array(value):
                     self._inputs[name] = DeviceArray(value.shape, value.dtype)
-                    self._inputs[name].upload(value)
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
                 self._outputs[name] = DeviceArray(output.shape, output.dtype)
                 self.arrays[name] = wrap(self._outputs[name])
+            self.fill(inputs)
             self.poison()
         except BaseException:
             self.close()
             raise
 
+    def fill(self, inputs: Mapping[str, Any]) -> None:
+        """Puts contents into the input arrays, from copies on the device where they exist, and waits."""
+        for name, array in self._inputs.items():
+            array.copy_from(self._runtime.copy_of(inputs[name]))
+        self._runtime.synchronize()
+
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies new contents into the same input arrays and waits."""
+        """Copies contents from the host into the input arrays and waits."""
         for name, array in self._inputs.items():
             array.upload(inputs[name])
         self._runtime.synchronize()
 
     def poison(self) -> None:
         """Fills every output with `verify.POISON` and waits."""
-        for array in self._outputs.values():
-            checked("cuMemsetD32", array.pointer, verify.POISON, array.allocated_bytes // 4)
+        self.queue_poison(None)
         self._returned.clear()
         self._runtime.synchronize()
+
+    def queue_poison(self, stream: Any) -> None:
+        """Queues the filling of every output with `verify.POISON` on a stream of cuda.core's."""
+        for array in self._outputs.values():
+            array.fill(verify.POISON, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a device array that a launch returned; None for anything that is none."""

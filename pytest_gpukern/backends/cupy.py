@@ -20,6 +20,7 @@ class CupyBackend:
     name = "cupy"
     on_gpu = True
     simulated = False
+    notes = ()
 
     def __init__(self) -> None:
         import cupy
@@ -35,6 +36,11 @@ class CupyBackend:
     def stream(self) -> Any:
         """The timed stream as a CuPy stream."""
         return self._stream
+
+    @property
+    def timed_stream(self) -> Any:
+        """The runtime's stream."""
+        return runtime().stream
 
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
         """CuPy arrays, inputs loaded and outputs poisoned."""

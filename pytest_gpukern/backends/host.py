@@ -93,10 +93,16 @@ class HostWorkspace:
         for name in self._inputs:
             copy_into(self._host[name], inputs[name])
 
+    fill = load
+
     def poison(self) -> None:
         """Fills every output with `verify.POISON`."""
         for name in self._outputs:
             poison(self._host[name])
+
+    def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
+        """Fills every output with `verify.POISON`."""
+        self.poison()
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a NumPy array that a launch returned; None for anything else."""
@@ -137,7 +143,8 @@ class HostBackend:
     name = "host"
     on_gpu = False
     simulated = False
-    stream = None
+    stream = timed_stream = None
+    notes = ()
 
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> HostWorkspace:
         """NumPy arrays, inputs copied and outputs poisoned."""

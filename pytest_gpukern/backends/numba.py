@@ -21,6 +21,7 @@ class NumbaBackend:
     name = "numba"
     on_gpu = True
     simulated = False
+    notes = ()
 
     def __init__(self) -> None:
         from numba import cuda
@@ -33,6 +34,11 @@ class NumbaBackend:
     def stream(self) -> Any:
         """The timed stream as a Numba stream; Numba launches elsewhere unless a launch names it."""
         return self._stream
+
+    @property
+    def timed_stream(self) -> Any:
+        """The runtime's stream."""
+        return runtime().stream
 
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
         """Numba device arrays, inputs loaded and outputs poisoned."""

@@ -41,6 +41,8 @@ class SimulatedBackend:
     name = "numba"
     on_gpu = False
     simulated = True
+    timed_stream = None
+    notes = ()
 
     def __init__(self) -> None:
         from numba import cuda

@@ -26,7 +26,7 @@ def add(a, out):
     return lambda: np.add(a, 2.0, out=out)
 
 
-@add_constant.variant("host", allocates=True, limits={"x": 512})
+@add_constant.variant("host", allocates=True, limits={"x": 64})
 def add_allocating(a):
     """`a + 2` as in the seed: the page faults of a new array are part of its time."""
     return lambda: a + 2

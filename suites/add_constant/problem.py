@@ -47,7 +47,7 @@ add_constant = Problem(
     axes={
         "z": Axis(smoke=(4,), full=(1024,)),
         "y": Axis(smoke=(8,), full=(1024,)),
-        "x": Axis(smoke=(16, 13), full=(512, 521)),
+        "x": Axis(smoke=(16, 13), full=(512, 37)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
     make_inputs=make_inputs,

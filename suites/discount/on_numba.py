@@ -72,7 +72,7 @@ def rows_first(array):
         )
 
 
-@discount.variant("numba", limits={"t": 500, "i": 20_000})
+@discount.variant("numba", limits={"t": 500, "i": 4000})
 def gufunc_whole(mult, discount, cv, stream):
     """The seed's first try: the whole problem in one core call, that is in a single thread of the device."""
     gufunc = whole_gufunc()

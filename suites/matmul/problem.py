@@ -1,8 +1,8 @@
 """C = A·B for square float32 matrices: from the triple loop on one thread to the libraries.
 
-n = 50, 100 and 200 are the seed's sizes, 4096 fills a GPU, and 211 is a prime that no tile divides. At smoke
-size 17 is one more than the smallest tile: several blocks and steps, each with a tail, and few barriers, at
-which the simulator is slow.
+n = 50, 100, 200 and 10 000 are the seed's sizes, 4096 fills a GPU, and 211 is a prime that no tile divides.
+10 000 is for libraries: kernels written here stop at 4096. At smoke size 17 is one more than the smallest
+tile: several blocks and steps, each with a tail, and few barriers, at which the simulator is slow.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def tolerance(n):
 matmul = Problem(
     "matmul",
     version=1,
-    axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 211, 4096))},
+    axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 211, 4096, 10_000))},
     make_inputs=make_inputs,
     reference=reference,
     outputs=lambda n: {"C": ((n, n), "float32")},

@@ -234,7 +234,7 @@ def test_the_host_backend_is_opened_whether_or_not_the_simulator_is_on():
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are():
-    with pytest.raises(LookupError, match="backend 'opencl' is none of host, numba, cupy"):
+    with pytest.raises(LookupError, match="backend 'opencl' is none of host, numba, cupy, pycuda, skcuda"):
         backends.open_backend("opencl", simulated=False)
 
 
@@ -252,21 +252,56 @@ class CupyLike:
 
 
 class TorchLike:
-    __cuda_array_interface__ = {"version": 3}  # noqa: RUF012
+    """A tensor that becomes an array only once it is detached, on the host, resolved and no bfloat16."""
 
-    def __init__(self, place="device"):
-        self.place = place
+    def __init__(self, dtype="torch.float32", done=()):
+        self.dtype, self.done = dtype, done
+
+    def _after(self, step):
+        return TorchLike(self.dtype, (*self.done, step))
 
     def detach(self):
-        return TorchLike("detached")
+        return self._after("detach")
 
     def cpu(self):
-        assert self.place == "detached", "a tensor that wants gradients does not become an array"
+        return self._after("cpu")
+
+    def resolve_conj(self):
+        return self._after("conj")
+
+    def resolve_neg(self):
+        return self._after("neg")
+
+    def float(self):
+        return TorchLike("torch.float32", self.done)
+
+    def __array__(self, dtype=None, copy=None):
+        assert self.dtype != "torch.bfloat16"
+        assert self.done == ("detach", "cpu", "conj", "neg")
         return np.array([1.0, 2.0])
 
 
+class DaskLike:
+    def __dask_graph__(self):
+        return {}
+
+    def compute(self, scheduler):
+        assert scheduler == "synchronous", "other threads have other streams"
+        return CupyLike()
+
+
 @pytest.mark.parametrize(
-    "value", [NumbaLike(), CupyLike(), TorchLike(), [1.0, 2.0], (1, 2), np.array([1, 2], "int8")]
+    "value",
+    [
+        NumbaLike(),
+        CupyLike(),
+        TorchLike(),
+        TorchLike("torch.bfloat16"),
+        DaskLike(),
+        [1.0, 2.0],
+        (1, 2),
+        np.array([1, 2], "int8"),
+    ],
 )
 def test_an_array_of_any_library_becomes_numpys(value):
     found = to_host(value)

@@ -1,0 +1,143 @@
+"""PyCUDA on a real GPU: SourceModule, ElementwiseKernel, gpuarray, cumath and curandom."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.backends.cuda import CudaError, checked, runtime
+from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.wheels import load_library, missing_include_folder, nvcc_on_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.problem import Output
+
+
+class PycudaBackend:
+    """PyCUDA in the primary context, on a stream of its own; arrays are `pycuda.gpuarray.GPUArray`.
+
+    PyCUDA launches on no stream but its own, so the timed stream is made by it. The stream is a blocking one,
+    as PyCUDA's are by default: what PyCUDA launches without a stream (every operator of gpuarray) goes to the
+    legacy default stream, which waits for blocking streams and is waited for by them, hence is timed too.
+
+    Attributes:
+        notes: what had to be supplied so that PyCUDA works here, in words.
+
+    Raises:
+        ImportError: PyCUDA does not import; the message is the loader's.
+        ToolkitError: there is no nvcc.
+        CudaError: PyCUDA is in another context than the other libraries.
+    """
+
+    name = "pycuda"
+    on_gpu = True
+    simulated = False
+
+    def __init__(self) -> None:
+        runtime()  # makes the primary context current, which PyCUDA then takes
+        supplied = _import_driver()
+        self._context = _primary_context()
+        import pycuda.driver
+        from cuda.core import Stream
+
+        self.notes: tuple[str, ...] = ()
+        if supplied:
+            self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
+        self._stream = pycuda.driver.Stream()
+        self._timed_stream = Stream.from_handle(int(self._stream.handle))
+
+    @property
+    def stream(self) -> Any:
+        """The timed stream as a PyCUDA stream; PyCUDA launches on the default stream unless given it."""
+        return self._stream
+
+    @property
+    def timed_stream(self) -> Any:
+        """PyCUDA's stream as cuda.core's."""
+        return self._timed_stream
+
+    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+        """GPUArrays, inputs loaded and outputs poisoned."""
+        with self.current():  # where GPUArray asks for the device
+            return CudaWorkspace(inputs, outputs, gpuarray_over)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes PyCUDA's context, the primary one, current on this thread."""
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
+
+    def synchronize(self) -> None:
+        """Waits for the whole device."""
+        runtime().synchronize()
+
+    def release(self) -> None:
+        """Nothing: PyCUDA pools no memory by itself, and the pool of a variant goes with the variant."""
+
+
+def gpuarray_over(array: DeviceArray) -> Any:
+    """A GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
+    from pycuda.gpuarray import GPUArray
+
+    return GPUArray(array.shape, array.dtype, base=array, gpudata=array.pointer)
+
+
+def _import_driver() -> list[str]:
+    """Imports `pycuda.driver` with what it lacks from CUDA's wheels; returns what that was, in words."""
+    supplied = []
+    try:
+        import pycuda.driver
+    except ImportError as error:
+        found = load_library("curand") if "libcurand" in str(error) else None
+        if found is None:
+            raise
+        import pycuda.driver  # noqa: F401
+
+        supplied.append(f"libcurand is loaded from {found}")
+    folder = nvcc_on_path()
+    if folder is not None:
+        supplied.append(f"{folder} is appended to PATH, for nvcc")
+    from pycuda.compiler import DEFAULT_NVCC_FLAGS
+
+    headers = missing_include_folder("curand_kernel.h", "curand")
+    if headers is not None and f"-I{headers}" not in DEFAULT_NVCC_FLAGS:
+        DEFAULT_NVCC_FLAGS.append(f"-I{headers}")
+        supplied.append(f"nvcc is given -I{headers}, for curand_kernel.h")
+    return supplied
+
+
+def _primary_context() -> Any:
+    """PyCUDA's view of the primary context, current on this thread from now on.
+
+    Raises:
+        CudaError: it is not the context that cuda.core made current.
+    """
+    if "pycuda.autoinit" in sys.modules:
+        raise CudaError(
+            "pycuda.autoinit has made a context of its own, which shares no memory with other libraries; "
+            "import pycuda.autoprimaryctx instead"
+        )
+    shared = int(checked("cuCtxGetCurrent"))
+    chosen = os.environ.get("CUDA_DEVICE")
+    os.environ["CUDA_DEVICE"] = "0"  # PyCUDA obeys it, and this process sees one device only
+    try:
+        import pycuda.autoprimaryctx
+    finally:
+        if chosen is None:
+            del os.environ["CUDA_DEVICE"]
+        else:
+            os.environ["CUDA_DEVICE"] = chosen
+    context = pycuda.autoprimaryctx.context
+    if int(checked("cuCtxGetCurrent")) != shared or int(context.handle) != shared:
+        raise CudaError(
+            "PyCUDA is in another context than the primary one: import it after the device is chosen"
+        )
+    return context

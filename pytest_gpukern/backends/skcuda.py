@@ -1,0 +1,46 @@
+"""scikit-cuda on a real GPU: cuBLAS under PyCUDA arrays."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.backends import skcuda_compat
+from pytest_gpukern.backends.pycuda import PycudaBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class SkcudaBackend(PycudaBackend):
+    """scikit-cuda with its global cuBLAS handle on the timed stream; arrays are GPUArrays.
+
+    Raises:
+        ImportError, OSError: scikit-cuda or one of the CUDA libraries it wraps is missing.
+    """
+
+    name = "skcuda"
+
+    def __init__(self) -> None:
+        super().__init__()
+        changes = skcuda_compat.apply()
+        from skcuda import linalg
+        from skcuda.version import __version__
+
+        if changes:
+            self.notes += (f"scikit-cuda {__version__}: {'; '.join(changes)}",)
+        linalg.init()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes the primary context current, and cuBLAS launch on the timed stream."""
+        from skcuda import cublas, misc
+
+        handle = misc._global_cublas_handle  # that of every function which is given no other
+        with super().current():
+            before = cublas.cublasGetStream(handle)
+            cublas.cublasSetStream(handle, self.stream.handle)
+            try:
+                yield
+            finally:
+                cublas.cublasSetStream(handle, before)

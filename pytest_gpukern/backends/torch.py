@@ -1,0 +1,69 @@
+"""PyTorch on a real GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.backends.cuda import runtime
+from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.problem import Output
+
+
+class TorchBackend:
+    """PyTorch; arrays are CUDA tensors, and the timed stream is current during a launch.
+
+    Raises:
+        ImportError: PyTorch does not import.
+        RuntimeError: this PyTorch was built without CUDA, or for another driver.
+    """
+
+    name = "torch"
+    on_gpu = True
+    simulated = False
+    notes = ()
+
+    def __init__(self) -> None:
+        stream = runtime().stream
+        import torch
+
+        if not torch.backends.cuda.is_built():
+            raise RuntimeError(f"torch {torch.__version__} was built without CUDA; install a build with it")
+        torch.cuda.init()  # says here what is wrong with the driver
+        self._torch = torch
+        self._stream = torch.cuda.ExternalStream(int(stream.handle))
+
+    @property
+    def stream(self) -> Any:
+        """The timed stream as PyTorch's."""
+        return self._stream
+
+    @property
+    def timed_stream(self) -> Any:
+        """The runtime's stream."""
+        return runtime().stream
+
+    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+        """CUDA tensors, inputs loaded and outputs poisoned."""
+        return CudaWorkspace(inputs, outputs, self._tensor_over)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Makes the timed stream PyTorch's current one."""
+        return self._torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        """Waits for the whole device."""
+        runtime().synchronize()
+
+    def release(self) -> None:
+        """Empties PyTorch's caching allocator."""
+        self._torch.cuda.empty_cache()
+
+    def _tensor_over(self, array: DeviceArray) -> Any:
+        """A tensor on the memory of `array`, by the CUDA array interface, so that nothing is copied."""
+        return self._torch.as_tensor(array, device="cuda")

@@ -1,0 +1,12 @@
+"""Broken variants that `pycuda.curandom` invites; the checker must reject each for the fault that it has."""
+
+from pycuda.curandom import XORWOWRandomNumberGenerator
+
+from .on_pycuda import count_in_pieces, seeds_from
+from .problem import monte_carlo_pi
+
+
+@monte_carlo_pi.wrong("pycuda", rejected_for="statistics")
+def seed_ignored(n, hits, stream):
+    """Seeds its generators with the same constants whatever the seed: always the same points."""
+    return count_in_pieces(XORWOWRandomNumberGenerator(seeds_from(12345)), n, hits, stream)

@@ -1,0 +1,17 @@
+"""Broken variants that Dask invites; the checker must reject each for the fault that it has."""
+
+from .on_dask import exponential
+from .problem import vector_exp
+
+
+@vector_exp.wrong("dask", allocates=True, rejected_for="wrong type")
+def never_computed(x):
+    """Returns the graph: what was timed is the making of a plan."""
+    return lambda: x.map_blocks(exponential)
+
+
+@vector_exp.wrong("dask", allocates=True, rejected_for="stale result")
+def persisted(x):
+    """`persist` computes before the timed region, which then copies that answer out."""
+    computed = x.map_blocks(exponential).persist()
+    return lambda: computed.compute()

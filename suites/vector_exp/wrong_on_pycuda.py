@@ -1,0 +1,33 @@
+"""Broken variants that PyCUDA invites; the checker must reject each for the fault that it has."""
+
+import numpy as np
+import pycuda.driver
+from pycuda import cumath
+
+from .on_pycuda import BLOCK, exp_by_four
+from .problem import vector_exp
+
+
+@vector_exp.wrong("pycuda", rejected_for="not written")
+def tail_missing(x, y, n, stream):
+    """Tells the vector kernel of whole vectors only and forgets the rest."""
+    whole = (n - 1) // 4 * 4
+    kernel, grid = exp_by_four(), (-(-n // (4 * BLOCK)), 1)
+    return lambda: kernel(x, y, np.int64(whole), grid=grid, block=(BLOCK, 1, 1), stream=stream)
+
+
+@vector_exp.wrong("pycuda", rejected_for="input modified")
+def computed_in_place(x, y, stream):
+    """`cumath.exp(x, out=x)`, which saves an array, then a copy: right once."""
+
+    def launch():
+        cumath.exp(x, out=x, stream=stream)
+        pycuda.driver.memcpy_dtod_async(y.gpudata, x.gpudata, x.nbytes, stream)
+
+    return launch
+
+
+@vector_exp.wrong("pycuda", allocates=True, rejected_for="wrong type")
+def result_on_host(x, stream):
+    """Returns a page-locked host array: the copy is in the time, and the result is not on the device."""
+    return lambda: cumath.exp(x, stream=stream).get(pagelocked=True)

@@ -1,0 +1,21 @@
+"""Broken variants that PyTorch invites; the checker must reject each for the fault that it has."""
+
+from .problem import vector_exp
+
+
+@vector_exp.wrong("torch", rejected_for="wrong values")
+def half_precision(x, y):
+    """Computes in float16; `copy_` widens without a word."""
+    return lambda: y.copy_(x.half().exp())
+
+
+@vector_exp.wrong("torch", rejected_for="input modified")
+def computed_in_place(x, y):
+    """`exp_` overwrites the tensor that it is called on."""
+    return lambda: y.copy_(x.exp_())
+
+
+@vector_exp.wrong("torch", allocates=True, rejected_for="wrong type")
+def result_on_host(x):
+    """Returns a host tensor."""
+    return lambda: x.exp().cpu()

@@ -1,0 +1,260 @@
+"""PyCUDA's backend and scikit-cuda's, on stand-ins: context, stream, what is supplied from outside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import host_cuda
+import numpy as np
+import pytest
+
+from pytest_gpukern.backends import pycuda as backend_module
+from pytest_gpukern.backends import skcuda_compat
+from pytest_gpukern.backends.cuda import CudaError
+from pytest_gpukern.problem import Output, Tolerance
+
+OWN_STREAM = 0x9C00
+"""Handle of the stream that PyCUDA makes."""
+
+
+class Context:
+    """PyCUDA's context: a stack of what was pushed."""
+
+    def __init__(self, handle=host_cuda.PRIMARY):
+        self.handle, self.depth = handle, 1
+
+    def push(self):
+        self.depth += 1
+
+    def pop(self):
+        self.depth -= 1
+
+
+class GPUArray:
+    """PyCUDA's array; it copies nothing."""
+
+    def __init__(self, shape, dtype, base=None, gpudata=None):
+        assert base is not None, "an array without base would allocate"
+        self.shape, self.dtype, self.base, self.gpudata = shape, dtype, base, gpudata
+        self.__cuda_array_interface__ = {**base.__cuda_array_interface__, "data": (gpudata, False)}
+
+
+@pytest.fixture
+def pycuda(monkeypatch):
+    """PyCUDA's modules, importable once; `.context` and `.environment` tell what its import saw."""
+    host_cuda.install(monkeypatch, backend_module)
+    state = SimpleNamespace(context=Context(), device=None)
+    host_cuda.put_module(monkeypatch, "pycuda", VERSION_TEXT="2026.1")
+    stream = SimpleNamespace(handle=OWN_STREAM)
+    host_cuda.put_module(monkeypatch, "pycuda.driver", Stream=lambda: stream)
+    host_cuda.put_module(monkeypatch, "pycuda.compiler", DEFAULT_NVCC_FLAGS=[])
+    host_cuda.put_module(monkeypatch, "pycuda.gpuarray", GPUArray=GPUArray)
+    host_cuda.put_module(monkeypatch, "pycuda.autoprimaryctx", context=state.context)
+    host_cuda.put_module(
+        monkeypatch,
+        "cuda.core",
+        Stream=SimpleNamespace(from_handle=lambda handle: SimpleNamespace(handle=handle)),
+    )
+    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: None)
+    monkeypatch.setattr(backend_module, "missing_include_folder", lambda header, library: None)
+    return state
+
+
+@pytest.fixture
+def opened(pycuda):
+    return backend_module.PycudaBackend()
+
+
+# stream and context
+
+
+def test_the_timed_stream_is_pycudas_own(opened):
+    assert opened.stream.handle == OWN_STREAM
+    assert opened.timed_stream.handle == OWN_STREAM
+
+
+def test_the_context_is_pushed_while_current_and_popped_also_after_an_error(opened, pycuda):
+    with opened.current():
+        assert pycuda.context.depth == 2
+    assert pycuda.context.depth == 1
+    with pytest.raises(RuntimeError), opened.current():
+        raise RuntimeError
+    assert pycuda.context.depth == 1
+
+
+def test_arrays_lie_on_the_workspaces_memory(opened, pycuda):
+    made = opened.workspace({"x": np.arange(4.0), "k": 3}, {"y": Output((4,), "float32")})
+    array = made.arrays["x"]
+    assert isinstance(array, GPUArray)
+    assert (array.gpudata, array.shape, array.dtype) == (array.base.pointer, (4,), np.dtype("float64"))
+    assert array.base.contents.tolist() == [0, 1, 2, 3]
+    assert made.arrays["k"] == 3
+    assert made.compare("y", np.zeros(4), Tolerance()).unwritten == 4
+    assert pycuda.context.depth == 1
+
+
+def test_another_context_is_refused(pycuda):
+    pycuda.context.handle += 1
+    with pytest.raises(CudaError, match="another context than the primary one"):
+        backend_module.PycudaBackend()
+
+
+def test_autoinit_is_refused_with_what_to_import_instead(pycuda, monkeypatch):
+    host_cuda.put_module(monkeypatch, "pycuda.autoinit")
+    with pytest.raises(CudaError, match=r"pycuda\.autoinit .* import pycuda\.autoprimaryctx instead"):
+        backend_module.PycudaBackend()
+
+
+class AsksForADevice:
+    """Finds `pycuda.autoprimaryctx` and notes which device the environment asks for while it is imported."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "pycuda.autoprimaryctx":
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        self.state.device = os.environ.get("CUDA_DEVICE")
+        module.context = self.state.context
+
+
+@pytest.mark.parametrize("chosen", ["1", None])
+def test_pycuda_takes_the_pinned_device_whatever_its_own_variable_says(pycuda, monkeypatch, chosen):
+    monkeypatch.delitem(sys.modules, "pycuda.autoprimaryctx")
+    monkeypatch.delattr(sys.modules["pycuda"], "autoprimaryctx")
+    monkeypatch.setattr(sys.modules["pycuda"], "__path__", [], raising=False)
+    monkeypatch.setattr(sys, "meta_path", [AsksForADevice(pycuda), *sys.meta_path])
+    if chosen is None:
+        monkeypatch.delenv("CUDA_DEVICE", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_DEVICE", chosen)
+    backend_module.PycudaBackend()
+    assert pycuda.device == "0"
+    assert os.environ.get("CUDA_DEVICE") == chosen
+
+
+# what is supplied
+
+
+class NeedsCurand:
+    """Finds `pycuda.driver`, which loads only once libcurand is there."""
+
+    def __init__(self, loaded):
+        self.loaded = loaded
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "pycuda.driver":
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        if not self.loaded:
+            raise ImportError("libcurand.so.10: cannot open shared object file: No such file or directory")
+        module.Stream = lambda: SimpleNamespace(handle=OWN_STREAM)
+
+
+@pytest.fixture
+def without_curand(pycuda, monkeypatch):
+    """PyCUDA on a machine where libcurand is in a wheel; the list holds what was loaded."""
+    loaded = []
+    monkeypatch.delitem(sys.modules, "pycuda.driver")
+    monkeypatch.delattr(sys.modules["pycuda"], "driver")
+    monkeypatch.setattr(sys.modules["pycuda"], "__path__", [], raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NeedsCurand(loaded), *sys.meta_path])
+    return loaded
+
+
+def test_libcurand_of_a_wheel_is_loaded_where_the_loader_finds_none(without_curand, monkeypatch):
+    def load(name):
+        without_curand.append(name)
+        return "/wheels/libcurand.so.10"
+
+    monkeypatch.setattr(backend_module, "load_library", load)
+    assert backend_module.PycudaBackend().notes == (
+        "PyCUDA 2026.1: libcurand is loaded from /wheels/libcurand.so.10",
+    )
+    assert without_curand == ["curand"]
+
+
+def test_the_loaders_error_is_kept_where_there_is_no_libcurand_at_all(without_curand, monkeypatch):
+    monkeypatch.setattr(backend_module, "load_library", lambda name: None)
+    with pytest.raises(ImportError, match=r"libcurand\.so\.10: cannot open"):
+        backend_module.PycudaBackend()
+
+
+def test_nvcc_and_headers_of_wheels_are_supplied_once_and_said(pycuda, monkeypatch):
+    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: "/wheels/bin")
+    monkeypatch.setattr(backend_module, "missing_include_folder", lambda header, library: "/wheels/include")
+    (note,) = backend_module.PycudaBackend().notes
+    assert "/wheels/bin is appended to PATH" in note
+    assert "nvcc is given -I/wheels/include, for curand_kernel.h" in note
+    monkeypatch.setattr(backend_module, "nvcc_on_path", lambda: None)
+    assert backend_module.PycudaBackend().notes == ()
+    assert sys.modules["pycuda.compiler"].DEFAULT_NVCC_FLAGS == ["-I/wheels/include"]
+
+
+def test_where_nothing_is_lacking_there_is_nothing_to_say(opened):
+    assert opened.notes == ()
+
+
+# scikit-cuda
+
+
+@pytest.fixture
+def skcuda(pycuda, monkeypatch):
+    """scikit-cuda's modules; `.stream` is what its cuBLAS handle is set to."""
+    state = SimpleNamespace(stream=None, initialized=0, handle="a handle")
+
+    def initialize():
+        state.initialized += 1
+
+    def set_stream(handle, stream):
+        assert handle == state.handle
+        state.stream = stream
+
+    host_cuda.put_module(monkeypatch, "skcuda")
+    host_cuda.put_module(monkeypatch, "skcuda.version", __version__="0.5.3")
+    host_cuda.put_module(monkeypatch, "skcuda.misc", _global_cublas_handle=state.handle)
+    host_cuda.put_module(monkeypatch, "skcuda.linalg", init=initialize)
+    host_cuda.put_module(
+        monkeypatch, "skcuda.cublas", cublasGetStream=lambda handle: state.stream, cublasSetStream=set_stream
+    )
+    monkeypatch.setattr(skcuda_compat, "apply", lambda: ("one thing", "another"))
+    return state
+
+
+def test_cublas_is_on_the_timed_stream_while_the_backend_is_current(skcuda, pycuda):
+    from pytest_gpukern.backends.skcuda import SkcudaBackend
+
+    backend = SkcudaBackend()
+    skcuda.stream = 0x77
+    with backend.current():
+        assert (skcuda.stream, pycuda.context.depth) == (OWN_STREAM, 2)
+    assert (skcuda.stream, pycuda.context.depth) == (0x77, 1)
+    with pytest.raises(RuntimeError), backend.current():
+        raise RuntimeError
+    assert skcuda.stream == 0x77
+
+
+def test_scikit_cuda_is_initialized_and_what_was_changed_for_it_is_said_with_its_version(skcuda):
+    from pytest_gpukern.backends.skcuda import SkcudaBackend
+
+    backend = SkcudaBackend()
+    assert skcuda.initialized == 1
+    assert backend.notes == ("scikit-cuda 0.5.3: one thing; another",)
+    assert (backend.name, backend.on_gpu, backend.simulated) == ("skcuda", True, False)

@@ -1,0 +1,67 @@
+"""PyTorch's backend, on a stand-in for PyTorch: no copies, the timed stream, memory given back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import host_cuda
+import numpy as np
+import pytest
+
+from pytest_gpukern.backends import torch as torch_module
+from pytest_gpukern.problem import Output
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch, as far as its backend uses it."""
+    host_cuda.install(monkeypatch, torch_module)
+    events = []
+
+    def as_tensor(array, device):
+        assert device == "cuda"
+        return array.contents.view(host_cuda.OnDevice)
+
+    return host_cuda.put_module(
+        monkeypatch,
+        "torch",
+        __version__="2.11",
+        events=events,
+        as_tensor=as_tensor,
+        backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: True)),
+        cuda=SimpleNamespace(
+            init=lambda: events.append("init"),
+            ExternalStream=lambda handle: SimpleNamespace(cuda_stream=handle),
+            stream=lambda stream: host_cuda.Entered(f"{stream.cuda_stream:#x}", events),
+            empty_cache=lambda: events.append("emptied"),
+        ),
+    )
+
+
+def test_pytorchs_stream_is_the_runtimes_and_current_during_a_launch(torch):
+    backend = torch_module.TorchBackend()
+    assert backend.stream.cuda_stream == backend.timed_stream.handle == host_cuda.STREAM
+    with backend.current():
+        torch.events.append("launch")
+    assert torch.events == ["init", "enter 0x5100", "launch", "leave 0x5100"]
+
+
+def test_tensors_are_the_workspaces_memory(torch):
+    backend = torch_module.TorchBackend()
+    made = backend.workspace({"x": np.arange(3.0), "k": 2}, {"y": Output((3,), "float32")})
+    made.load({"x": np.ones(3)})
+    assert made.arrays["x"].tolist() == [1, 1, 1]
+    assert made.arrays["k"] == 2
+    made.arrays["y"][:] = 5
+    assert made.fetch("y").tolist() == [5, 5, 5]
+
+
+def test_pytorchs_cache_is_emptied_after_a_case(torch):
+    torch_module.TorchBackend().release()
+    assert torch.events[-1] == "emptied"
+
+
+def test_a_pytorch_without_cuda_says_so(torch):
+    torch.backends.cuda.is_built = lambda: False
+    with pytest.raises(RuntimeError, match=r"torch 2\.11 was built without CUDA"):
+        torch_module.TorchBackend()

@@ -1,0 +1,258 @@
+"""Device arrays, and the copies that buffer sets are filled from, with a driver that uses host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.backends import cuda
+from pytest_gpukern.backends import cuda_workspace as workspace_module
+from pytest_gpukern.backends.cuda import CudaRuntime, DeviceArray
+from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.problem import Output
+from pytest_gpukern.verify import POISON
+
+STREAM_HANDLE = 70_007
+
+
+class FakeDriver:
+    """Memory calls of the driver, on buffers of the host; `calls` has their names in order."""
+
+    def __init__(self, total_bytes=2**20):
+        self.total_bytes = total_bytes
+        self.allocated = {}
+        self.calls = []
+
+    def __call__(self, call, *arguments):
+        self.calls.append(call)
+        return getattr(self, call)(*arguments)
+
+    @property
+    def used_bytes(self):
+        return sum(len(buffer) for buffer in self.allocated.values())
+
+    def cuMemAlloc(self, size):  # noqa: N802 - the driver's names
+        buffer = ctypes.create_string_buffer(b"\xab" * size, size)
+        self.allocated[ctypes.addressof(buffer)] = buffer
+        return ctypes.addressof(buffer)
+
+    def cuMemFree(self, pointer):  # noqa: N802
+        del self.allocated[pointer]  # a second time is a KeyError
+
+    def cuMemGetInfo(self):  # noqa: N802
+        return self.total_bytes - self.used_bytes, self.total_bytes
+
+    def cuMemcpyHtoD(self, device, host, size):  # noqa: N802
+        assert size <= len(self.allocated[device])
+        ctypes.memmove(device, host, size)
+
+    def cuMemcpyDtoH(self, host, device, size):  # noqa: N802
+        assert size <= len(self.allocated[device])
+        ctypes.memmove(host, device, size)
+
+    def cuMemcpyDtoD(self, target, source, size):  # noqa: N802
+        assert size <= min(len(self.allocated[target]), len(self.allocated[source]))
+        ctypes.memmove(target, source, size)
+
+    def cuMemsetD32(self, pointer, word, words):  # noqa: N802
+        assert 4 * words == len(self.allocated[pointer]), "the whole allocation"
+        ctypes.memmove(pointer, word.to_bytes(4, "little") * words, 4 * words)
+
+    def cuMemsetD32Async(self, pointer, word, words, stream):  # noqa: N802
+        assert stream == STREAM_HANDLE
+        self.cuMemsetD32(pointer, word, words)
+
+
+class Stream:
+    handle = STREAM_HANDLE
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """The driver that every call goes to."""
+    made = FakeDriver()
+    monkeypatch.setattr(cuda, "checked", made)
+    monkeypatch.setattr(workspace_module, "checked", made)
+    return made
+
+
+@pytest.fixture
+def runtime(driver, monkeypatch):
+    """A runtime without a device; `waits` counts how often it was waited for."""
+
+    class Runtime(CudaRuntime):
+        def __init__(self):
+            self._copies = []
+            self.waits = 0
+
+        def synchronize(self):
+            self.waits += 1
+
+    made = Runtime()
+    monkeypatch.setattr(workspace_module, "runtime", lambda: made)
+    return made
+
+
+# arrays
+
+
+@pytest.mark.parametrize("stream", [None, Stream()])
+@pytest.mark.parametrize("count", [0, 1, 5, 8])
+def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driver, stream, count):
+    array = DeviceArray((count,), np.uint16)
+    array.fill(0x11223344, stream)
+    assert (
+        array.download().tolist() == [0x3344, 0x1122, 0x3344, 0x1122, 0x3344, 0x1122, 0x3344, 0x1122][:count]
+    )
+    assert ("cuMemsetD32Async" if stream else "cuMemsetD32") in driver.calls
+
+
+def test_an_array_is_copied_on_the_device(driver):
+    source, target = DeviceArray((3, 2), np.float64), DeviceArray((3, 2), np.float64)
+    source.upload(np.arange(6.0).reshape(3, 2))
+    target.copy_from(source)
+    assert target.download().tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert driver.calls.count("cuMemcpyHtoD") == 1
+
+
+def test_an_empty_array_is_copied_without_a_call(driver):
+    DeviceArray((0,), np.float64).copy_from(DeviceArray((0,), np.float64))
+    assert "cuMemcpyDtoD" not in driver.calls
+
+
+# copies
+
+
+def test_a_copy_is_made_once_while_its_array_lives(runtime, driver):
+    host = np.arange(10.0)
+    copy = runtime.copy_of(host)
+    assert runtime.copy_of(host) is copy
+    assert copy.download().tolist() == host.tolist()
+    assert driver.calls.count("cuMemcpyHtoD") == 1
+
+
+def test_equal_arrays_have_a_copy_each(runtime):
+    assert runtime.copy_of(np.ones(4)) is not runtime.copy_of(np.ones(4))
+
+
+def test_a_copy_is_freed_once_its_array_is_gone(runtime, driver):
+    first, second = np.ones(64), np.ones(64)
+    runtime.copy_of(first)
+    del first
+    gc.collect()
+    runtime.copy_of(second)
+    assert driver.used_bytes == 64 * 8
+
+
+def test_copies_take_a_quarter_of_the_memory_and_the_one_longest_unused_goes_first(runtime, driver):
+    driver.total_bytes = 4 * 3 * 800
+    arrays = [np.full(100, float(number)) for number in range(4)]
+    a, b, c, d = arrays
+    kept = [runtime.copy_of(array) for array in (a, b, c)]
+    assert runtime.copy_of(a) is kept[0], "used again, so that b is the longest unused"
+    runtime.copy_of(d)
+    assert driver.used_bytes == 3 * 800
+    assert runtime.copy_of(a) is kept[0]
+    assert runtime.copy_of(c) is kept[2]
+    assert kept[1].pointer == 0
+
+
+def test_an_array_larger_than_a_quarter_is_copied_all_the_same(runtime, driver):
+    driver.total_bytes = 4 * 800
+    host = np.ones(200)
+    assert runtime.copy_of(host).download().tolist() == [1.0] * 200
+
+
+def test_copies_are_forgotten_when_their_memory_is_wanted(runtime, driver):
+    host = np.ones(64)
+    runtime.copy_of(host)
+    free = runtime.free_bytes()
+    runtime.forget_copies()
+    assert runtime.free_bytes() == free + 64 * 8 == driver.total_bytes
+    assert runtime.copy_of(host).download().tolist() == [1.0] * 64, "and made anew"
+
+
+# a workspace
+
+
+def workspace_of(inputs):
+    return CudaWorkspace(inputs, {"out": Output((5,), np.float32)}, lambda array: array)
+
+
+def test_a_workspace_is_filled_from_copies_and_leaves_them_as_they_are(runtime, driver):
+    first, second = {"a": np.arange(4.0), "k": 3}, {"a": -np.arange(4.0), "k": 4}
+    one = workspace_of(first)
+    other = workspace_of(second)
+    assert driver.calls.count("cuMemcpyHtoD") == 2
+    one.fill(second)
+    assert one.arrays["a"].download().tolist() == second["a"].tolist()
+    assert driver.calls.count("cuMemcpyHtoD") == 2, "the copy is on the device already"
+    one.arrays["a"].fill(0)
+    other.fill(first)
+    assert runtime.copy_of(second["a"]).download().tolist() == second["a"].tolist()
+    assert other.arrays["a"].download().tolist() == first["a"].tolist()
+
+
+def test_loading_is_a_users_copy_from_the_host_each_time(runtime, driver):
+    """It is what a transfer is timed by."""
+    inputs = {"a": np.arange(4.0)}
+    made = workspace_of(inputs)
+    before = driver.calls.count("cuMemcpyHtoD")
+    made.load(inputs)
+    made.load(inputs)
+    assert driver.calls.count("cuMemcpyHtoD") == before + 2
+
+
+def test_filling_loading_and_poisoning_wait_and_queueing_does_not(runtime, driver):
+    inputs = {"a": np.arange(4.0)}
+    made = workspace_of(inputs)
+    for method, arguments, waits in (
+        (made.fill, (inputs,), 1),
+        (made.load, (inputs,), 1),
+        (made.poison, (), 1),
+        (made.queue_poison, (Stream(),), 0),
+    ):
+        before = runtime.waits
+        method(*arguments)
+        assert runtime.waits == before + waits, method
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_poison_fills_every_output_and_no_input(runtime, driver, queued):
+    made = workspace_of({"a": np.arange(4.0)})
+    made.arrays["out"].fill(0)
+    driver.calls.clear()
+    if queued:
+        made.queue_poison(Stream())
+    else:
+        made.poison()
+    assert driver.calls == ["cuMemsetD32Async" if queued else "cuMemsetD32"]
+    assert (made.arrays["out"].download().view(np.uint32) == POISON).all()
+    assert made.arrays["a"].download().tolist() == [0, 1, 2, 3]
+
+
+def test_a_closed_workspace_frees_its_arrays_and_not_the_copies(runtime, driver):
+    inputs = {"a": np.arange(4.0)}
+    made = workspace_of(inputs)
+    copy = runtime.copy_of(inputs["a"])
+    made.close()
+    assert driver.used_bytes == copy.allocated_bytes
+
+
+def test_a_workspace_that_does_not_fit_gives_back_what_it_had(runtime, driver, monkeypatch):
+    allocate = driver.cuMemAlloc
+    count = []
+
+    def second_fails(size):
+        count.append(1)
+        if len(count) == 2:
+            raise cuda.CudaError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
+        return allocate(size)
+
+    monkeypatch.setattr(driver, "cuMemAlloc", second_fails)
+    with pytest.raises(cuda.CudaError, match="OUT_OF_MEMORY"):
+        workspace_of({"a": np.arange(4.0)})
+    assert driver.used_bytes == 0

@@ -1,0 +1,192 @@
+"""What stands in while scikit-cuda is imported, what is left of it afterwards, and what is said of it.
+
+Each test runs in a process of its own: imports cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pytest_gpukern.backends import installed
+
+PACKAGE = {
+    "__init__.py": """
+try:
+    __import__("pkg_resources").declare_namespace(__name__)
+except ImportError:
+    pass
+from .version import __version__
+""",
+    "version.py": """
+import pkg_resources
+__version__ = pkg_resources.require("pytest")[0].version
+unknown = pkg_resources.require("nobody-has-this")[0].version
+""",
+    "cublas.py": r"""
+import ctypes, re, warnings
+for name in ["libcublas.so", "libcublas.so.10.1"]:
+    try:
+        library = ctypes.cdll.LoadLibrary(name)
+    except OSError:
+        pass
+    else:
+        break
+else:
+    raise OSError("cublas library not found")
+invalid_escape = "\s"
+warnings.warn("creating CUBLAS context to get version number")
+""",
+    "misc.py": """
+import numpy as np
+types = [np.typeDict[t] for t in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]]
+assert types[-1] is np.clongdouble or np.longdouble in types
+""",
+    "linalg.py": "from . import cublas, misc\n",
+}
+"""What scikit-cuda 0.5.3 does when it is imported, as far as that fails today."""
+
+PROLOGUE = """
+import ctypes, ctypes.util, json, sys, warnings
+warnings.simplefilter("error")
+import numpy as np
+from pytest_gpukern.backends import skcuda_compat
+LIBRARY = ctypes.util.find_library("c")
+asked = []
+def load_library(name):
+    asked.append(name)
+    return LIBRARY
+skcuda_compat.load_library = load_library
+def state():
+    return {
+        "pkg_resources": "pkg_resources" in sys.modules,
+        "typeDict": hasattr(np, "typeDict"),
+        "LoadLibrary": "LoadLibrary" in vars(ctypes.cdll),
+        "filters": len(warnings.filters),
+    }
+before = state()
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs Python text after the prologue, with the package above on the path; returns what it printed."""
+    folder = tmp_path / "skcuda"
+    folder.mkdir()
+    for name, text in PACKAGE.items():
+        (folder / name).write_text(text)
+
+    def in_a_process(text):
+        script = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PROLOGUE}{text}"
+        done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return in_a_process
+
+
+def test_it_imports_and_says_what_stood_in(run):
+    found = run("""
+changes = skcuda_compat.apply()
+import skcuda.linalg
+print(json.dumps([changes, LIBRARY, asked, skcuda.version.__version__, skcuda.version.unknown]))
+""")
+    changes, library, asked, version, unknown = found
+    assert changes == [
+        "pkg_resources is stood in for",
+        "numpy.typeDict is supplied",
+        f"libcublas.so is {library}",
+    ]
+    assert asked == ["cublas"]
+    assert (version, unknown) == (pytest.__version__, "unknown")
+
+
+def test_afterwards_everything_else_is_as_before(run):
+    before, after = run("skcuda_compat.apply()\nprint(json.dumps([before, state()]))")
+    assert before == after
+    assert not any((after["pkg_resources"], after["typeDict"], after["LoadLibrary"]))
+
+
+def test_a_second_call_does_nothing_and_says_the_same(run):
+    first, second, asked = run("""
+first = skcuda_compat.apply()
+print(json.dumps([first, skcuda_compat.apply(), asked]))
+""")
+    assert first == second
+    assert asked == ["cublas"]
+
+
+def test_what_a_user_supplied_himself_stays(run):
+    found = run("""
+import types
+mine = sys.modules["pkg_resources"] = types.ModuleType("pkg_resources")
+codes = np.typeDict = {code: np.dtype(code).type for code in np.typecodes["All"]}
+loader = ctypes.cdll.LoadLibrary
+ctypes.cdll.LoadLibrary = own = lambda name: loader(LIBRARY)
+changes = skcuda_compat.apply()
+kept = [sys.modules["pkg_resources"] is mine, np.typeDict is codes, ctypes.cdll.LoadLibrary is own]
+print(json.dumps([changes, kept]))
+""")
+    assert found == [["pkg_resources is stood in for"], [True, True, True]]
+
+
+def test_nothing_is_done_where_it_is_imported_already(run):
+    found = run("""
+import types
+for name in ("skcuda", "skcuda.cublas", "skcuda.misc", "skcuda.linalg"):
+    sys.modules[name] = types.ModuleType(name)
+print(json.dumps([skcuda_compat.apply(), asked, before == state()]))
+""")
+    assert found == [[], [], True]
+
+
+def test_a_library_that_is_nowhere_is_scikit_cudas_own_error_and_leaves_nothing_behind(run):
+    found = run("""
+skcuda_compat.load_library = lambda name: None
+try:
+    skcuda_compat.apply()
+except OSError as error:
+    print(json.dumps([str(error), before == state()]))
+""")
+    assert found == ["cublas library not found", True]
+
+
+def test_libraries_of_others_are_loaded_as_ever(run):
+    found = run("""
+with skcuda_compat._unversioned_libraries([]):
+    loaded = ctypes.cdll.LoadLibrary(LIBRARY)._name
+    try:
+        ctypes.cdll.LoadLibrary("libnobody-has-this.so")
+    except OSError as error:
+        print(json.dumps([loaded == LIBRARY, "libnobody-has-this.so" in str(error), asked]))
+""")
+    assert found == [True, True, []]
+
+
+REAL = """
+import json, sys, warnings
+warnings.simplefilter("error")
+import numpy as np
+from pytest_gpukern.backends import skcuda_compat
+try:
+    skcuda_compat.apply()
+    error = None
+except (ImportError, OSError) as failure:
+    error = str(failure)
+import importlib
+found = importlib.import_module("skcuda.version").__version__ if "skcuda.version" in sys.modules else None
+print(json.dumps([found, error, "pkg_resources" in sys.modules, hasattr(np, "typeDict")]))
+"""
+
+
+@pytest.mark.skipif(not installed("skcuda"), reason="scikit-cuda is not installed")
+def test_the_real_scikit_cuda_gets_as_far_as_the_cuda_libraries():
+    done = subprocess.run([sys.executable, "-B", "-c", REAL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    version, error, stand_in_left, codes_left = json.loads(done.stdout.splitlines()[-1])
+    assert version == "0.5.3"
+    assert error is None or "library not found" in error
+    assert (stand_in_left, codes_left) == (False, False)
