@@ -59,12 +59,81 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class LaunchShape:
+    """How a kernel was launched and what it takes of a multiprocessor.
+
+    Attributes:
+        grid: blocks in x, y, z.
+        block: threads in x, y, z.
+        registers: of a thread.
+        static_shared_bytes: of a block, fixed when compiled.
+        dynamic_shared_bytes: of a block, asked for by the launch.
+        local_bytes: local memory of a thread: spilled registers, arrays and the call stack.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    local_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What a call has the device do: one kernel, or its copies in one direction, or its memsets.
+
+    Attributes:
+        kind: `kernel`, `memcpy` or `memset`.
+        name: the kernel's name as the compiler mangled it, or what is copied from where to where.
+        count: how often in a call; a mean, where calls differ.
+        time_ns: their time in a call, added up; the median over the calls.
+        size_bytes: copied or set in a call; 0 for a kernel.
+        shape: how the kernel was launched; None for what is none.
+    """
+
+    kind: str
+    name: str
+    count: float
+    time_ns: float
+    size_bytes: float = 0.0
+    shape: LaunchShape | None = None
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """One kernel that a call launches, as the device ran it.
+
+    Attributes:
+        name: as the compiler mangled it.
+        readable: as its author would write it.
+        shape: how it was launched and what it takes of a multiprocessor.
+        count: launches in a call; a mean, where calls differ.
+        time_ns: their time in a call, added up.
+        blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
+        occupancy: their share of the warps that a multiprocessor holds, or None likewise.
+        limited_by: what keeps a further block away, in words; None at full occupancy.
+        machine_code_sha256: of the code that the device executes; None where the backend cannot give it.
+    """
+
+    name: str
+    readable: str
+    shape: LaunchShape
+    count: float
+    time_ns: float
+    blocks_per_sm: int | None = None
+    occupancy: float | None = None
+    limited_by: str | None = None
+    machine_code_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class Measurement:
     """The samples of one case in one scope by one timer under one cache policy.
 
     Attributes:
         scope: what is timed: `kernel`, `transfer` or `end_to_end`.
-        timer: name of the timer, `event` or `host`.
+        timer: name of the timer: `cupti`, `event`, `graph` or `host`.
         measures: what the timer's number contains, in words.
         cache: `cold` (the L2 was flushed before each sample) or `hot`.
         samples_ns: every sample, in the order taken; none is ever dropped.
@@ -72,6 +141,16 @@ class Measurement:
         summary: the centre of the samples.
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
+        fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
+            session; it is not subtracted. None where the timer has no such cost, or does not know it.
+        busy_ns: how long kernels were running in a call, the median; less than the time where they leave
+            gaps. None where the timer does not know.
+        work: what a call had the device do, in order; empty where the timer does not know.
+        buffer_sets: sets of inputs with different contents that were used in turn.
+        invalid_samples: how many more samples were taken and not used, because the device was not fit.
+        state: of the device around the samples; empty on the host.
+        energy_mj: energy of a call in millijoules, where the device counts it finely enough.
+        beside: it was taken beside the main timer's, for comparison with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
@@ -86,6 +165,14 @@ class Measurement:
     summary: Summary
     stopped: str
     jitter_ns: float = 0.0
+    fixed_cost_ns: float | None = None
+    busy_ns: float | None = None
+    work: tuple[DeviceWork, ...] = ()
+    buffer_sets: int = 1
+    invalid_samples: int = 0
+    state: JsonDict = field(default_factory=dict)
+    energy_mj: float | None = None
+    beside: bool = False
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
@@ -181,7 +268,27 @@ def sizes_text(sizes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that reports, baselines and pytest-benchmark need to know about one test."""
+    """Everything that reports, baselines and pytest-benchmark need to know about one test.
+
+    Attributes:
+        case: which case or plain test it is.
+        nodeid: pytest's id of the test.
+        fingerprint: device, driver and library versions of the session.
+        simulated: whether the CUDA simulator ran it.
+        correctness: whether its outputs were right.
+        diagnosis: what was wrong with them, or None.
+        errors: output name → how far it was from its reference.
+        first_call_ns: wall time of the first call, compilation included, or None.
+        compile_ns: how much longer it took than the last launch before timing: compiling, loading and first
+            allocations; None where that is not known.
+        measurements: one or two a scope; the second of a scope is `beside` the first.
+        kernels: what a call launches, where a timer saw it.
+        dtype: what the work computes in, as NumPy names it, or None.
+        ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
+        verdicts: `scope/timer/cache` → how the measurement compares with the record.
+        speedup_against: `backend.variant` that speed-ups refer to, or None.
+        notes: what else there is to say, in words.
+    """
 
     case: CaseInfo
     nodeid: str
@@ -191,7 +298,11 @@ class Result:
     diagnosis: str | None = None
     errors: dict[str, OutputError] = field(default_factory=dict)
     first_call_ns: float | None = None
+    compile_ns: float | None = None
     measurements: tuple[Measurement, ...] = ()
+    kernels: tuple[KernelFacts, ...] = ()
+    dtype: str | None = None
+    ceilings: dict[str, float | None] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     speedup_against: str | None = None
     notes: tuple[str, ...] = ()
@@ -208,18 +319,19 @@ class Result:
 
     def to_json(self) -> JsonDict:
         """The result as plain JSON values."""
-        plain = dataclasses.asdict(self)
-        assert isinstance(plain, dict)
-        return _plain(plain)  # type: ignore[no-any-return]
+        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """The inverse of `to_json`; raises KeyError or TypeError for anything else."""
+        """The inverse of `to_json`, also of an older release's; raises KeyError or TypeError for others."""
         data = dict(data)
         data["case"] = CaseInfo(**data["case"])
         data["correctness"] = Correctness(data["correctness"])
         data["errors"] = {name: OutputError(**error) for name, error in data["errors"].items()}
         data["measurements"] = tuple(_measurement(entry) for entry in data["measurements"])
+        data["kernels"] = tuple(
+            KernelFacts(**{**entry, "shape": _shape(entry["shape"])}) for entry in data.get("kernels", ())
+        )
         data["verdicts"] = {
             key: Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])})
             for key, verdict in data["verdicts"].items()
@@ -231,15 +343,31 @@ class Result:
 def _measurement(data: JsonDict) -> Measurement:
     summary = dict(data["summary"])
     summary["warnings"] = tuple(summary["warnings"])
-    return Measurement(**{**data, "summary": Summary(**summary), "samples_ns": tuple(data["samples_ns"])})
+    return Measurement(
+        **{
+            **data,
+            "summary": Summary(**summary),
+            "samples_ns": tuple(data["samples_ns"]),
+            "work": tuple(_work(entry) for entry in data.get("work", ())),
+        }
+    )
 
 
-def _plain(value: Any) -> Any:
+def _work(data: JsonDict) -> DeviceWork:
+    shape = data["shape"]
+    return DeviceWork(**{**data, "shape": None if shape is None else _shape(shape)})
+
+
+def _shape(data: JsonDict) -> LaunchShape:
+    return LaunchShape(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
+
+
+def plain(value: Any) -> Any:
     """Turns tuples into lists, enums into strings and non-finite numbers into None, recursively."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     if value is None or type(value) in (bool, str, int):
@@ -247,5 +375,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only
         return float(value) if value == value and abs(value) != float("inf") else None
     if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return str(value)

@@ -7,6 +7,7 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
+    RecordedKernel,
     RecordedSession,
     RecordedTime,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "Epoch",
     "OutputAccuracy",
     "Record",
+    "RecordedKernel",
     "RecordedSession",
     "RecordedTime",
     "Refusal",

@@ -14,6 +14,7 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
+    RecordedKernel,
     RecordedSession,
     RecordedTime,
     rounded,
@@ -51,6 +52,8 @@ class Entry:
             first_call_ns=None if plain.first_call_ns is None else rounded(plain.first_call_ns),
             correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
             measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
+            compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
+            kernels=_distinct(map(RecordedKernel.of, plain.kernels)),
         )
         return cls(plain.case, model_key, plain.fingerprint, session)
 
@@ -149,6 +152,15 @@ class Merge:
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self.refused.append(Refusal(case.id, reason))
+
+
+def _distinct(kernels: Iterable[RecordedKernel]) -> tuple[RecordedKernel, ...]:
+    """Each once, in order: a kernel is launched with several grids."""
+    found: list[RecordedKernel] = []
+    for kernel in kernels:
+        if kernel not in found:
+            found.append(kernel)
+    return tuple(found)
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:

@@ -12,19 +12,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate import Conditions, SessionTime
+from pytest_gpukern.kernel_names import fitted
 from pytest_gpukern.stats import quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict, Measurement, OutputError
+    from pytest_gpukern.result import JsonDict, KernelFacts, Measurement, OutputError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Which quantiles of a session's samples a record keeps."""
 
 DIGITS = 6
 """Significant digits of recorded times and errors: 1e-6 relative, far below any timer's repeatability."""
+
+LONGEST_NAME = 120
+"""Characters from which a kernel's name is kept without parameters and template arguments."""
 
 NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
@@ -51,13 +55,28 @@ class BaselineError(Exception):
 
 @dataclass(frozen=True)
 class RecordedTime:
-    """One measurement of one session, in nanoseconds, without its samples."""
+    """One measurement of one session, in nanoseconds, without its samples.
+
+    Attributes:
+        median_ns: median of the samples.
+        low_ns: lower bound of its 95 % interval within the session.
+        high_ns: upper bound.
+        n: number of samples.
+        quantiles_ns: the `QUANTILES` of the samples.
+        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
+        sm_mhz: clock of the multiprocessors meanwhile, or None.
+        memory_mhz: clock of the memory, or None.
+        extra: unknown fields.
+    """
 
     median_ns: float
     low_ns: float
     high_ns: float
     n: int
     quantiles_ns: tuple[float, ...]
+    fixed_cost_ns: float | None = None
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
@@ -70,6 +89,9 @@ class RecordedTime:
             high_ns=rounded(summary.high_ns),
             n=summary.n,
             quantiles_ns=tuple(rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES)),
+            fixed_cost_ns=_finite(measurement.fixed_cost_ns),
+            sm_mhz=_finite(measurement.state.get("sm_mhz")),
+            memory_mhz=_finite(measurement.state.get("memory_mhz")),
         )
 
     def to_json(self) -> JsonDict:
@@ -97,6 +119,39 @@ class OutputAccuracy:
 
 
 @dataclass(frozen=True)
+class RecordedKernel:
+    """What a kernel of a case was compiled to.
+
+    Attributes:
+        name: as its author would write it, without parameters where it is long.
+        registers: of a thread.
+        local_bytes: of a thread: spilled registers, arrays and the call stack.
+        shared_bytes: of a block, static and dynamic.
+        machine_code_sha256: of the code that the device executes, or None.
+        extra: unknown fields.
+    """
+
+    name: str
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+    machine_code_sha256: str | None = None
+    extra: JsonDict = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, facts: KernelFacts) -> RecordedKernel:
+        """What a record keeps of a kernel."""
+        shape = facts.shape
+        shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
+        name = fitted(facts.readable, LONGEST_NAME)
+        return cls(name, shape.registers, shape.local_bytes, shared, facts.machine_code_sha256)
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return _json(self)
+
+
+@dataclass(frozen=True)
 class RecordedSession:
     """What one process measured of one case.
 
@@ -105,7 +160,9 @@ class RecordedSession:
         fingerprint: key into `Baseline.fingerprints`.
         first_call_ns: time of the first call, compilation included, or None.
         correctness: output name → accuracy.
-        measurements: `scope/timer/cache` → time; never empty.
+        measurements: `scope/timer/cache` → time; never empty. Of a scope that two timers read, both.
+        compile_ns: time that compiling took, or None.
+        kernels: what the case launches, where a timer saw it; each once, whatever its grids.
         extra: unknown fields.
     """
 
@@ -114,6 +171,8 @@ class RecordedSession:
     first_call_ns: float | None
     correctness: dict[str, OutputAccuracy]
     measurements: dict[str, RecordedTime]
+    compile_ns: float | None = None
+    kernels: tuple[RecordedKernel, ...] = ()
     extra: JsonDict = field(default_factory=dict)
 
     def only(self, keys: set[str]) -> RecordedSession:
@@ -127,6 +186,7 @@ class RecordedSession:
             self,
             correctness={name: accuracy.to_json() for name, accuracy in self.correctness.items()},
             measurements={key: time.to_json() for key, time in self.measurements.items()},
+            kernels=[kernel.to_json() for kernel in self.kernels],
         )
 
 
@@ -269,6 +329,13 @@ def _finite(value: float | None) -> float | None:
 
 
 def _json(value: Any, **converted: object) -> JsonDict:
-    """A value of this module as a dict: unknown fields, then known ones, some of them already converted."""
-    names = [each.name for each in dataclasses.fields(value) if each.name != "extra"]
-    return {**value.extra, **{name: converted.get(name, getattr(value, name)) for name in names}}
+    """A value of this module as a dict: unknown fields, then known ones, some of them already converted.
+
+    A field that has its default is left out: releases before this one did not know it.
+    """
+    known = [
+        each.name
+        for each in dataclasses.fields(value)
+        if each.name != "extra" and getattr(value, each.name) != each.default
+    ]
+    return {**value.extra, **{name: converted.get(name, getattr(value, name)) for name in known}}

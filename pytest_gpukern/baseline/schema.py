@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +16,7 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
+    RecordedKernel,
     RecordedSession,
     RecordedTime,
 )
@@ -32,7 +33,7 @@ SCHEMA = 1
 MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {}
 """Version n → function from a file's content of version n to one of version n + 1."""
 
-_LINE = 150  # without its indent: a measurement fits, so that a diff shows old and new below each other
+_LINE = 210  # without its indent: a measurement fits, so that a diff shows old and new below each other
 _DEEPEST = 50  # levels of nesting; the schema itself needs ten
 
 
@@ -49,7 +50,8 @@ def load(path: Path) -> Baseline:
 def parse(content: bytes, path: Path) -> Baseline:
     """Checks the content of a baseline file; `path` is for messages only.
 
-    Every known field is required and checked. Unknown ones are kept. Numbers are finite, keys are unique.
+    Every known field is checked, and required unless it has a default. Unknown ones are kept. Numbers are
+    finite, keys are unique.
     """
     try:
         data = _decoded(content, path)
@@ -199,7 +201,21 @@ def _session(node: _Node, fingerprints: dict[str, JsonDict]) -> RecordedSession:
         first_call_ns=node["first_call_ns"].optional_number(),
         correctness={name: _accuracy(output) for name, output in node["correctness"].members()},
         measurements=measurements,
-        extra=node.others("recorded", "fingerprint", "first_call_ns", "correctness", "measurements"),
+        compile_ns=node.optional("compile_ns").optional_number(),
+        kernels=tuple(_kernel(kernel) for kernel in node.optional("kernels").optional_items()),
+        extra=node.others(*(each.name for each in fields(RecordedSession))),
+    )
+
+
+def _kernel(node: _Node) -> RecordedKernel:
+    code = node.optional("machine_code_sha256")
+    return RecordedKernel(
+        name=node["name"].text(),
+        registers=node["registers"].integer(at_least=0),
+        local_bytes=node["local_bytes"].integer(at_least=0),
+        shared_bytes=node["shared_bytes"].integer(at_least=0),
+        machine_code_sha256=None if code.value is None else code.text(),
+        extra=node.others(*(each.name for each in fields(RecordedKernel))),
     )
 
 
@@ -230,7 +246,10 @@ def _time(node: _Node, key: str) -> RecordedTime:
         high_ns=high,
         n=node["n"].integer(at_least=1),
         quantiles_ns=points,
-        extra=node.others(*names, "n", "quantiles_ns"),
+        fixed_cost_ns=node.optional("fixed_cost_ns").optional_number(),
+        sm_mhz=node.optional("sm_mhz").optional_number(),
+        memory_mhz=node.optional("memory_mhz").optional_number(),
+        extra=node.others(*(each.name for each in fields(RecordedTime))),
     )
 
 
@@ -248,6 +267,11 @@ class _Node:
         if name not in mapping:
             raise BaselineError(self.path, "is missing", RESTORE, where=where)
         return _Node(mapping[name], self.path, where)
+
+    def optional(self, name: str) -> _Node:
+        """The member, or None in its place."""
+        where = f"{self.where}.{name}" if self.where else name
+        return _Node(self.mapping().get(name), self.path, where)
 
     def fail(self, expected: str, *, found: object = None) -> NoReturn:
         text = repr(self.value if found is None else found)
@@ -268,6 +292,9 @@ class _Node:
         if not isinstance(self.value, list) or not self.value:
             self.fail("a list with at least one entry")
         return [_Node(item, self.path, f"{self.where}[{i}]") for i, item in enumerate(self.value)]
+
+    def optional_items(self) -> list[_Node]:
+        return [] if self.value is None else self.items()
 
     def others(self, *known: str) -> JsonDict:
         return {name: value for name, value in self.mapping().items() if name not in known}

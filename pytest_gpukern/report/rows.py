@@ -1,23 +1,30 @@
-"""Results as rows of text: one a measurement, or one for a result without any."""
+"""Results as rows of text: one a scope, or one for a result without any measurement."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.ceiling import ceiling_text
+from pytest_gpukern.report.scope_time import scope_times, verdict_of
 from pytest_gpukern.report.speedup import speedup
 from pytest_gpukern.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytest_gpukern.result import Measurement, OutputError, Result, Verdict
+    from pytest_gpukern.report.scope_time import ScopeTime
+    from pytest_gpukern.result import Measurement, OutputError, Result
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
 _TELLING_ULP = 1000.0
+
+_GAPS = 0.01
+"""Share of a call without any kernel from which that is worth saying."""
 
 _MARKUP: dict[str, dict[str, bool]] = {
     "INCORRECT": {"red": True},
@@ -58,6 +65,7 @@ class Row:
     Attributes:
         label: how a footnote refers to the row.
         timing: (timer, cache policy) of its measurement, or None without one.
+        fixed_costs: what its timers read beyond an empty kernel's own time: (timer, nanoseconds).
         markup: colour of the line.
         footnotes: what is said under the table about it.
         others: text of the columns, as titled.
@@ -70,11 +78,14 @@ class Row:
     scope: str = ""
     time: str = ""
     uncertainty: str = ""
+    other_timer: str = ""
     rate: str = ""
+    ceiling: str = ""
     speedup: str = ""
     error: str = ""
     verdict: str = ""
     timing: tuple[str, str] | None = None
+    fixed_costs: tuple[tuple[str, float], ...] = ()
     markup: dict[str, bool] = field(default_factory=dict)
     footnotes: tuple[Footnote, ...] = ()
 
@@ -83,14 +94,6 @@ def variant_label(result: Result) -> str:
     """`backend.variant`, or the name of a plain test."""
     case = result.case
     return f"{case.backend}.{case.variant}" if case.backend else case.variant
-
-
-def verdict_of(result: Result, measurement: Measurement) -> tuple[str, float | None, str]:
-    """Kind, ratio and reason of a measurement's verdict; INVALID also where nothing was compared."""
-    verdict: Verdict | None = result.verdicts.get(measurement.key)
-    if measurement.invalid is not None:
-        return VerdictKind.INVALID.value, None, measurement.invalid
-    return (verdict.kind.value, verdict.ratio, verdict.reason) if verdict else ("", None, "")
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
@@ -113,7 +116,8 @@ def rows_of(result: Result, peers: Sequence[Result], shared: Collection[str] = (
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     if unmeasured:
         return [_unmeasured(result, size)]
-    return [_measured(result, index, peers, size) for index in range(len(result.measurements))]
+    times = scope_times(result)
+    return [_measured(result, time, peers, size, first=time is times[0]) for time in times]
 
 
 def _unmeasured(result: Result, size: str) -> Row:
@@ -135,35 +139,64 @@ def _unmeasured(result: Result, size: str) -> Row:
     )
 
 
-def _measured(result: Result, index: int, peers: Sequence[Result], size: str) -> Row:
-    measurement = result.measurements[index]
-    kind, ratio, reason = verdict_of(result, measurement)
-    footnotes = [Footnote("", warning) for warning in measurement.summary.warnings]
-    if index == 0:
+def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool) -> Row:
+    measurement = time.shown
+    kind, ratio, reason = verdict_of(result, time)
+    footnotes = _remarks(measurement)
+    if first:
         footnotes += [Footnote("", note) for note in result.notes]
     if kind in _EXPLAINED:
         verdict = result.verdicts.get(measurement.key)
         footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict else None))
-    shown = kind not in ("SAME", "NEW") and units.is_number(ratio)
-    summary = measurement.summary
-    simulated = "simulated" if result.simulated else ""
-    return Row(
+    case = Row(
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
-        variant=variant_label(result) if index == 0 else "",
-        size=size if index == 0 else "",
-        first_call=first_call_text(result) if index == 0 else "",
+        variant=variant_label(result) if first else "",
+        size=size if first else "",
+        first_call=first_call_text(result) if first else "",
         scope=measurement.scope,
-        # The simulator's time is no time of a kernel, whoever took it.
-        time=simulated or units.time(summary.median_ns, _half_width(measurement)),
-        uncertainty="" if simulated else units.uncertainty(_half_width(measurement)),
-        rate="" if simulated else rate_text(measurement),
-        speedup="" if simulated else speedup(result, measurement, peers),
-        error=error_text(result) if index == 0 else "",
-        verdict=f"{kind} {units.change(ratio)}" if shown else kind,
+        time="simulated",
+        error=error_text(result) if first else "",
+        verdict=f"{kind} {units.change(ratio)}" if _tells(kind, ratio) else kind,
         timing=(measurement.timer, measurement.cache),
         markup=dict(_MARKUP.get(kind, {})),
         footnotes=tuple(footnotes),
     )
+    if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
+        return case
+    measured = (measurement, *time.others)
+    return dataclasses.replace(
+        case,
+        time=units.time(measurement.summary.median_ns, _half_width(measurement)),
+        uncertainty=units.uncertainty(_half_width(measurement)),
+        other_timer=", ".join(f"{each.timer} {units.time(each.summary.median_ns)}" for each in time.others),
+        rate=rate_text(measurement),
+        ceiling=ceiling_text(result, time),
+        speedup=speedup(result, measurement, peers),
+        fixed_costs=tuple(
+            (each.timer, each.fixed_cost_ns) for each in measured if units.is_number(each.fixed_cost_ns)
+        ),
+    )
+
+
+def _tells(kind: str, ratio: float | None) -> bool:
+    """Whether a verdict's ratio says more than its kind."""
+    return kind not in ("SAME", "NEW") and units.is_number(ratio)
+
+
+def _remarks(measurement: Measurement) -> list[Footnote]:
+    """What is to be known about a measurement beside its figures."""
+    remarks = [Footnote("", warning) for warning in measurement.summary.warnings]
+    unused = measurement.invalid_samples
+    if unused and measurement.invalid is None:
+        samples = "1 sample was" if unused == 1 else f"{unused} samples were"
+        remarks.append(Footnote("", f"{samples} taken while the device was disturbed, and not used"))
+    busy, span = measurement.busy_ns, measurement.summary.median_ns
+    known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
+    if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
+        share = units.share(busy / span)
+        text = f"kernels ran {share} of the time between the first's start and the last's end"
+        remarks.append(Footnote("", text))
+    return remarks
 
 
 def first_call_text(result: Result) -> str:

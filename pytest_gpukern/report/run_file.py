@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import JsonDict
 
-SCHEMA = 1
-"""The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
+SCHEMA = 2
+"""The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
+
+In 1 a scope had one measurement. Since 2 it may have a second by another timer, which is marked `beside`.
+"""
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
 _UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
@@ -80,6 +83,8 @@ def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, 
 
 def read_run_file(path: Path) -> list[Result]:
     """Reads the results of a run, every field checked; numbers that were not finite are None.
+
+    What an older release did not write has its default.
 
     Raises:
         RunFileError: the file is missing, empty, damaged, no run file or from a newer release.

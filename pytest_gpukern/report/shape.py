@@ -41,7 +41,10 @@ def check_shape(value: object, kind: Any, where: str) -> None:
         for name, item in _expect(value, dict, where).items():
             check_shape(item, arguments[1], f"{where}[{name!r}]")
     elif origin is tuple:
-        for index, item in enumerate(_expect(value, list, where)):
+        items = _expect(value, list, where)
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            raise ShapeError(where, f"has {len(items)} entries instead of {len(arguments)}")
+        for index, item in enumerate(items):
             check_shape(item, arguments[0], f"{where}[{index}]")
     elif dataclasses.is_dataclass(kind):
         _check_fields(_expect(value, dict, where), kind, where)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.totals import Skip, totals
@@ -39,6 +40,7 @@ def render(
     failed: int = 0,
     gate: str = "fail",
     strict: bool = False,
+    verbose: bool = False,
 ) -> list[Line]:
     """The whole report of a run: tables, skips and the last line; nothing for a run without any.
 
@@ -49,19 +51,29 @@ def render(
         failed: tests that failed for whatever reason.
         gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
         strict: whether verdicts that say "don't know" fail.
+        verbose: whether each table is followed by what the device did in each case.
     """
     if not results and not skips:
         return []
     last = totals(results, skips, failed=failed, gate=gate, strict=strict)
-    return [*tables(results, width=width), *skip_lines(skips, width=width), Line(last, dict(_BOLD))]
+    shown = tables(results, width=width, verbose=verbose)
+    return [*shown, *skip_lines(skips, width=width), Line(last, dict(_BOLD))]
 
 
-def tables(results: Sequence[Result], *, width: int) -> list[Line]:
-    """A table a problem, in order of arrival, each followed by its footnotes and an empty line."""
+def tables(results: Sequence[Result], *, width: int, verbose: bool = False) -> list[Line]:
+    """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
+
+    Where `verbose`, what the device did in each case follows, as far as a timer saw it.
+    """
     problems: dict[str, list[Result]] = {}
     for result in results:
         problems.setdefault(result.case.problem, []).append(result)
-    return [line for name, members in problems.items() for line in _problem(name, members, width)]
+    lines = []
+    for name, members in problems.items():
+        lines += _problem(name, members, width)
+        for result in _ordered(members) if verbose else ():
+            lines += device_work(result, width=width)
+    return lines
 
 
 def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
@@ -97,7 +109,8 @@ def _problem(name: str, results: list[Result], width: int) -> list[Line]:
     legend = [f"{_mark(i)} timed by {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
     if legend:
         body.append(Line(_INDENT + "  ".join(legend)))
-    return [Line(" · ".join(parts), dict(_BOLD)), *body, *_footnotes(rows, width), Line("")]
+    title = Line(" · ".join(parts), dict(_BOLD))
+    return [title, *body, *_fixed_costs(rows, width), *_footnotes(rows, width), Line("")]
 
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
@@ -178,11 +191,26 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
         Column("scope", scopes),
         Column("time", cells("time"), numeric=True),
         Column("±", cells("uncertainty"), numeric=True),
-        Column("rate", cells("rate"), numeric=True, dispensable=3),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=1),
-        Column("error", cells("error"), numeric=True, dispensable=2),
+        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
+        Column("rate", cells("rate"), numeric=True, dispensable=5),
+        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
+        Column("error", cells("error"), numeric=True, dispensable=3),
         Column("verdict", cells("verdict")),
     ]
+
+
+def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
+    """What timers read for nothing, once for all rows: it is in their numbers."""
+    costs: dict[str, list[float]] = {}
+    for timer, cost_ns in (cost for row in rows for cost in row.fixed_costs):
+        costs.setdefault(timer, []).append(cost_ns)
+    lines = []
+    for timer, found in costs.items():
+        cost = units.time_range(min(found), max(found))
+        text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
+        lines += wrapped(text, width, indent=_INDENT)
+    return lines
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate import failing
-from pytest_gpukern.report.rows import verdict_of
+from pytest_gpukern.report.scope_time import scope_times, verdict_of
 from pytest_gpukern.result import Correctness, VerdictKind
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def totals(
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed by the gate, simulated,
-    unchecked, passed. Verdicts are counted by measurement.
+    unchecked, passed. Verdicts are counted by scope.
 
     Args:
         results: one a test that found something out.
@@ -59,10 +59,10 @@ def totals(
         parts.append(_skipped(skips))
     line = f"gpukern: {', '.join(parts)}"
     verdicts = Counter(
-        verdict_of(result, measurement)[0]
+        verdict_of(result, time)[0]
         for result in results
         if result.correctness is not Correctness.INCORRECT
-        for measurement in result.measurements
+        for time in scope_times(result)
     )
     compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
     return f"{line} · baseline: {', '.join(compared)}" if compared else line

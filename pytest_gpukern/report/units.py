@@ -48,6 +48,25 @@ def uncertainty(half_width: float | None) -> str:
     return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 
+def time_range(low_ns: float, high_ns: float) -> str:
+    """Two times as a range: `2.80 … 3.10 µs`, or one where both read alike."""
+    low, high = time(low_ns), time(high_ns)
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number} … {high}" if high.endswith(f" {unit}") else f"{low} … {high}"
+
+
+def share(value: float | None) -> str:
+    """A part of a whole: 0.97 → `97 %`, 0.0342 → `3.4 %`, next to nothing `< 0.01 %`."""
+    if not is_number(value):
+        return NOTHING
+    percent = 100 * value
+    if 0 < percent < 0.01:
+        return "< 0.01 %"
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
+
+
 def duration(seconds: float) -> str:
     """A time that somebody waited: `8 s`, `2 min 10 s`, `1 h 5 min`."""
     whole = max(0, int(seconds))
@@ -65,6 +84,11 @@ def bandwidth(count: float | None, nanoseconds: float | None) -> str:
 def throughput(flops: float | None, nanoseconds: float | None) -> str:
     """Floating-point operations in a time: `853 GFLOP/s`, `51.3 TFLOP/s`."""
     return _rate(flops, nanoseconds, "FLOP/s")
+
+
+def count(value: float | None) -> str:
+    """How often on average: `2`, `1.5`."""
+    return f"{value:.4g}" if is_number(value) else NOTHING
 
 
 def size(count: float | None) -> str:

@@ -39,6 +39,15 @@ def test_the_header_names_device_simulator_libraries_and_host(gpu):
     )
 
 
+def test_what_libraries_were_supplied_with_is_said_once_they_were_opened(gpu, monkeypatch):
+    from pytest_gpukern.environment import Environment
+
+    monkeypatch.setattr(Environment, "notes", ["scikit-cuda 0.5.3: numpy.typeDict is supplied"])
+    gpu().stdout.fnmatch_lines(
+        ["collected *", "gpukern note: scikit-cuda 0.5.3: numpy.typeDict is supplied", "", "test_*"]
+    )
+
+
 def test_a_run_without_cases_reports_nothing(pytester, gpu):
     pytester.makepyfile(test_doubling="def test_it(): pass")
     gpu().stdout.no_fnmatch_line("gpukern: *")

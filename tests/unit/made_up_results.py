@@ -5,6 +5,8 @@ from __future__ import annotations
 from pytest_gpukern.result import (
     CaseInfo,
     Correctness,
+    DeviceWork,
+    LaunchShape,
     Measurement,
     OutputError,
     Result,
@@ -21,6 +23,20 @@ FINGERPRINT = {
     "cpu_model": "AMD EPYC",
     "libraries": {"cupy": "14.0"},
 }
+
+CEILINGS = {
+    "device_copy_bytes_per_s": 4e12,
+    "pageable_to_device_bytes_per_s": 20e9,
+    "device_to_pageable_bytes_per_s": 10e9,
+    "float32_flop_per_s": 60e12,
+    "float64_flop_per_s": None,
+}
+
+EXP_KERNEL = DeviceWork(
+    "kernel", "exp_kernel", 1.0, 48_600.0, shape=LaunchShape((63, 2, 1), (256, 1, 1), 40, 1024, 2048, 128)
+)
+COPY_IN = DeviceWork("memcpy", "memcpy HtoD, pageable", 2.0, 1e6, 16e6)
+COPY_OUT = DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5e5, 8e6)
 
 
 def measured(median_ns=48_600.0, scope="kernel", timer="event", cache="cold", half=0.0025, **changes):

@@ -21,6 +21,8 @@ from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.result import (
     CaseInfo,
     Correctness,
+    KernelFacts,
+    LaunchShape,
     Measurement,
     OutputError,
     Result,
@@ -113,7 +115,7 @@ def test_the_file_is_sorted_versioned_rounded_and_a_measurement_is_a_line(folder
     assert content["schema"] == 1
     assert list(content) == sorted(content)
     assert text.endswith("}\n")
-    assert max(len(line.strip()) for line in text.splitlines()) <= 180
+    assert max(len(line.strip()) for line in text.splitlines()) <= 240
     (line,) = [line for line in text.splitlines() if '"median_ns"' in line]
     assert '"low_ns": 49950.0, "median_ns": 50000.0, "n": 11' in line
     (session,) = content["cases"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"]
@@ -151,6 +153,92 @@ def test_unknown_fields_are_kept_when_the_file_is_rewritten(folder):
     path.write_text(json.dumps(content))
     record("create", result_of(case_of(folder, "cupy")))
     assert path.read_text().count('"from_the_future": {"x": [1, 2.5, null]}') == len(places)
+
+
+CUPTI = "kernel/cupti/cold"
+SHAPE = LaunchShape((63, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)
+
+
+def by_both_timers(case, **changes):
+    """A result with CUPTI's time, the events' beside it, and what is known of the kernel."""
+    main = dataclasses.replace(measurement_of(timer="cupti"), state={"sm_mhz": 1980.0, "memory_mhz": 3201})
+    other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
+    facts = KernelFacts("_Z1fi", "f(int)", SHAPE, 1.0, 5e4, 6, 0.75, "40 registers a thread", "beef")
+    grids = [dataclasses.replace(facts, shape=dataclasses.replace(SHAPE, grid=(n, 1, 1))) for n in (63, 1)]
+    found = {"measurements": (main, other), "kernels": tuple(grids), "compile_ns": 3e8}
+    return result_of(case, **{**found, **changes})
+
+
+def stored(folder):
+    return bl.load(path_in(folder)).cases["vector_exp-numba-n=1000"].epochs[-1].sessions
+
+
+def test_both_timers_are_recorded_with_clocks_and_what_a_timer_reads_for_nothing(tmp_path):
+    record("create", by_both_timers(case_of(tmp_path)))
+    (session,) = stored(tmp_path)
+    main, other = session.measurements[CUPTI], session.measurements[KERNEL]
+    assert (main.median_ns, main.fixed_cost_ns, main.sm_mhz, main.memory_mhz) == (50_000.0, None, 1980, 3201)
+    assert (other.median_ns, other.fixed_cost_ns, other.sm_mhz) == (53_000.0, 2900.12, None)
+    for key, median_ns in ((CUPTI, 50_000.0), (KERNEL, 53_000.0)):
+        (time,) = sessions(tmp_path, key=key)
+        assert (time.key, time.median_ns) == (key, median_ns)
+
+
+def test_a_kernel_is_recorded_once_whatever_its_grids(tmp_path):
+    record("create", by_both_timers(case_of(tmp_path)))
+    (session,) = stored(tmp_path)
+    assert session.kernels == (bl.RecordedKernel("f(int)", 40, 128, 3072, "beef"),)
+    assert session.compile_ns == 3e8
+
+
+def test_a_kernels_name_is_kept_short(tmp_path):
+    facts = by_both_timers(case_of(tmp_path)).kernels[0]
+    long = dataclasses.replace(facts, readable=f"g<{'int, ' * 40}int>(float*)")
+    record("create", by_both_timers(case_of(tmp_path), kernels=(long,)))
+    assert stored(tmp_path)[0].kernels[0].name == "g<…>(…)"
+
+
+def test_what_is_not_known_is_not_in_the_file(folder):
+    text = path_in(folder).read_text()
+    assert not any(
+        name in text for name in ("fixed_cost_ns", "sm_mhz", "memory_mhz", "compile_ns", "kernels")
+    )
+    assert "machine_code_sha256" not in text
+
+
+def test_a_timer_that_a_record_lacks_is_added_without_touching_the_other(folder):
+    report = record("create", by_both_timers(case_of(folder)))
+    assert report.added == ("vector_exp-numba-n=1000",)
+    first, second = stored(folder)
+    assert set(first.measurements) == {KERNEL}
+    assert set(second.measurements) == {CUPTI}
+
+
+def test_no_number_of_a_session_is_recorded_if_the_one_beside_it_is_invalid(tmp_path):
+    result = by_both_timers(case_of(tmp_path))
+    main, other = result.measurements
+    odd = dataclasses.replace(other, invalid="ran outside the timed stream")
+    report = record("create", dataclasses.replace(result, measurements=(main, odd)))
+    (refusal,) = report.refused
+    assert refusal.reason == "kernel/event/cold is INVALID: ran outside the timed stream"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda session: session["measurements"][KERNEL].update(sm_mhz="fast"), ".measurements[{}].sm_mhz"),
+        (lambda session: session.update(compile_ns=-1), ".compile_ns"),
+        (lambda session: session.update(kernels={}), ".kernels"),
+        (lambda session: session.update(kernels=[{"name": "f"}]), ".kernels[0].registers"),
+    ],
+)
+def test_a_damaged_optional_field_is_named(folder, change, where):
+    content = json.loads(path_in(folder).read_text())
+    change(content["cases"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"][0])
+    path_in(folder).write_text(json.dumps(content))
+    with pytest.raises(bl.BaselineError) as caught:
+        bl.load(path_in(folder))
+    assert caught.value.where.endswith(where.format(repr(KERNEL)))
 
 
 def test_an_id_that_is_not_ascii_is_stored_readably(tmp_path):
@@ -315,12 +403,25 @@ def recorded_times(draw):
         high_ns=max(high, median or 1.0),
         n=draw(st.integers(1, 10**6)),
         quantiles_ns=tuple(sorted(draw(st.tuples(*[numbers] * 5)))),
+        fixed_cost_ns=draw(st.none() | numbers),
+        sm_mhz=draw(st.none() | numbers),
+        memory_mhz=draw(st.none() | numbers),
         extra=draw(unknown),
     )
 
 
 accuracies = st.builds(
     bl.OutputAccuracy, st.none() | numbers, st.none() | numbers, st.none() | numbers, extra=unknown
+)
+whole = st.integers(0, 10**9)
+recorded_kernels = st.builds(
+    bl.RecordedKernel,
+    name=texts,
+    registers=whole,
+    local_bytes=whole,
+    shared_bytes=whole,
+    machine_code_sha256=st.none() | texts,
+    extra=unknown,
 )
 keys = st.sampled_from([KERNEL, "kernel/host/hot", "end_to_end/host/cold"])
 recorded_sessions = st.builds(
@@ -330,6 +431,8 @@ recorded_sessions = st.builds(
     first_call_ns=st.none() | numbers,
     correctness=st.dictionaries(texts, accuracies, max_size=2),
     measurements=st.dictionaries(keys, recorded_times(), min_size=1, max_size=2),
+    compile_ns=st.none() | numbers,
+    kernels=st.lists(recorded_kernels, max_size=2).map(tuple),
     extra=unknown,
 )
 epochs = st.builds(
@@ -382,7 +485,13 @@ VALID = bl.render(
                                 "f1",
                                 1.0,
                                 {"out": bl.OutputAccuracy(0.0, None, 1.0)},
-                                {KERNEL: bl.RecordedTime(2.0, 1.0, 3.0, 9, (1.0, 1.5, 2.0, 2.5, 3.0))},
+                                {
+                                    KERNEL: bl.RecordedTime(
+                                        2.0, 1.0, 3.0, 9, (1.0, 1.5, 2.0, 2.5, 3.0), 0.5, 1980.0, 3201.0
+                                    )
+                                },
+                                4.0,
+                                (bl.RecordedKernel("f(int)", 40, 0, 1024, "beef"),),
                             ),
                         ),
                     ),

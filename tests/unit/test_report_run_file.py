@@ -7,9 +7,10 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from made_up_results import FINGERPRINT, error, measured, result, verdict
+from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
 
 from pytest_gpukern.device.fingerprint import Fingerprint
+from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.report.run_file import RunFileError, read_run_file, write_run_file
 
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
@@ -38,9 +39,45 @@ def test_results_come_back_as_they_were(tmp_path):
     assert read_run_file(tmp_path / "run.json") == results
 
 
+def test_what_the_device_did_comes_back_too(tmp_path):
+    work = dataclasses.replace(EXP_KERNEL, count=1.5)
+    both = result(
+        "cupy.exp",
+        measured(timer="cupti", work=(work,), busy_ns=4e4, state={"sm_mhz": 1980.0}, energy_mj=1.5),
+        measured(beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12),
+        kernels=kernel_facts((work,), (9, 0), {work.name: "beef"}),
+        compile_ns=3e8,
+        dtype="float32",
+        ceilings=CEILINGS,
+    )
+    write(tmp_path / "run.json", both)
+    assert read_run_file(tmp_path / "run.json") == [both]
+
+
+NEW_IN_2 = {
+    "result": ("compile_ns", "kernels", "dtype", "ceilings"),
+    "measurement": (
+        *("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "state", "energy_mj"),
+        "beside",
+    ),
+}
+
+
+def test_a_file_of_schema_1_is_read_with_the_defaults_of_what_it_lacks(tmp_path):
+    def older(data):
+        data["schema"] = 1
+        for name in NEW_IN_2["result"]:
+            del of(data)[name]
+        for name in NEW_IN_2["measurement"]:
+            del of(data)["measurements"][0][name]
+
+    path = edited(tmp_path / "run.json", older)
+    assert read_run_file(path) == [result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])]
+
+
 def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
-    assert (data["schema"], data["gpukern"], data["created"]) == (1, "0.1.0", "2026-11-05T12:30:00+00:00")
+    assert (data["schema"], data["gpukern"], data["created"]) == (2, "0.1.0", "2026-11-05T12:30:00+00:00")
     assert list(data["fingerprints"].values()) == [FINGERPRINT]
     assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
 
@@ -108,13 +145,20 @@ def test_a_missing_file_is_an_error_of_ours(tmp_path):
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=2, gpukern="9.9"))
-    with pytest.raises(RunFileError, match=r"schema: is 2, written by 9\.9.*Upgrade pytest-gpukern"):
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=3, gpukern="9.9"))
+    with pytest.raises(RunFileError, match=r"schema: is 3, written by 9\.9.*Upgrade pytest-gpukern"):
         read_run_file(path)
 
 
 def of(data):
     return data["results"][0]
+
+
+def work_with(**changes):
+    """Device work as plain JSON, its launch with a damaged field."""
+    work = json.loads(json.dumps(dataclasses.asdict(EXP_KERNEL)))
+    work["shape"].update(changes)
+    return work
 
 
 @pytest.mark.parametrize(
@@ -146,6 +190,16 @@ def of(data):
             "results[0].verdicts['kernel/event/cold'].kind",
         ),
         (lambda data: of(data)["errors"]["y"].pop("size"), "results[0].errors['y'].size"),
+        (lambda data: of(data).update(ceilings={"copy": "fast"}), "results[0].ceilings['copy']"),
+        (lambda data: of(data).update(kernels=[{}]), "results[0].kernels[0].name"),
+        (
+            lambda data: of(data)["measurements"][0].update(work=[work_with(grid=[1, 1])]),
+            "results[0].measurements[0].work[0].shape.grid",
+        ),
+        (
+            lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
+            "results[0].measurements[0].work[0].shape.block[1]",
+        ),
     ],
 )
 def test_a_damaged_field_is_named(tmp_path, change, where):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from made_up_results import error, measured, result, verdict
+from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.progress import Progress
 from pytest_gpukern.report.terminal import render, skip_lines, tables
 from pytest_gpukern.report.totals import totals
-from pytest_gpukern.result import Correctness, OutputError
+from pytest_gpukern.result import Correctness, OutputError, Result
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
 END = {"scope": "end_to_end", "timer": "host"}
@@ -381,3 +381,166 @@ def test_names_are_not_cut_where_a_line_of_their_own_keeps_them():
     long = "numba.a_variant_with_quite_a_long_name_for_a_column"
     text = text_of(result(long, measured(traffic_bytes=8e7)), result("a.b", measured()), width=70)
     assert long in text
+
+
+# two timers a scope
+
+
+def by_both(cupti_ns=48_600.0, event_ns=51_600.0, fixed_cost_ns=2900.0, **changes):
+    """Measurements of a kernel by CUPTI, and by events beside it."""
+    other = measured(event_ns, beside=True, fixed_cost_ns=fixed_cost_ns)
+    return measured(cupti_ns, timer="cupti", **changes), other
+
+
+def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
+    both = result("cupy.exp", *by_both(), verdicts=[verdict("SAME")])
+    assert cells(row_with("cupy.exp", both)) == [
+        *("cupy.exp", "n=1000", "kernel", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
+    ]
+    assert lines_of(both)[0].text == "vector_exp · cupti, cold L2"
+    assert totals([both]) == "gpukern: 1 passed · baseline: 1 same"
+
+
+def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
+    both = result("cupy.exp", *by_both())
+    both = dataclasses.replace(both, verdicts={"kernel/event/cold": verdict("SLOWER", 1.05)})
+    row = row_with("cupy.exp  ", both)
+    assert cells(row)[3:6] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
+    assert cells(row)[-1] == "SLOWER +5.0 %"
+    assert lines_of(both)[0].text == "vector_exp · event, cold L2"
+    assert totals([both]) == "gpukern: 0 passed, 1 failed by the gate · baseline: 1 slower"
+
+
+def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
+    main, other = by_both()
+    odd = dataclasses.replace(other, invalid="ran elsewhere")
+    both = result("cupy.exp", main, odd, verdicts=[verdict("SAME"), verdict("INVALID")])
+    assert "48.60 µs" in row_with("cupy.exp  ", both).text
+    assert row_with("cupy.exp  ", both).markup == {"red": True}
+    assert "kernel: INVALID: by event: ran elsewhere" in text_of(both)
+    assert "baseline: 1 invalid" in totals([both])
+
+
+def test_a_scope_whose_main_time_is_missing_shows_the_one_that_is_there():
+    alone = result("cupy.exp", measured(beside=True), verdicts=[verdict("SAME")])
+    assert cells(row_with("cupy.exp", alone))[3] == "48.60 µs"
+
+
+def test_each_scope_has_its_own_other_timer():
+    device = measured(8e6, "end_to_end", timer="cupti", beside=True)
+    both = result("cupy.exp", *by_both(), measured(9.1e6, **END), device)
+    first, second = lines_of(both)[2:4]
+    assert "event 51.6 µs" in cells(first)
+    assert cells(second) == ["end_to_end¹", "9.100 ms", "0.25 %", "cupti 8.00 ms"]
+
+
+def test_speedup_compares_times_of_one_timer_where_there_are():
+    against = {"speedup_against": "numba.slow"}
+    slow = result("numba.slow", *by_both(100_000.0, 104_000.0), **against)
+    without_cupti = result("cupy.exp", measured(52_000.0), **against)
+    assert "2.00×" in cells(row_with("cupy.exp", slow, without_cupti))
+
+
+def test_what_timers_read_for_nothing_is_said_once_a_table():
+    text = text_of(result("a.b", *by_both()), result("a.c", *by_both(fixed_cost_ns=3140.0)))
+    assert (
+        text.count("  by event an empty kernel reads 2.90 … 3.14 µs more than it takes; not subtracted") == 1
+    )
+    one = text_of(result("a.b", *by_both()), result("a.c", *by_both()))
+    assert "reads 2.90 µs more than it takes" in one
+    assert "empty kernel" not in text_of(result("a.b", *by_both(fixed_cost_ns=None)))
+
+
+def test_the_other_timer_goes_first_where_the_terminal_is_narrow():
+    both = result(
+        "numba.grid_stride_vectorized",
+        *by_both(traffic_bytes=8e7),
+        ceilings=CEILINGS,
+        speedup_against="host.numpy",
+        verdicts=[verdict("UNDECIDED", 1.012)],
+    )
+    for width in (80, 100, 120):
+        assert max(display_width(line.text) for line in lines_of(both, width=width)) <= width
+    assert "event 51.6 µs" in text_of(both, width=100)
+    narrow = text_of(both, width=72)
+    assert "left out for want of width: other timer" in narrow
+    assert "41 % copy" in narrow
+
+
+# what else is known of a measurement
+
+
+def test_samples_that_were_not_used_are_counted_under_the_table():
+    def note(count, **changes):
+        return text_of(result("a.b", measured(invalid_samples=count, **changes)))
+
+    assert "  a.b n=1000 kernel: 12 samples were taken while the device was disturbed, and not used" in note(
+        12
+    )
+    assert "1 sample was taken" in note(1)
+    assert "not used" not in note(0)
+    assert "not used" not in note(12, invalid="could not be measured cleanly")
+
+
+def test_gaps_between_the_kernels_of_a_call_are_said():
+    def note(busy_ns, scope="kernel"):
+        return text_of(result("a.b", measured(1e5, scope, timer="cupti", busy_ns=busy_ns)))
+
+    assert (
+        "  a.b n=1000 kernel: kernels ran 80 % of the time between the first's start and the last's end"
+        in note(8e4)
+    )
+    assert "kernels ran" not in note(9.95e4)
+    assert "kernels ran" not in note(None)
+    assert "kernels ran" not in note(8e4, "end_to_end")
+
+
+def test_of_two_ceilings_the_nearer_is_shown():
+    def shown(dtype="float32", **changes):
+        made = result("cupy.exp", measured(timer="cupti", **changes), ceilings=CEILINGS, dtype=dtype)
+        return row_with("cupy.exp", made).text
+
+    traffic, flops = 0.97 * 4e12 * 48.6e-6, 0.81 * 60e12 * 48.6e-6
+    assert "97 % copy" in shown(traffic_bytes=traffic)
+    assert "97 % copy" in shown(traffic_bytes=traffic, flops=flops)
+    assert "81 % FMA" in shown(traffic_bytes=traffic / 2, flops=flops)
+    assert "FMA" not in shown(dtype="float64", flops=flops)
+    assert "FMA" not in shown(dtype=None, flops=flops)
+    assert "FMA" not in shown(dtype="a_dtype_of_tomorrow", flops=flops)
+    assert "copy" not in shown(traffic_bytes=traffic, cache="hot")
+    assert "0.034 % copy" in shown(traffic_bytes=traffic * 0.00035)
+
+
+def test_copies_to_and_from_the_host_have_their_own_ceiling():
+    work = (COPY_IN, EXP_KERNEL, dataclasses.replace(COPY_IN, name="memcpy DtoH, pageable", size_bytes=4e6))
+    device = measured(1.3e6, "end_to_end", timer="cupti", beside=True, work=work)
+    made = result("cupy.exp", measured(2e6, **END), device, ceilings=CEILINGS)
+    assert "60 % host copy" in row_with("cupy.exp", made).text  # 16 MB at 20 GB/s, 4 MB at 10 GB/s: 1.2 ms
+    pinned = dataclasses.replace(COPY_IN, name="memcpy HtoD, pinned")
+    device = dataclasses.replace(device, work=(pinned,))
+    assert "host copy" not in text_of(dataclasses.replace(made, measurements=(made.measurements[0], device)))
+    managed = dataclasses.replace(device, work=(dataclasses.replace(COPY_IN, name="memcpy HtoD, managed"),))
+    assert "host copy" not in text_of(dataclasses.replace(made, measurements=(made.measurements[0], managed)))
+
+
+def test_without_ceilings_and_on_the_host_no_share_is_shown():
+    assert "of ceiling" not in text_of(result("cupy.exp", measured(traffic_bytes=8e7)))
+    host = result("host.numpy", measured(traffic_bytes=8e7, **HOST), ceilings=CEILINGS)
+    assert "of ceiling" not in text_of(host)
+
+
+def test_a_ceiling_that_this_release_does_not_know_is_passed_over():
+    made = result("a.b", measured(traffic_bytes=8e7), ceilings={**CEILINGS, "tensor_flop_per_s": 1e15})
+    assert "41 % copy" in text_of(made)
+
+
+def test_numbers_that_did_not_survive_the_journey_are_dashes_at_worst():
+    infinite = float("inf")
+    odd = result(
+        "a.b",
+        *by_both(infinite, infinite, infinite, busy_ns=infinite, work=(EXP_KERNEL,), traffic_bytes=1.0),
+        ceilings=CEILINGS,
+    )
+    crossed = Result.from_json(odd.to_json())
+    assert "–" in cells(row_with("a.b  ", crossed))
+    assert "event –" in text_of(crossed)

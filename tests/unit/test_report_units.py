@@ -97,3 +97,38 @@ def test_what_is_no_finite_number_is_a_dash_everywhere(missing):
     )
     assert {function(missing) for function in functions} == {"–"}
     assert units.time_within(missing, 0.1) == units.bandwidth(missing, 1.0) == units.throughput(1.0, missing)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (2800.0, 3100.0, "2.80 … 3.10 µs"),
+        (2801.0, 2802.0, "2.80 µs"),
+        (950.0, 1100.0, "950 ns … 1.10 µs"),
+    ],
+)
+def test_a_range_of_times_names_a_common_unit_once(low, high, text):
+    assert units.time_range(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.97, "97 %"),
+        (0.9949, "99 %"),
+        (0.995, "100 %"),
+        (1.234, "123 %"),
+        (0.0342, "3.4 %"),
+        (0.00123, "0.12 %"),
+        (0.00001, "< 0.01 %"),
+        (0.0, "0 %"),
+        (None, "–"),
+    ],
+)
+def test_a_share_is_a_percentage(value, text):
+    assert units.share(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(2.0, "2"), (1.5, "1.5"), (100.0, "100"), (None, "–")])
+def test_how_often_is_a_whole_number_where_it_is_one(value, text):
+    assert units.count(value) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from pytest_gpukern.result import (
     CaseInfo,
     Correctness,
+    DeviceWork,
+    KernelFacts,
+    LaunchShape,
     Measurement,
     OutputError,
     Result,
@@ -48,20 +52,61 @@ summaries = st.builds(
     n=st.integers(),
     warnings=st.lists(words, max_size=2).map(tuple),
 )
-measurements = st.builds(
-    Measurement,
-    scope=words,
-    timer=words,
-    measures=words,
-    cache=words,
-    samples_ns=st.lists(numbers, max_size=4).map(tuple),
-    iterations=st.integers(),
-    summary=summaries,
-    stopped=words,
-    traffic_bytes=maybe,
-    flops=maybe,
-    invalid=st.none() | words,
+counts = st.integers(0, 2**31)
+triples = st.tuples(counts, counts, counts)
+shapes = st.builds(
+    LaunchShape,
+    grid=triples,
+    block=triples,
+    registers=counts,
+    static_shared_bytes=counts,
+    dynamic_shared_bytes=counts,
+    local_bytes=counts,
 )
+works = st.builds(
+    DeviceWork,
+    kind=st.sampled_from(["kernel", "memcpy", "memset"]),
+    name=words,
+    count=numbers,
+    time_ns=numbers,
+    size_bytes=numbers,
+    shape=st.none() | shapes,
+)
+kernels = st.builds(
+    KernelFacts,
+    name=words,
+    readable=words,
+    shape=shapes,
+    count=numbers,
+    time_ns=numbers,
+    blocks_per_sm=st.none() | st.integers(),
+    occupancy=maybe,
+    limited_by=st.none() | words,
+    machine_code_sha256=st.none() | words,
+)
+measurement_fields = {
+    "scope": words,
+    "timer": words,
+    "measures": words,
+    "cache": words,
+    "samples_ns": st.lists(numbers, max_size=4).map(tuple),
+    "iterations": st.integers(),
+    "summary": summaries,
+    "stopped": words,
+    "jitter_ns": numbers,
+    "fixed_cost_ns": maybe,
+    "busy_ns": maybe,
+    "work": st.lists(works, max_size=2).map(tuple),
+    "buffer_sets": st.integers(),
+    "invalid_samples": st.integers(),
+    "state": mappings,
+    "energy_mj": maybe,
+    "beside": st.booleans(),
+    "traffic_bytes": maybe,
+    "flops": maybe,
+    "invalid": st.none() | words,
+}
+measurements = st.builds(Measurement, **measurement_fields)
 errors = st.builds(OutputError, st.integers(), st.integers(), maybe, maybe, maybe)
 verdicts = st.builds(Verdict, st.sampled_from(VerdictKind), words, maybe, maybe, maybe)
 results = st.builds(
@@ -74,7 +119,11 @@ results = st.builds(
     diagnosis=st.none() | words,
     errors=st.dictionaries(words, errors, max_size=2),
     first_call_ns=maybe,
+    compile_ns=maybe,
     measurements=st.lists(measurements, max_size=2).map(tuple),
+    kernels=st.lists(kernels, max_size=2).map(tuple),
+    dtype=st.none() | words,
+    ceilings=st.dictionaries(words, maybe, max_size=2),
     verdicts=st.dictionaries(words, verdicts, max_size=2),
     speedup_against=st.none() | words,
     notes=st.lists(words, max_size=2).map(tuple),
@@ -123,6 +172,16 @@ def measured(**changes):
     )
 
 
+def test_a_result_of_an_older_release_lacks_fields_and_is_read_with_their_defaults():
+    data = made(measurements=(measured(),)).to_json()
+    for name in ("compile_ns", "kernels", "dtype", "ceilings"):
+        del data[name]
+    newer = ("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "state", "beside")
+    for name in newer:
+        del data["measurements"][0][name]
+    assert Result.from_json(data) == made(measurements=(measured(),))
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf")])
 def test_numbers_that_json_lacks_become_none(value):
     result = made(errors={"out": OutputError(1, 1, value, 0.5, value)}, first_call_ns=value)
@@ -150,6 +209,22 @@ def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected
     assert all(type(part) in EXACT for part in everything_in(found))
 
 
+def test_every_field_of_a_measurement_is_tried_above():
+    """A field that is added later may hold what JSON brings back as something else."""
+    assert set(measurement_fields) == {field.name for field in dataclasses.fields(Measurement)}
+
+
+def test_the_work_of_a_call_comes_back_as_the_same_values_and_types():
+    shape = LaunchShape((4, 1, 1), (256, 1, 1), 32, 1024, 0, 8)
+    work = (
+        DeviceWork("kernel", "_Z3addPf", 2.0, 1500.0, shape=shape),
+        DeviceWork("memset", "memset", 1, 900.0, 64),
+    )
+    found = through_json(made(measurements=(measured(work=work),)))
+    assert found.measurements[0].work == work
+    assert hash(found.measurements[0].work[0].shape) == hash(shape), "tuples, not lists"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -158,10 +233,15 @@ def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected
         lambda data: data.update(surprise=1),
         lambda data: data["measurements"][0].pop("summary"),
         lambda data: data["measurements"][0]["summary"].update(surprise=1),
+        lambda data: data["measurements"][0]["work"][0].pop("name"),
+        lambda data: data["measurements"][0]["work"][0].update(surprise=1),
+        lambda data: data["measurements"][0]["work"][0]["shape"].pop("grid"),
     ],
 )
 def test_anything_else_than_a_result_is_refused(damage):
-    data = made(measurements=(measured(),)).to_json()
+    shape = LaunchShape((1, 1, 1), (1, 1, 1), 1, 0, 0, 0)
+    work = (DeviceWork("kernel", "k", 1.0, 1.0, shape=shape),)
+    data = made(measurements=(measured(work=work),)).to_json()
     damage(data)
     with pytest.raises((KeyError, TypeError)):
         Result.from_json(data)

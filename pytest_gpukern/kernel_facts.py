@@ -1,0 +1,47 @@
+"""What there is to know about the kernels of a call: launch, resources, occupancy, machine code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.kernel_names import readable
+from pytest_gpukern.occupancy import occupancy
+from pytest_gpukern.result import KernelFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpukern.result import DeviceWork
+
+
+def kernel_facts(
+    work: Iterable[DeviceWork],
+    compute_capability: tuple[int, int] | None,
+    machine_code: Mapping[str, str] | None = None,
+) -> tuple[KernelFacts, ...]:
+    """The kernels among what a call had the device do, in order.
+
+    Args:
+        work: of a measurement whose timer saw it.
+        compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
+        machine_code: mangled name → SHA-256 of the machine code, as far as the backend can give it.
+    """
+    facts = []
+    for entry in work:
+        if entry.kind != "kernel" or entry.shape is None:
+            continue
+        filled = occupancy(entry.shape, compute_capability) if compute_capability is not None else None
+        facts.append(
+            KernelFacts(
+                name=entry.name,
+                readable=readable(entry.name),
+                shape=entry.shape,
+                count=entry.count,
+                time_ns=entry.time_ns,
+                blocks_per_sm=filled.blocks if filled else None,
+                occupancy=filled.share if filled else None,
+                limited_by=filled.limited_by if filled else None,
+                machine_code_sha256=(machine_code or {}).get(entry.name),
+            )
+        )
+    return tuple(facts)

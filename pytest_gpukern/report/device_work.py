@@ -1,0 +1,158 @@
+"""What the device did in a call: copies, memsets and kernels with their share of the time, as nvprof did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.kernel_names import fitted, readable
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.scope_time import scope_times
+from pytest_gpukern.result import Correctness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpukern.report.scope_time import ScopeTime
+    from pytest_gpukern.result import DeviceWork, KernelFacts, LaunchShape, Measurement, Result
+
+    Facts = Mapping[tuple[str, LaunchShape | None], KernelFacts]
+
+_INDENT = "  "
+_GAP = 2
+_SHORTEST_NAME = 24
+_OVERLAP = 1.01
+"""Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
+_IDLE = 0.005
+"""Share of the time without any work from which it has a line of its own."""
+
+
+def device_work(result: Result, *, width: int) -> list[Line]:
+    """A breakdown for each scope of a result whose device work a timer saw, each followed by an empty line.
+
+    Args:
+        result: what one test found out.
+        width: of the terminal, in columns.
+    """
+    if result.simulated or result.correctness is Correctness.INCORRECT:
+        return []
+    facts: Facts = {(fact.name, fact.shape): fact for fact in result.kernels}
+    lines = []
+    for time in scope_times(result):
+        if time.seen is not None:
+            lines += [*_breakdown(result, time, time.seen, facts, width), Line("")]
+    return lines
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A line of a breakdown; without `work`, the time in which the device did nothing."""
+
+    name: str
+    time_ns: float
+    work: DeviceWork | None = None
+
+
+def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts, width: int) -> list[Line]:
+    # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
+    whole = time.shown if time.shown.timer == "host" else seen
+    whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
+    work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
+    work_ns = sum(entry.time_ns or 0.0 for entry in work)
+    entries = [_Entry(_name(entry, facts), entry.time_ns, entry) for entry in work]
+    idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
+    if idle is not None:
+        entries.append(idle)
+    head = f"{result.case.id} · {whole.scope} · {units.time(whole_ns)} by {whole.timer}"
+    if whole is not seen:
+        head += f", what the device did by {seen.timer}"
+    lines = wrapped(head, width, markup={"bold": True})
+    rows, _ = table(_columns(entries, whole_ns, width), width, indent=_INDENT, gap=_GAP)
+    lines.append(Line(rows[0]))
+    for row, entry in zip(rows[1:], entries, strict=True):
+        lines.append(Line(row))
+        if entry.work is not None and entry.work.shape is not None:
+            text = _launch_text(entry.work.shape, facts.get((entry.work.name, entry.work.shape)))
+            lines += wrapped(text, width, indent=3 * _INDENT)
+    if units.is_number(span_ns) and work_ns > _OVERLAP * span_ns:
+        text = f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}"
+        lines += wrapped(text, width, indent=_INDENT)
+    if result.compile_ns is not None:
+        lines += wrapped(f"compiling and loading took {units.time(result.compile_ns)}", width, indent=_INDENT)
+    return lines
+
+
+def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> _Entry | None:
+    """The part of a time in which the device did nothing of the call's."""
+    if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
+        return None
+    name = "host and launch" if whole.timer == "host" else "between kernels and copies"
+    return _Entry(name, whole_ns - covered_ns)
+
+
+def _columns(entries: Sequence[_Entry], whole_ns: float, width: int) -> list[Column]:
+    works = [entry.work for entry in entries]
+    columns = [
+        Column("Time(%)", tuple(_share(entry.time_ns, whole_ns) for entry in entries), numeric=True),
+        Column("Time", tuple(units.time(entry.time_ns) for entry in entries), numeric=True),
+        Column("Calls", tuple(units.count(each.count) if each else "" for each in works), numeric=True),
+        Column("Avg", tuple(_average(each) for each in works), numeric=True),
+        Column("Size", tuple(_size(each) for each in works), numeric=True),
+        Column("Throughput", tuple(_throughput(each) for each in works), numeric=True),
+    ]
+    shown = [column for column in columns if any(column.cells)]
+    room = width - len(_INDENT) - sum(column.width + _GAP for column in shown)
+    names = tuple(fitted(entry.name, max(room, _SHORTEST_NAME)) for entry in entries)
+    return [*columns, Column("Name", names, narrowest=_SHORTEST_NAME)]
+
+
+def _size(work: DeviceWork | None) -> str:
+    return units.size(work.size_bytes) if work is not None and work.size_bytes else ""
+
+
+def _throughput(work: DeviceWork | None) -> str:
+    return units.bandwidth(work.size_bytes, work.time_ns) if work is not None and work.size_bytes else ""
+
+
+def _share(part_ns: float, whole_ns: float) -> str:
+    known = units.is_number(part_ns) and units.is_number(whole_ns) and whole_ns > 0
+    return f"{100 * part_ns / whole_ns:.1f} %" if known else units.NOTHING
+
+
+def _average(work: DeviceWork | None) -> str:
+    if work is None:
+        return ""
+    return units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING
+
+
+def _name(work: DeviceWork, facts: Facts) -> str:
+    if work.kind != "kernel":
+        return work.name
+    known = facts.get((work.name, work.shape))
+    return known.readable if known else readable(work.name)
+
+
+def _launch_text(shape: LaunchShape, facts: KernelFacts | None) -> str:
+    """`grid 63, block 64, 40 registers, 128 B local, occupancy 75 % (40 registers a thread)`."""
+    shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
+    parts = [
+        f"grid {_dimensions(shape.grid)}, block {_dimensions(shape.block)}",
+        f"{shape.registers} registers",
+        f"{units.size(shared)} shared" if shared else "",
+        f"{units.size(shape.local_bytes)} local" if shape.local_bytes else "",
+    ]
+    if facts is not None and facts.occupancy is not None:
+        limit = f" ({facts.limited_by})" if facts.limited_by else ""
+        parts.append(f"occupancy {units.share(facts.occupancy)}{limit}")
+    if facts is not None and facts.machine_code_sha256:
+        parts.append(f"machine code {facts.machine_code_sha256[:12]}")
+    return ", ".join(part for part in parts if part)
+
+
+def _dimensions(size: tuple[int, int, int]) -> str:
+    """`15625`, `63×4`: without the trailing ones."""
+    shown = list(size)
+    while len(shown) > 1 and shown[-1] == 1:
+        shown.pop()
+    return "×".join(map(str, shown))

@@ -1,0 +1,137 @@
+"""`gpukern show`, and what the device did under `-v`."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from pytest_gpukern import cli
+from pytest_gpukern.report.run_file import write_run_file
+from pytest_gpukern.result import DeviceWork, LaunchShape
+
+from . import fake_gpu
+from .conftest import FIRST, SECOND
+
+KERNEL = DeviceWork(
+    "kernel", "_Z8doublifyPdi", 1.0, 1000.0, shape=LaunchShape((63, 1, 1), (64, 1, 1), 40, 0, 0, 0)
+)
+BREAKDOWN = [
+    f"{FIRST} · kernel · 1.00 µs by cupti",
+    "  Time(%)     Time  Calls      Avg  Name",
+    "  100.0 %  1.00 µs      1  1.00 µs  doublify(double[*], int)",
+    "      grid 63, block 64, 40 registers, occupancy 75 % (40 registers a thread)",
+]
+
+
+@pytest.fixture
+def seen(gpu, monkeypatch):
+    """As `gpu`, with CUPTI, which sees what a launch has the device do."""
+    fake_gpu.install(monkeypatch, cupti=True)
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    collect = CuptiTimer.collect
+
+    def collect_and_see(self, iterations, *, cold):
+        return dataclasses.replace(collect(self, iterations, cold=cold), work=(KERNEL,))
+
+    monkeypatch.setattr(CuptiTimer, "collect", collect_and_see)
+    return gpu
+
+
+@pytest.fixture
+def stored(seen, pytester):
+    """The file of a run of two cases."""
+    seen("--gpukern-output=run.json").assert_outcomes(passed=2)
+    return pytester.path / "run.json"
+
+
+def show(capsys, *arguments):
+    capsys.readouterr()
+    status = cli.main(["show", *map(str, arguments)])
+    return status, *capsys.readouterr()
+
+
+def test_a_verbose_run_shows_what_the_device_did_under_the_table(seen):
+    seen("-v").stdout.fnmatch_lines(["doubling · n=8 · cupti, cold L2", *BREAKDOWN, "gpukern: 2 passed*"])
+
+
+@pytest.mark.parametrize("option", ["-q", "-vq", "--tb=short"])
+def test_another_run_does_not(seen, option):
+    seen(option).stdout.no_fnmatch_line("*Time(%)*")
+
+
+def test_a_stored_run_is_shown_as_it_was_with_what_the_device_did(stored, capsys):
+    status, shown, complaints = show(capsys, stored)
+    pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
+        [
+            "doubling · n=8 · cupti, cold L2",
+            "  variant * time * other timer * verdict",
+            "  numba.first * 1.000 µs * event 1.50 µs * exact  NEW",
+            "  numba.second * 1.000 µs * event 1.50 µs * exact  NEW",
+            "",
+            *BREAKDOWN,
+            f"{SECOND} · kernel · 1.00 µs by cupti",
+        ]
+    )
+    assert (status, complaints) == (0, "")
+
+
+def test_only_cases_whose_id_holds_the_text_are_shown(stored, capsys):
+    status, shown, _ = show(capsys, stored, "second")
+    assert status == 0
+    assert "numba.second" in shown
+    assert "numba.first" not in shown
+
+
+def test_a_text_that_no_id_holds_is_an_error_that_names_it(stored, capsys):
+    status, shown, complaints = show(capsys, stored, "third")
+    assert (status, shown) == (1, "")
+    assert f"{stored} holds no case with 'third' in its id" in complaints
+
+
+def test_a_run_without_results_says_so(tmp_path, capsys):
+    write_run_file(tmp_path / "run.json", [], created=datetime.now(UTC), version="0")
+    status, _, complaints = show(capsys, tmp_path / "run.json")
+    assert (status, complaints) == (1, f"gpukern show: {tmp_path / 'run.json'} holds no results\n")
+
+
+def test_a_file_that_is_none_is_an_error_without_a_traceback(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"schema": 99, "gpukern": "9.9"}')
+    status, _, complaints = show(capsys, tmp_path / "run.json")
+    assert status == 1
+    assert "schema: is 99, written by 9.9" in complaints
+    assert show(capsys, tmp_path / "none.json")[0] == 1
+
+
+def test_show_takes_no_other_option(stored, capsys):
+    with pytest.raises(SystemExit) as end:
+        show(capsys, stored, "second", "--verbose")
+    assert end.value.code == 2
+    assert "unrecognized arguments: --verbose" in capsys.readouterr().err
+
+
+def test_the_output_is_as_wide_as_the_terminal(stored, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    _, shown, _ = show(capsys, stored)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert any(line.startswith("  numba.first · first call") for line in shown.splitlines())
+
+
+def test_a_reader_that_leaves_early_is_no_error(stored):
+    command = [sys.executable, "-m", "pytest_gpukern", "show", str(stored)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stored_run_can_be_shown_where_there_is_no_gpu_library(stored):
+    script = (
+        "import sys; from pytest_gpukern.cli import main; assert main(['show', sys.argv[1]]) == 0; "
+        "assert not {'cuda', 'numba', 'cupy', 'cupti', 'pynvml'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(stored)], check=True, stdout=subprocess.DEVNULL)

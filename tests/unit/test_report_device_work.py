@@ -1,0 +1,140 @@
+"""What the device did in a call, as text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
+
+from pytest_gpukern.kernel_facts import kernel_facts
+from pytest_gpukern.report.device_work import device_work
+from pytest_gpukern.report.layout import display_width
+from pytest_gpukern.report.terminal import tables
+from pytest_gpukern.result import Correctness, DeviceWork
+
+ALL = (COPY_IN, EXP_KERNEL, COPY_OUT)  # 1 ms, 48.6 µs and 0.5 ms
+MEMSET = DeviceWork("memset", "memset", 1.0, 2000.0, 4096.0)
+
+
+def end_to_end(host_ns=2e6, device_ns=1.6e6, work=ALL, **changes):
+    """A case by the host's clock, with CUPTI beside it."""
+    host = measured(host_ns, "end_to_end", timer="host")
+    device = measured(device_ns, "end_to_end", timer="cupti", beside=True, work=work)
+    return result("cupy.exp", host, device, **changes)
+
+
+def kernel(median_ns=48_600.0, work=(EXP_KERNEL,), **changes):
+    return result("cupy.exp", measured(median_ns, timer="cupti", work=work), measured(beside=True), **changes)
+
+
+def texts(made, width=160):
+    return [line.text for line in device_work(made, width=width)]
+
+
+def split(text):
+    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+
+
+def test_an_end_to_end_time_is_copies_kernels_and_what_the_host_takes():
+    title, header, *rows, empty = texts(end_to_end())
+    assert title == "vector_exp/cupy.exp/n=1000 · end_to_end · 2.00 ms by host, what the device did by cupti"
+    assert split(header) == ["Time(%)", "Time", "Calls", "Avg", "Size", "Throughput", "Name"]
+    assert split(rows[0]) == [
+        *("50.0 %", "1.00 ms", "2", "500 µs", "15.3 MiB", "16.0 GB/s", "memcpy HtoD, pageable")
+    ]
+    assert split(rows[1]) == [
+        *("25.0 %", "500 µs", "1", "500 µs", "7.63 MiB", "16.0 GB/s", "memcpy DtoH, pageable")
+    ]
+    assert split(rows[2]) == ["2.4 %", "48.6 µs", "1", "48.6 µs", "exp_kernel"]
+    assert rows[3] == "      grid 63×2, block 256, 40 registers, 3.00 KiB shared, 128 B local"
+    assert split(rows[4]) == ["22.6 %", "451 µs", "host and launch"]
+    assert (len(rows), empty) == (5, "")
+
+
+def test_the_parts_add_up_to_the_whole_time():
+    shares = [float(split(text)[0].removesuffix(" %")) for text in texts(end_to_end()) if " %  " in text]
+    assert sum(shares) == pytest.approx(100, abs=0.1)
+
+
+def test_a_kernels_time_is_its_own_timers_even_where_events_were_judged():
+    made = kernel()
+    judged = dataclasses.replace(made, verdicts={"kernel/event/cold": None})
+    for each in (made, judged):
+        title, header, row, *_ = texts(each)
+        assert title == "vector_exp/cupy.exp/n=1000 · kernel · 48.6 µs by cupti"
+        assert split(header) == ["Time(%)", "Time", "Calls", "Avg", "Name"]
+        assert split(row)[0] == "100.0 %"
+
+
+def test_time_between_kernels_is_named_for_what_it_is():
+    second = dataclasses.replace(EXP_KERNEL, name="sum_kernel", time_ns=20_000.0)
+    found = texts(kernel(80_000.0, (EXP_KERNEL, second, MEMSET)))
+    assert split(found[-2]) == ["11.8 %", "9.40 µs", "between kernels and copies"]
+    assert split(found[-3]) == ["2.5 %", "2.00 µs", "1", "2.00 µs", "4.00 KiB", "2.05 GB/s", "memset"]
+
+
+def test_work_that_overlaps_is_not_taken_for_the_hosts_time():
+    found = texts(end_to_end(host_ns=1.4e6, device_ns=1.1e6))
+    assert split(found[-3]) == ["21.4 %", "300 µs", "host and launch"]
+    assert found[-2] == "  work overlaps: 1.55 ms of it within 1.10 ms"
+
+
+def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
+    small = dataclasses.replace(
+        EXP_KERNEL, time_ns=100.0, shape=dataclasses.replace(EXP_KERNEL.shape, block=(32, 1, 1), registers=16)
+    )
+    facts = kernel_facts((EXP_KERNEL, small), (9, 0), {"exp_kernel": "0123456789abcdef"})
+    found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
+    assert found[3].endswith("128 B local, occupancy 75 % (40 registers a thread), machine code 0123456789ab")
+    assert "occupancy 50 % (32 blocks a multiprocessor)" in found[5]
+
+
+def test_compile_time_is_told_where_it_is_known():
+    assert "  compiling and loading took 300 ms" in texts(kernel(compile_ns=3e8))
+
+
+def test_a_mean_that_is_no_whole_number_of_calls_is_shown_as_one():
+    assert "1.5" in split(texts(kernel(work=(dataclasses.replace(EXP_KERNEL, count=1.5),)))[2])
+
+
+def test_long_names_lose_parameters_first_and_every_line_fits():
+    name = "at::native::vectorized_elementwise_kernel<4, std::array<char*, 2ul>>(int, std::array<char*, 2ul>)"
+    made = kernel(work=(dataclasses.replace(EXP_KERNEL, name=name),))
+    assert split(texts(made, 200)[2])[-1] == name
+    assert split(texts(made, 120)[2])[-1] == name.partition("(")[0] + "(…)"
+    assert split(texts(made, 100)[2])[-1] == "at::native::vectorized_elementwise_kernel<…>(…)"
+    for width in (80, 100, 120):
+        for each in (made, end_to_end()):
+            assert max(display_width(text) for text in texts(each, width)) <= width
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        result("cupy.exp", measured()),
+        kernel(simulated=True),
+        kernel(correctness=Correctness.INCORRECT),
+    ],
+    ids=["by events only", "simulated", "incorrect"],
+)
+def test_without_anything_seen_on_a_device_there_is_no_breakdown(made):
+    assert texts(made) == []
+
+
+def test_breakdowns_follow_their_problems_table_where_the_report_is_verbose():
+    results = [kernel(), end_to_end(problem="matmul")]
+    quiet = [line.text for line in tables(results, width=120)]
+    verbose = [line.text for line in tables(results, width=120, verbose=True)]
+    assert not any("Time(%)" in text for text in quiet)
+    starts = [text for text in verbose if text.startswith(("vector_exp", "matmul"))]
+    assert [start.partition(" ")[0] for start in starts] == [
+        *("vector_exp", "vector_exp/cupy.exp/n=1000", "matmul", "matmul/cupy.exp/n=1000")
+    ]
+
+
+def test_times_that_did_not_survive_the_journey_are_dashes():
+    odd = end_to_end(float("inf"), float("inf"), (dataclasses.replace(COPY_IN, time_ns=float("nan")),))
+    crossed = type(odd).from_json(odd.to_json())
+    (row,) = [text for text in texts(crossed) if "HtoD" in text]
+    assert split(row)[:4] == ["–", "–", "2", "–"]
