@@ -158,10 +158,11 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
     from pytest_gpukern.baseline import BaselineError
     from pytest_gpukern.benchmark import plain_case_info
     from pytest_gpukern.runner import case_info
+    from pytest_gpukern.takeover import is_taken_over
 
     environment = environment_of(config)
     for item in items:
-        if "gpu_benchmark" not in getattr(item, "fixturenames", ()):
+        if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
             continue
         case, path = case_of(item), Path(item.path)
         if case:
@@ -184,3 +185,8 @@ def header(config: pytest.Config) -> list[str]:
     reason = environment.simulated.reason if environment.simulated.active else environment.missing_gpu
     lines = header_lines(environment.device, environment.fingerprint, reason)
     return lines + [f"gpukern warning: {warning}" for warning in environment.warnings]
+
+
+def notes(config: pytest.Config) -> list[str]:
+    """A line for each library that works here only with help, once collecting has opened it."""
+    return [f"gpukern note: {note}" for note in environment_of(config).notes]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern.state import BENCHMARK, case_of, marker_of, settings_of
+from pytest_gpukern.state import BENCHMARK, TAKEN_OVER, case_of, marker_of, settings_of, taken_over_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 class GpukernWarning(UserWarning):
-    """A verdict that would fail its test, under `--gpukern-gate=warn`."""
+    """A verdict that would fail its test, under `--gpukern-gate=warn`; a marked test that is not measured."""
 
 
 @contextmanager
@@ -43,6 +43,8 @@ def forget(item: pytest.Item) -> None:
     """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
     if BENCHMARK in item.stash:
         del item.stash[BENCHMARK]
+    if TAKEN_OVER in item.stash:
+        del item.stash[TAKEN_OVER]
 
 
 def conclude(item: pytest.Item) -> None:
@@ -64,9 +66,18 @@ def conclude(item: pytest.Item) -> None:
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along."""
+    """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
+
+    The report of the teardown carries how pytest-benchmark lists the test: fixtures may still add to that.
+    """
     benchmark = item.stash.get(BENCHMARK, None)
     if benchmark is None:
+        return
+    if report.when == "teardown":
+        taken_over = taken_over_of(item)
+        listed = taken_over.listed() if taken_over is not None else None
+        if listed is not None:
+            report.gpukern = {"listed": listed}  # type: ignore[attr-defined]
         return
     case = case_of(item)
     report.gpukern = {  # type: ignore[attr-defined]

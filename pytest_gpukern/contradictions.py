@@ -33,7 +33,7 @@ def refuse_contradictions(
     for applies, name, remedy in (
         *_of_baselines(benchmark, values, labels, in_ci),
         *_of_the_simulator(values, labels),
-        *_of_the_rest(values, labels),
+        *_of_the_rest(benchmark, values, labels),
     ):
         if applies and (labels[name].startswith("--") or (name == "baseline" and benchmark)):
             raise SettingsError(f"{labels[name]}: {remedy}")
@@ -81,7 +81,8 @@ def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> I
     )
 
 
-def _of_the_rest(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+    yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))
     yield (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.baseline import WriteReport
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.result import JsonDict, Result
 
 
 class Controller:
@@ -28,6 +28,7 @@ class Controller:
         self._results: dict[str, Result] = {}
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
+        self.listed: dict[str, JsonDict] = {}
         self._failed = 0
         self._failed_by_themselves: set[str] = set()
         self.problems: list[str] = []
@@ -73,6 +74,9 @@ class Controller:
             self._finished += 1
             if self._results:
                 self._show_progress(next(reversed(self._results.values())))
+            if carried is not None:
+                self.listed[report.nodeid] = carried["listed"]
+            return
         if carried is None or (report.when == "setup" and report.passed):
             return
         from pytest_gpukern.result import Result
@@ -108,7 +112,7 @@ class Controller:
         if self.results:
             from pytest_gpukern.interop import publish
 
-            publish(self._config, self.results, self.groups)
+            publish(self._config, self.results, self.groups, self.listed)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
@@ -126,6 +130,7 @@ class Controller:
             failed=self._failed,
             gate=settings_of(self._config).gate,
             strict=settings_of(self._config).strict,
+            verbose=self._config.get_verbosity() > 0,
         ):
             terminalreporter.write_line(line.text, **line.markup)
         for text in self._written_lines():

@@ -1,24 +1,26 @@
 """pytest-benchmark: every valid measurement in its JSON, table, saved files and comparison.
 
-The one module that touches that plugin's objects. It relies on four things of 5.3: the session registered as
+The one module that touches that plugin's objects. It relies on five things of 5.3: the session registered as
 the plugin "pytest-benchmark" with its list `benchmarks`, `stats.Metadata` with its duck-typed fixture, the
-session's `compared_mapping`, and that an item is a benchmark if `benchmark` is among its fixture names.
+session's `compared_mapping`, that an item is a benchmark if `benchmark` is among its fixture names, and that
+its `BenchmarkFixture` leaves the running to its methods `_raw` and `_raw_pedantic`.
 Where the plugin is absent or blocked (`-p no:benchmark`), nothing happens.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.report import units
-from pytest_gpukern.result import Correctness, Result
+from pytest_gpukern.report import ceiling, scope_time, units
+from pytest_gpukern.result import Correctness, Result, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpukern.result import JsonDict, Measurement
 
@@ -26,6 +28,8 @@ SCHEMA = 1
 """Version of what `extra_info` holds."""
 
 _PLUGIN = "pytest-benchmark"
+_OURS = "gpukern"
+"""Under which name ours goes where there is more than ours."""
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
 
@@ -44,15 +48,20 @@ class _Fixture:
 
     name: str
     fullname: str
-    group: str
+    group: str | None
     param: str | None
-    params: _Params
-    extra_info: JsonDict
+    params: JsonDict | None
+    extra_info: JsonDict = field(default_factory=dict)
     has_error: bool = False
     cprofile_stats: None = field(default=None)
 
 
-def publish(config: pytest.Config, results: Iterable[Result], groups: Mapping[str, str | None]) -> None:
+def publish(
+    config: pytest.Config,
+    results: Iterable[Result],
+    groups: Mapping[str, str | None],
+    listed: Mapping[str, JsonDict] | None = None,
+) -> None:
     """Appends every valid measurement to pytest-benchmark's session, so that it saves and shows them.
 
     To be called on the controller before that plugin's `pytest_sessionfinish`, which is a wrapper: so from a
@@ -64,17 +73,21 @@ def publish(config: pytest.Config, results: Iterable[Result], groups: Mapping[st
     Args:
         config: of the run.
         results: one a test.
-        groups: node id → group that the test's marker names, if any; else the problem's name is the group.
+        groups: node id → group that the test's marker names, if any; else the fixture's group, or where there
+            is none of that plugin, the problem's name.
+        listed: node id → from `listed_as`, of tests that used that plugin's fixture: their names, groups,
+            parameters and `extra_info` stay what they are without us.
     """
     session = config.pluginmanager.get_plugin(_PLUGIN)
-    if session is None or hasattr(config, "workerinput") or _switched_off(config):
+    if session is None or hasattr(config, "workerinput") or switched_off(config):
         return
+    listed = listed or {}
     as_received = (Result.from_json(result.to_json()) for result in results)  # as if from another process
     published = [
         metadata
         for result in as_received
         if result.correctness is not Correctness.INCORRECT and not result.simulated
-        for metadata in _of_result(result, groups.get(result.nodeid) or result.case.problem)
+        for metadata in _of_result(result, groups.get(result.nodeid), listed.get(result.nodeid))
     ]
     session.benchmarks.extend(published)
     _refuse_comparisons(session, published)
@@ -111,7 +124,7 @@ def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
     by then, and must be the same when the run ends.
     """
     return {
-        "gpukern": {
+        _OURS: {
             "device": fingerprint.get("device_name"),
             "compute_capability": fingerprint.get("compute_capability"),
             "driver": fingerprint.get("driver_version"),
@@ -121,37 +134,132 @@ def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
     }
 
 
-def _switched_off(config: pytest.Config) -> bool:
+def switched_off(config: pytest.Config) -> bool:
     """Whether the user disabled pytest-benchmark; it also disables itself under xdist, which is no reason."""
     disabled = config.getoption("benchmark_disable", default=False)
     return bool(disabled) and not config.getoption("benchmark_enable", default=False)
 
 
-def _of_result(result: Result, group: str) -> Iterator[Any]:
-    from pytest_benchmark.stats import Metadata
+def is_its_fixture(value: Any) -> bool:
+    """Whether a value is a `benchmark` fixture of pytest-benchmark that `hand_over` can serve."""
+    from pytest_benchmark.fixture import BenchmarkFixture
 
-    name = _test_name(result.nodeid)
+    # By its type, since CodSpeed's fixture answers to `isinstance`.
+    is_its = issubclass(type(value), BenchmarkFixture)
+    return is_its and hasattr(value, "_raw") and hasattr(value, "_raw_pedantic")
+
+
+def hand_over(
+    fixture: Any, call: Callable[..., Any], pedantic: Callable[..., Any], *, measures: bool
+) -> Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]:
+    """Lets a `benchmark` fixture leave its running and timing to others.
+
+    The two methods of this one object that run and time are replaced, by attributes of the object. It stays
+    what it is to everybody else: its class, which its own plugin checks; its name, group and `extra_info`;
+    `weave`; the refusal of a second use; the notes about errors and skips. A fixture of ours by its name
+    would be in the way of every test of every run, and a stand-in for the object fails that plugin's check.
+    A test that sets `benchmark.disabled` gets what it got before: one call.
+
+    Args:
+        fixture: for which `is_its_fixture` holds.
+        call: gets what the test calls the fixture with.
+        pedantic: gets what the test gives to `pedantic`, completed by its defaults; and `rounds_given`,
+            whether the test gave `rounds`, whose default is 1.
+        measures: whether calls are measured; otherwise the fixture says that it is disabled.
+
+    Returns:
+        What takes it back: the fixture is what it was, and gets returned how it runs `call` and `pedantic`.
+    """
+    was_disabled = fixture.disabled
+    own_call, own_pedantic, asked_pedantic = fixture._raw, fixture._raw_pedantic, fixture.pedantic
+    place_of_rounds = list(inspect.signature(asked_pedantic).parameters).index("rounds")
+    rounds_given = False
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        runs = own_call if measures and fixture.disabled else call
+        return runs(*args, **kwargs)
+
+    def note_rounds(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal rounds_given
+        rounds_given = "rounds" in kwargs or len(args) > place_of_rounds
+        return asked_pedantic(*args, **kwargs)
+
+    def run_pedantic(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if measures and fixture.disabled:
+            return own_pedantic(*args, **kwargs)
+        return pedantic(*args, **kwargs, rounds_given=rounds_given)
+
+    def hand_back() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        del fixture._raw, fixture._raw_pedantic, fixture.pedantic
+        fixture.disabled = was_disabled
+        return own_call, own_pedantic
+
+    fixture._raw, fixture._raw_pedantic, fixture.pedantic = run, run_pedantic, note_rounds
+    fixture.disabled = not measures  # under xdist it disables itself, and we measure
+    return hand_back
+
+
+def give_stats(fixture: Any, measurement: Measurement) -> None:
+    """Sets `benchmark.stats`, which a test may read, to a measurement; the session's list is left alone."""
+    fixture.stats = _metadata(fixture, measurement)
+
+
+def listed_as(fixture: Any) -> JsonDict | None:
+    """How pytest-benchmark lists a fixture that has stats, as plain JSON, or None for one that has none."""
+    metadata = fixture.stats
+    if metadata is None:
+        return None
+    names = ("name", "fullname", "group", "param", "params", "extra_info", "has_error")
+    return plain({name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]
+
+
+def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:
     taken: set[str] = set()
     for measurement in result.measurements:
         suffix = _suffix(result, measurement)
         suffix = f"[{measurement.key}]" if suffix in taken else suffix
         taken.add(suffix)
-        samples_s = [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
-        if measurement.invalid is not None or not samples_s:
+        if measurement.invalid is not None or not _samples_s(measurement):
             continue
-        fixture = _Fixture(
-            name=name + suffix,
-            fullname=result.nodeid + suffix,
-            group=group,
-            param=_param(name),
-            params=_Params({**result.case.point, **result.case.parameters}),
-            extra_info=_extra_info(result, measurement),
-        )
-        metadata = Metadata(fixture, measurement.iterations, {"timer": measurement.timer})
-        for sample_s in samples_s:
-            # `update` takes the time of all iterations and divides; ours is the mean of one call already.
-            metadata.update(sample_s * measurement.iterations)
-        yield metadata
+        if listed is not None and measurement.beside:
+            continue  # a suite has the entries that it has without us; the main one tells of other timers
+        fixture = _own_fixture(result) if listed is None else _Fixture(**listed)
+        fixture.name += suffix
+        fixture.fullname += suffix
+        fixture.group = group or fixture.group
+        ours = _extra_info(result, measurement)
+        # What a test noted stays as it is, under whatever names, so ours goes under one.
+        fixture.extra_info = ours if listed is None else {**fixture.extra_info, _OURS: ours}
+        yield _metadata(fixture, measurement)
+
+
+def _own_fixture(result: Result) -> _Fixture:
+    """The entry of a test that never saw a fixture of pytest-benchmark's."""
+    name = _test_name(result.nodeid)
+    return _Fixture(
+        name=name,
+        fullname=result.nodeid,
+        group=result.case.problem,
+        param=_param(name),
+        params=_Params({**result.case.point, **result.case.parameters}),
+    )
+
+
+def _metadata(fixture: Any, measurement: Measurement) -> Any:
+    from pytest_benchmark.stats import Metadata
+
+    metadata = Metadata(fixture, measurement.iterations, {"timer": measurement.timer})
+    for sample_s in _samples_s(measurement):
+        # `update` takes the time of all iterations and divides; ours is the mean of one call already.
+        metadata.update(sample_s * measurement.iterations)
+    return metadata
+
+
+def _samples_s(measurement: Measurement) -> list[float]:
+    return [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
 
 
 def _suffix(result: Result, measurement: Measurement) -> str:
@@ -207,10 +315,37 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [*summary.warnings, *result.notes],
         "device": result.fingerprint.get("device_name" if case.on_gpu else "cpu_model"),
         "driver": result.fingerprint.get("driver_version"),
+        **_device_info(result, measurement),
     }
     return {
         name: value if not isinstance(value, float) or units.is_number(value) else None
         for name, value in info.items()
+    }
+
+
+def _device_info(result: Result, measurement: Measurement) -> JsonDict:
+    """What is known of how the device came to a number: other timers', ceilings, clocks and kernels."""
+    others = tuple(
+        each for each in result.measurements if each.scope == measurement.scope and each is not measurement
+    )
+    kernels = result.kernels if measurement.scope != "transfer" else ()
+    return {
+        "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
+        "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
+        "shares_of_ceilings": ceiling.ceiling_shares(result, scope_time.ScopeTime(measurement, others)),
+        "sm_mhz": measurement.state.get("sm_mhz"),
+        "memory_mhz": measurement.state.get("memory_mhz"),
+        "energy_mj": measurement.energy_mj,
+        "kernels": [
+            {
+                "name": kernel.readable,
+                "registers": kernel.shape.registers,
+                "shared_bytes": kernel.shape.static_shared_bytes + kernel.shape.dynamic_shared_bytes,
+                "local_bytes": kernel.shape.local_bytes,
+                "occupancy": kernel.occupancy,
+            }
+            for kernel in kernels
+        ],
     }
 
 
@@ -223,7 +358,7 @@ def _refuse_comparisons(session: Any, published: list[Any]) -> None:
     differences: dict[str, list[str]] = {}
     for saved in (getattr(session, "compared_mapping", None) or {}).values():
         for metadata in published:
-            difference = _difference(saved.get(metadata.fullname), metadata.extra_info)
+            difference = _difference(saved.get(metadata.fullname), _ours(metadata.extra_info))
             if difference is not None:
                 del saved[metadata.fullname]
                 differences.setdefault(difference, []).append(metadata.name)
@@ -237,8 +372,14 @@ def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
     """The first of `_IDENTITY` in which a saved benchmark differs from this one, in words, or None."""
     if saved is None:
         return None
-    then = saved.get("extra_info") or {}
+    then = _ours(saved.get("extra_info") or {})
     for name in _IDENTITY:
         if then.get(name) != now[name]:
             return f"{name} was {then.get(name)!r}, is {now[name]!r}"
     return None
+
+
+def _ours(extra_info: JsonDict) -> JsonDict:
+    """Our part of an entry's `extra_info`: all of it, but where a test has its own."""
+    ours = extra_info.get(_OURS)
+    return ours if isinstance(ours, dict) else extra_info

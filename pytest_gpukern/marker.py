@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class MarkerOptions:
     """Arguments of `@pytest.mark.gpu_benchmark`, all optional.
 
+    They hold for what a test gives to `gpu_benchmark` and, in a run with `--gpu-benchmark`, for what it gives
+    to pytest-benchmark's `benchmark`, which the marker lets be measured here.
+
     Attributes:
         bytes: fewest bytes that one call moves through device memory; gives GB/s.
         flops: floating-point operations of one call; gives GFLOP/s.

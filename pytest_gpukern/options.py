@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     import pytest
 
-BACKENDS = ("host", "numba", "cupy")
-TIMERS = ("event", "host")
+BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
+TIMERS = ("cupti", "event", "graph", "host")
 DEFAULT_THRESHOLD = 0.02
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
@@ -41,6 +41,12 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
 
 OPTIONS = (
+    Option(
+        "all",
+        "measure on the GPU every test that uses pytest-benchmark's `benchmark` fixture, marked or not; one "
+        "that launches nothing there is left to that plugin, unless it is marked",
+        flag=True,
+    ),
     Option("device", "GPU to use: index, UUID or its prefix, or part of the name", metavar="INDEX|UUID|NAME"),
     Option(
         "simulator",
@@ -135,6 +141,11 @@ def asked(config: pytest.Config) -> bool:
     if any(value not in (None, False, []) for value in given.values()):
         return True
     return benchmark or any(value not in NOT_GIVEN for value in ini.values())
+
+
+def measures(config: pytest.Config) -> bool:
+    """Whether a run was given `--gpu-benchmark`."""
+    return bool(config.getoption("gpu_benchmark", default=False))
 
 
 def parse_threshold(text: str, label: str) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.fixtures import gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup, gpukern
-from pytest_gpukern.options import add_options, asked
+from pytest_gpukern.options import add_options, asked, measures
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=): measured and judged by "
-        "pytest-gpukern; every argument is optional",
+        "pytest-gpukern; every argument is optional. With --gpu-benchmark that holds for what a test gives "
+        "to pytest-benchmark's `benchmark` fixture too; without, such a test is pytest-benchmark's alone",
     )
     if asked(config):
         from pytest_gpukern.state import environment_of
@@ -90,16 +91,37 @@ def pytest_collection_modifyitems(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt at a test that is run again; a fixture may need what the simulator lacks."""
+    __tracebackhide__ = True  # a fixture's failure looks as it does without us
     from pytest_gpukern.concluding import forget, skip_what_the_simulator_lacks
 
     forget(item)
     with skip_what_the_simulator_lacks():
-        return (yield)
+        outcome = yield
+    if measures(item.config):
+        from pytest_gpukern.takeover import warn_if_not_taken_over
+
+        warn_if_not_taken_over(item)
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Measures on the GPU what a marked test hands to pytest-benchmark's fixture."""
+    __tracebackhide__ = True
+    value = yield
+    if fixturedef.argname == "benchmark" and measures(request.config):
+        from pytest_gpukern.takeover import take_over
+
+        take_over(request.node, value)
+    return value
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
+    __tracebackhide__ = True
     from pytest_gpukern.concluding import conclude, skip_what_the_simulator_lacks
 
     with skip_what_the_simulator_lacks():
@@ -109,15 +131,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Lets the result travel on the report as plain JSON."""
-    report = yield
-    if call.when != "teardown":
-        from pytest_gpukern.concluding import attach
+    from pytest_gpukern.concluding import attach
 
-        attach(item, report)
+    report = yield
+    attach(item, report)
     return report
 
 
@@ -128,6 +147,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     from pytest_gpukern.collecting import header
 
     return header(config)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """What libraries were supplied with from outside so that they work here: collecting opens them."""
+    if not asked(config):
+        return []
+    from pytest_gpukern.collecting import notes
+
+    return notes(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -37,6 +37,7 @@ class Settings:
     Attributes:
         benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
         asked: the run mentions this plugin at all; only then may the simulator be switched on.
+        measure_all: tests that use pytest-benchmark's fixture are measured here without a marker too.
         device: how to choose the GPU, or None for the first visible.
         simulator: `auto`, `always` or `never`.
         timer: `auto`, `event` or `host`.
@@ -56,6 +57,7 @@ class Settings:
 
     benchmark: bool = False
     asked: bool = False
+    measure_all: bool = False
     device: str | None = None
     simulator: str = "auto"
     timer: str = "auto"
@@ -129,6 +131,7 @@ class Settings:
         return cls(
             benchmark=benchmark,
             asked=benchmark or bool(values),
+            measure_all=values.get("all", False),
             device=values.get("device"),
             simulator=values.get("simulator", "auto"),
             timer=values.get("timer", "auto"),

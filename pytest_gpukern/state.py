@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Case
     from pytest_gpukern.settings import Settings
     from pytest_gpukern.simulator import SimulatorState
+    from pytest_gpukern.takeover import TakenOver
 
 MARKER = "gpu_benchmark"
 USAGE_ERROR = "gpukern_usage_error"
@@ -27,6 +28,7 @@ SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 BENCHMARK = pytest.StashKey["GpuBenchmark"]()
+TAKEN_OVER = pytest.StashKey["TakenOver"]()
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -103,6 +105,11 @@ def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
     benchmark = GpuBenchmark(environment, marker_of(item), item.nodeid, item.path)
     item.stash[BENCHMARK] = benchmark
     return benchmark
+
+
+def taken_over_of(item: pytest.Item) -> TakenOver | None:
+    """What measures for the `benchmark` fixture of a test, or None where that is pytest-benchmark's alone."""
+    return item.stash.get(TAKEN_OVER, None)
 
 
 def case_of(item: pytest.Item) -> Case | None:

@@ -142,6 +142,8 @@ def two_devices(choose_device, gpu, monkeypatch):
     pin = device.pin
     monkeypatch.setattr(device, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
     monkeypatch.setattr(Environment, "device", choose_device)
+    monkeypatch.setattr(Environment, "peaks", None)  # what real ones are asked for
+    monkeypatch.setattr(Environment, "instruments", None)
     return gpu
 
 

@@ -6,9 +6,10 @@ import json
 import math
 
 import pytest
-from made_up_results import FINGERPRINT, measured, result, verdict
+from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result, verdict
 
 from pytest_gpukern.interop import machine_info
+from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import Correctness
 
 CONFTEST = """
@@ -154,6 +155,41 @@ def test_the_json_holds_seconds_of_one_call_and_what_they_mean(suite):
     assert info["gb_per_s"] == pytest.approx(4.0)
     assert (info["verdict"], info["verdict_ratio"]) == ("SLOWER", 1.05)
     assert (info["device"], info["driver"]) == ("NVIDIA H200", "580.159")
+
+
+def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernels(suite):
+    main = measured(
+        timer="cupti",
+        traffic_bytes=0.97 * 4e12 * 48.6e-6,
+        state={"sm_mhz": 1980.0, "memory_mhz": 3201},
+        energy_mj=1.5,
+    )
+    other = measured(51_600.0, beside=True, fixed_cost_ns=2900.0)
+    both = result(
+        "cupy.exp",
+        main,
+        other,
+        measured(9000.0, **TRANSFER),
+        nodeid=f"t.py::{EXP}",
+        ceilings=CEILINGS,
+        kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
+    )
+    suite("-n0", "--benchmark-json=out.json", results=[both])
+    found = {name: entry["extra_info"] for name, entry in benchmarks_of(suite).items()}
+    info = found[f"t.py::{EXP}"]
+    assert info["other_timers_s"] == {"event": pytest.approx(51.6e-6)}
+    assert info["shares_of_ceilings"] == {"copy": pytest.approx(0.97)}
+    assert (info["sm_mhz"], info["memory_mhz"], info["energy_mj"], info["fixed_cost_s"]) == (
+        *(1980.0, 3201, 1.5, None),
+    )
+    assert info["kernels"] == [
+        {"name": "exp_kernel", "registers": 40, "shared_bytes": 3072, "local_bytes": 128, "occupancy": 0.75}
+    ]
+    beside = found[f"t.py::{EXP}[kernel/event/cold]"]
+    assert beside["other_timers_s"] == {"cupti": pytest.approx(48.6e-6)}
+    assert beside["fixed_cost_s"] == pytest.approx(2.9e-6)
+    transfer = found[f"t.py::{EXP}[transfer]"]
+    assert (transfer["other_timers_s"], transfer["shares_of_ceilings"], transfer["kernels"]) == ({}, {}, [])
 
 
 def test_what_has_no_valid_time_is_not_published(suite):

@@ -62,7 +62,9 @@ def test_work_may_be_a_numpy_number_and_becomes_a_plain_one(value):
     assert type(found.bytes) is float
 
 
-@pytest.mark.parametrize(("name", "choices"), [("timer", "auto, event, host"), ("cache", "cold, hot")])
+@pytest.mark.parametrize(
+    ("name", "choices"), [("timer", "auto, cupti, event, graph, host"), ("cache", "cold, hot")]
+)
 @pytest.mark.parametrize("value", ["nonsense", 1, ["cold"]])
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(name, choices, value):
     assert f"gpu_benchmark({name}={value!r}): one of {choices}" in refused(**{name: value})

@@ -69,9 +69,15 @@ def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
     assert settings.asked
 
 
-def test_the_table_above_leaves_out_only_paths_and_the_permission_to_write():
+def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     tested = {name for name, *_ in VALUES}
-    assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "output", "write-in-ci"}
+    assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "output", "write-in-ci", "all"}
+
+
+@pytest.mark.parametrize("source", ["given", "ini"])
+def test_all_is_read_from_the_command_line_and_from_its_ini_twin(source):
+    assert read(benchmark=True, **{source: {"all": True}}).measure_all
+    assert not read(benchmark=True).measure_all
 
 
 @pytest.mark.parametrize(
@@ -199,6 +205,7 @@ def test_an_axis_given_twice_is_refused_with_how_to_write_it():
 CONTRADICTIONS = [
     (False, {"baseline": "create"}, {}, "--gpukern-baseline=create", "add --gpu-benchmark"),
     (False, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpu-benchmark"),
+    (False, {"all": True}, {}, "--gpukern-all", "add --gpu-benchmark"),
     (
         True,
         {"baseline": "create", "simulator": "always"},
@@ -266,6 +273,7 @@ def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():
 
 def test_an_ini_file_may_say_what_only_measuring_runs_need():
     assert read(ini={"baseline": "update", "write-in-ci": True}).baseline == "update"
+    assert read(ini={"all": "true"}).measure_all
     assert read(benchmark=True, given={"backend": "host"}, ini={"timer": "event"}).timer == "event"
 
 

@@ -1,0 +1,166 @@
+"""Tests written for pytest-benchmark's fixture, on the device."""
+
+import json
+
+import pytest
+
+pytest.importorskip("cupy")
+
+KERNELS = """
+import cupy
+import numpy as np
+import pytest
+
+N = 1 << 24  # three arrays of 64 MiB, more than an L2 holds
+a = cupy.random.default_rng(0).random(N, dtype=np.float32)
+b = cupy.empty_like(a)
+
+def double():
+    cupy.multiply(a, 2, out=b)
+    return b
+"""
+
+
+@pytest.fixture
+def suite(pytester, plugin_option):
+    def run(tests, *options):
+        pytester.makepyfile(test_it=KERNELS + tests)
+        return pytester.runpytest_subprocess("--gpu-benchmark", *plugin_option, *options)
+
+    return run
+
+
+def test_a_marked_test_is_measured_as_with_our_own_fixture_and_an_unmarked_one_by_pytest_benchmark(
+    suite, pytester
+):
+    suite(
+        """
+@pytest.mark.gpu_benchmark(bytes=8 * N)
+def test_marked(benchmark):
+    assert bool((benchmark(double) == 2 * a).all())
+    assert benchmark.stats["median"] > 10e-6, "an unsynchronized launch returns in less"
+
+@pytest.mark.gpu_benchmark(bytes=8 * N)
+def test_pedantic(benchmark):
+    benchmark.pedantic(double, rounds=50, warmup_rounds=3)
+    assert benchmark.stats["rounds"] == 50
+
+@pytest.mark.gpu_benchmark(bytes=8 * N, cache="hot")
+def test_iterations(benchmark):
+    benchmark.pedantic(double, rounds=20, iterations=5)
+    assert benchmark.stats.iterations == 5
+
+def test_ours(gpu_benchmark):
+    gpu_benchmark(double)
+
+def test_numpy(benchmark):
+    benchmark(np.sort, np.arange(1000))
+""",
+        "--benchmark-json=out.json",
+    ).assert_outcomes(passed=5)
+    found = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    medians = {each["name"]: each["stats"]["median"] for each in found}
+    assert sorted(medians) == ["test_iterations", "test_marked", "test_numpy", "test_ours", "test_pedantic"]
+    for name in ("test_marked", "test_pedantic", "test_iterations"):
+        assert medians[name] == pytest.approx(medians["test_ours"], rel=0.25)
+
+
+def test_a_setup_that_resets_in_place_comes_before_every_call_and_the_teardown_after_it(suite):
+    suite(
+        """
+@pytest.mark.gpu_benchmark
+def test_in_place(benchmark):
+    seen = []
+    def reset():
+        b[...] = a
+    def double_in_place():
+        cupy.multiply(b, 2, out=b)
+    def look():
+        seen.append(bool((b == 2 * a).all()))
+    benchmark.pedantic(double_in_place, setup=reset, teardown=look, rounds=30)
+    assert benchmark.stats["rounds"] == 30
+    assert len(seen) > 30 and all(seen), "a call saw what another had left"
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_what_a_setup_leaves_running_is_not_taken_for_work_that_escapes(suite):
+    suite(
+        """
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    own, c = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(a)
+    def leave_work_running():
+        with own:
+            for _ in range(20):
+                cupy.multiply(a, a, out=c)
+    benchmark.pedantic(double, setup=leave_work_running, rounds=20)
+"""
+    ).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("use", ["benchmark(escape)", "benchmark.pedantic(escape, setup=dict, rounds=20)"])
+def test_work_on_a_stream_of_its_own_fails_as_invalid_by_events(suite, use):
+    result = suite(
+        f"""
+@pytest.mark.gpu_benchmark(timer="event")
+def test_it(benchmark):
+    own = cupy.cuda.Stream(non_blocking=True)
+    def escape():
+        with own:
+            for _ in range(4):
+                cupy.multiply(a, a, out=b)
+    {use}
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*INVALID*"])
+
+
+def test_what_launches_nothing_is_left_to_pytest_benchmark_unless_it_is_marked(suite, pytester):
+    pytest.importorskip("cupti")
+    result = suite(
+        """
+def test_numpy(benchmark):
+    benchmark(np.sort, np.arange(1000))
+    assert benchmark.stats["rounds"] >= 5
+
+def test_rounds(benchmark):
+    log = []
+    def teardown(*_):
+        log.append("teardown")
+    benchmark.pedantic(np.sort, setup=lambda: ((np.arange(1000),), {}), teardown=teardown, rounds=9)
+    assert benchmark.stats["rounds"] == 9
+
+def test_double(benchmark):
+    benchmark.pedantic(double, rounds=30)
+    assert benchmark.stats["rounds"] == 30
+
+@pytest.mark.gpu_benchmark
+def test_marked(benchmark):
+    benchmark(np.sort, np.arange(1000))
+""",
+        "--gpukern-all",
+        "--benchmark-json=out.json",
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*not measured on the GPU: it launches nothing there, and is left to pytest-benchmark",
+            "FAILED *test_marked - *INVALID*the call puts nothing on the device*",
+        ]
+    )
+    found = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    timers = {each["name"]: each["extra_info"].get("gpukern", {}).get("timer") for each in found}
+    assert timers == {"test_numpy": None, "test_rounds": None, "test_double": "cupti"}
+
+
+def test_workers_of_xdist_measure_and_the_controller_lists(suite, pytester):
+    suite(
+        "@pytest.mark.gpu_benchmark\ndef test_it(benchmark):\n    benchmark(double)",
+        "-n1",
+        "--benchmark-json=out.json",
+    ).assert_outcomes(passed=1)
+    (found,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert found["stats"]["median"] > 10e-6
+    assert found["extra_info"]["gpukern"]["scope"] == "kernel"

@@ -1,0 +1,873 @@
+"""A suite written for pytest-benchmark: what is marked is measured on the GPU, and the rest is left alone."""
+
+import json
+import sys
+
+import pytest
+
+from . import fake_gpu
+from .conftest import refused, results_in
+
+SUITE = """
+import os
+import numpy as np
+import pytest
+
+def launch(a, b=1):
+    return np.add(a, b)
+launch.takes_ns = float(os.environ.get("LAUNCH_TAKES_NS", 2000))
+launch.escapes = os.environ.get("LAUNCH_ESCAPES")
+
+@pytest.mark.gpu_benchmark(bytes=100, cache="hot")
+def test_marked(benchmark):
+    assert benchmark(launch, np.ones(3), b=2).tolist() == [3, 3, 3]
+
+@pytest.mark.benchmark(group="axpy")
+@pytest.mark.gpu_benchmark
+@pytest.mark.parametrize("n", [3, 4])
+def test_grouped(benchmark, n):
+    benchmark.extra_info["bytes"] = 8 * n
+    assert benchmark.pedantic(launch, (np.ones(n),), {"b": 3}, rounds=20).sum() == 4 * n
+    benchmark.extra_info["device"] = "mine"
+
+def test_numpy(benchmark):
+    assert "_raw" not in vars(benchmark) and "pedantic" not in vars(benchmark)
+    assert benchmark(np.add, np.ones(3), 1).tolist() == [2, 2, 2]
+
+def test_no_benchmark():
+    pass
+"""
+"""Marked tests beside one of NumPy that nobody marked."""
+
+CONFTEST = """
+import pytest
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_generate_machine_info():
+    return {"node": "made up"}  # the real one takes a second
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_generate_commit_info():
+    return {"id": None}
+"""
+
+MARKED = """
+import pytest
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+"""
+
+NO_COMPLAINTS = ("-W", "ignore::pytest_benchmark.logger.PytestBenchmarkWarning")
+"""Of pytest-benchmark's, such as that there is nothing to save."""
+
+FAST = ("--benchmark-max-time=0.001", "--benchmark-min-rounds=2")
+"""For what pytest-benchmark measures itself."""
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """Runs a suite on the fake GPU; in a run with workers each of them has one."""
+    fake_gpu.install(monkeypatch)
+    pytester.makeconftest(CONFTEST)
+
+    def run(tests, *options, measuring=("--gpu-benchmark",)):
+        pytester.makepyfile(test_it=tests)
+        fast = () if "no:benchmark" in options else FAST
+        options = ("-p", "no:cacheprovider", "-W", "default", *fast, *measuring, *options)
+        if "-n2" in options:
+            return pytester.runpytest_subprocess("-p", "fake_gpu", *options)
+        return pytester.runpytest_inprocess(*options)
+
+    return run
+
+
+def passes(suite, test, *options, **kwargs):
+    """Runs one marked test of this body."""
+    body = test.strip().replace("\n", "\n    ")
+    result = suite(f"import numpy as np\n{MARKED}    {body}", *options, **kwargs)
+    result.assert_outcomes(passed=1)
+    return result
+
+
+def benchmarks_of(pytester, name="out.json"):
+    """The entries of pytest-benchmark's JSON by full name, each of which is there once."""
+    found = json.loads((pytester.path / name).read_text())["benchmarks"]
+    by_name = {each["fullname"]: each for each in found}
+    assert len(by_name) == len(found), "no benchmark is there twice"
+    return by_name
+
+
+def measurement_of(pytester, name="test_it", path="run.json"):
+    (measurement,) = results_in(pytester.path / path)[f"test_it/{name}"]["measurements"]
+    return measurement
+
+
+# what is measured by whom
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_marked_tests_are_measured_on_the_gpu_and_listed_once_by_pytest_benchmark(suite, pytester, workers):
+    result = suite(SUITE, workers, "--benchmark-json=out.json", "--gpukern-output=run.json")
+    result.assert_outcomes(passed=5)
+    found = benchmarks_of(pytester)
+    by_itself = {"test_it.py::test_numpy"} if workers == "-n0" else set()  # under xdist it disables itself
+    marked = {"test_it.py::test_marked", "test_it.py::test_grouped[3]", "test_it.py::test_grouped[4]"}
+    assert set(found) == marked | by_itself
+    for name in marked:
+        assert found[name]["stats"]["median"] == pytest.approx(2e-6)
+        assert found[name]["extra_info"]["gpukern"]["device"] == "Fake GPU"
+    if by_itself:
+        assert "gpukern" not in found["test_it.py::test_numpy"]["extra_info"]
+    assert set(results_in(pytester.path / "run.json")) == {
+        "test_it/test_marked",
+        "test_it/test_grouped[3]",
+        "test_it/test_grouped[4]",
+    }
+    for name in ("test_marked", "test_grouped[3]", "test_grouped[4]"):
+        rows = [line for line in result.outlines if line.startswith(f"{name} ")]
+        assert len(rows) == 1, "one row in pytest-benchmark's table"
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_names_groups_parameters_and_extra_info_stay_the_suites_own(suite, pytester, workers):
+    suite(SUITE, workers, "--benchmark-json=out.json")
+    grouped = benchmarks_of(pytester)["test_it.py::test_grouped[3]"]
+    assert (grouped["name"], grouped["group"]) == ("test_grouped[3]", "axpy")
+    assert (grouped["param"], grouped["params"]) == ("3", {"n": 3})
+    assert {name: info for name, info in grouped["extra_info"].items() if name != "gpukern"} == {
+        "bytes": 24,
+        "device": "mine",
+    }
+    marked = benchmarks_of(pytester)["test_it.py::test_marked"]
+    assert (marked["group"], marked["param"], marked["params"]) == (None, None, None)
+
+
+def test_the_markers_arguments_hold_as_for_our_own_fixture(suite, pytester):
+    suite(SUITE, "--gpukern-output=run.json")
+    measurement = measurement_of(pytester, "test_marked")
+    assert (measurement["traffic_bytes"], measurement["cache"]) == (100, "hot")
+    assert measurement_of(pytester, "test_grouped[3]")["cache"] == "cold"
+
+
+OF_A_CLASS = """
+class TestIt:
+    pytestmark = [pytest.mark.gpu_benchmark]
+    def test_it(self, benchmark):
+        benchmark(int)
+"""
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "pytestmark = pytest.mark.gpu_benchmark\ndef test_it(benchmark):\n    benchmark(int)",
+        "@pytest.mark.gpu_benchmark\nclass TestIt:\n    def test_it(self, benchmark): benchmark(int)",
+        OF_A_CLASS,
+    ],
+    ids=["module", "class", "pytestmark of a class"],
+)
+def test_a_mark_of_the_class_or_module_holds_for_its_tests(suite, pytester, tests):
+    suite(f"import pytest\n{tests}", "--gpukern-output=run.json").assert_outcomes(passed=1)
+    (result,) = results_in(pytester.path / "run.json").values()
+    assert result["measurements"][0]["summary"]["median_ns"] == pytest.approx(1000)
+
+
+@pytest.mark.parametrize("option", ["--gpukern-all", "-o gpukern_all=true"])
+def test_all_measures_tests_that_nobody_marked(suite, pytester, option):
+    suite(SUITE, *option.split(), "--gpukern-output=run.json").assert_outcomes(passed=4, failed=1)
+    found = results_in(pytester.path / "run.json")
+    assert "test_it/test_marked" in found
+    assert "test_it/test_numpy" not in found, "its assertion says that its fixture was taken over"
+
+
+def test_all_without_measuring_is_refused(suite):
+    refused(suite(SUITE, "--gpukern-all", measuring=()), "--gpukern-all: *add --gpu-benchmark")
+
+
+def test_all_in_the_ini_file_says_nothing_to_a_run_that_does_not_measure(suite):
+    test = "def test_it(benchmark):\n    assert '_raw' not in vars(benchmark)\n    benchmark(int)"
+    suite(test, "-o", "gpukern_all=true", measuring=()).assert_outcomes(passed=1)
+
+
+def test_without_measuring_pytest_benchmark_is_alone(suite, pytester):
+    test = """
+assert "_raw" not in vars(benchmark)
+benchmark(int)
+assert benchmark.stats["rounds"]
+"""
+    result = passes(suite, test, "--benchmark-json=out.json", measuring=())
+    result.stdout.no_fnmatch_line("*gpukern*: *")
+    (found,) = benchmarks_of(pytester).values()
+    assert found["extra_info"] == {}
+
+
+def test_a_test_with_both_fixtures_has_both_as_they_are(suite, pytester):
+    test = """
+import pytest
+@pytest.mark.gpu_benchmark
+def test_it(benchmark, gpu_benchmark):
+    assert "_raw" not in vars(benchmark)
+    benchmark(int)
+    gpu_benchmark(float)
+"""
+    suite(test, "--gpukern-output=run.json").assert_outcomes(passed=1)
+    assert measurement_of(pytester)["summary"]["median_ns"] == pytest.approx(1000)
+
+
+# what the test sees of its fixture
+
+
+def test_stats_can_be_read_in_every_way_that_pytest_benchmark_offers(suite):
+    passes(
+        suite,
+        """
+assert benchmark.stats is None and benchmark.enabled and not benchmark.disabled
+benchmark(int)
+assert benchmark.stats["mean"] == benchmark.stats.stats.mean == pytest.approx(1e-6, rel=1e-4)
+assert benchmark.stats.get("median") == pytest.approx(1e-6)
+assert benchmark.stats.stats.rounds == len(benchmark.stats.stats.data) >= 10
+assert benchmark.stats.name == "test_it" and benchmark.stats.iterations == 1
+""",
+    )
+
+
+def test_the_test_gets_what_a_call_after_measuring_returned(suite):
+    passes(
+        suite,
+        """
+calls = []
+def launch():
+    calls.append(1)
+    return len(calls)
+assert benchmark(launch) == len(calls) > 1
+""",
+    )
+
+
+def test_it_works_as_a_decorator(suite):
+    passes(suite, "@benchmark\ndef result():\n    return 42\nassert result == 42")
+
+
+ASPECTLIB = """
+class weave:
+    def __init__(self, target, aspect):
+        self.owner, self.name = target
+        self.original = getattr(self.owner, self.name)
+        setattr(self.owner, self.name, aspect(self.original))
+    def rollback(self):
+        setattr(self.owner, self.name, self.original)
+"""
+
+
+@pytest.mark.parametrize("weave", ["benchmark.weave", "benchmark.patch", "benchmark_weave"])
+def test_what_is_woven_in_is_measured(suite, pytester, weave):
+    pytester.makepyfile(aspectlib=ASPECTLIB)
+    test = f"""
+import pytest
+class Kernels:
+    def launch(self): return 42
+@pytest.mark.gpu_benchmark
+def test_it(benchmark, benchmark_weave):
+    {weave}((Kernels, "launch"))
+    assert Kernels().launch() == 42
+    assert benchmark.stats["median"] == pytest.approx(1e-6)
+def test_rolled_back():
+    assert Kernels.launch.__name__ == "launch"
+"""
+    suite(test).assert_outcomes(passed=2)
+
+
+def test_a_second_use_is_refused_by_pytest_benchmark_and_leaves_no_entry(suite, pytester):
+    test = """
+import pytest
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    benchmark(int)
+    benchmark.pedantic(int)
+"""
+    result = suite(test, "--benchmark-json=out.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *FixtureAlreadyUsed: *"])
+    assert benchmarks_of(pytester) == {}
+
+
+def test_a_fixture_that_was_never_used_is_complained_of_as_ever(suite):
+    passes(suite, "pass").stdout.fnmatch_lines(["*Benchmark fixture was not used at all in this test!"])
+
+
+def test_an_exception_of_the_launch_reaches_the_test_and_leaves_no_entry(suite, pytester):
+    passes(
+        suite,
+        """
+with pytest.raises(ZeroDivisionError):
+    benchmark(lambda: 1 / 0)
+assert benchmark.has_error and benchmark.stats is None
+""",
+        "--benchmark-json=out.json",
+        *NO_COMPLAINTS,
+    )
+    assert not (pytester.path / "out.json").exists()
+
+
+def test_a_call_that_fails_after_measuring_keeps_the_time_out_of_the_json(suite, pytester):
+    passes(
+        suite,
+        """
+from pytest_gpukern.benchmark import GpuBenchmark
+measure, calls = GpuBenchmark._measure, []
+def noting(self, *args, **kwargs):
+    measure(self, *args, **kwargs)
+    calls.append("measured")
+def launch():
+    assert not calls
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(GpuBenchmark, "_measure", noting)
+    with pytest.raises(AssertionError):
+        benchmark(launch)
+assert benchmark.has_error and benchmark.stats
+""",
+        "--benchmark-json=out.json",
+    )
+    assert benchmarks_of(pytester) == {}
+
+
+def test_generators_and_coroutines_are_handed_back_as_they_were_returned(suite):
+    passes(suite, "def numbers():\n    yield 1\nassert list(benchmark(numbers)) == [1]")
+    passes(
+        suite,
+        "async def wait():\n    pass\ncoroutine = benchmark(wait)\ncoroutine.close()",
+        "-W",
+        "ignore::RuntimeWarning",
+        "-W",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    )
+
+
+def test_the_fixture_may_be_used_in_another_fixture_or_asked_for_by_name(suite, pytester):
+    test = """
+import pytest
+pytestmark = pytest.mark.gpu_benchmark
+
+@pytest.fixture
+def benchmark(benchmark):
+    benchmark.group = "overridden"
+    return benchmark
+
+@pytest.fixture
+def done(benchmark):
+    return benchmark(lambda: 42)
+
+def test_done(done):
+    assert done == 42
+
+def test_by_name(request):
+    assert request.getfixturevalue("benchmark")(lambda: 42) == 42
+"""
+    suite(test, "--benchmark-json=out.json").assert_outcomes(passed=2)
+    found = benchmarks_of(pytester)
+    assert set(found) == {"test_it.py::test_done", "test_it.py::test_by_name"}
+    for each in found.values():
+        assert each["group"] == "overridden"
+        assert each["stats"]["median"] == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_what_a_fixture_adds_to_extra_info_after_the_test_is_kept(suite, pytester, workers):
+    test = """
+import pytest
+
+@pytest.fixture
+def watched(benchmark):
+    yield benchmark
+    benchmark.extra_info["seen"] = "afterwards"
+
+@pytest.mark.gpu_benchmark
+def test_it(watched):
+    watched(int)
+"""
+    suite(test, workers, "--benchmark-json=out.json").assert_outcomes(passed=1)
+    (found,) = benchmarks_of(pytester).values()
+    assert found["extra_info"]["seen"] == "afterwards"
+    assert found["extra_info"]["gpukern"]["scope"] == "kernel"
+
+
+def test_the_markers_group_wins_over_the_fixtures(suite, pytester):
+    test = """
+import pytest
+@pytest.mark.gpu_benchmark(group="marked")
+def test_it(benchmark):
+    benchmark.group = "fixture"
+    benchmark(int)
+"""
+    suite(test, "--benchmark-json=out.json")
+    assert [each["group"] for each in benchmarks_of(pytester).values()] == ["marked"]
+
+
+def test_what_is_no_json_in_extra_info_and_parameters_travels_as_text(suite, pytester):
+    test = """
+import numpy as np
+import pytest
+@pytest.mark.gpu_benchmark
+@pytest.mark.parametrize("dtype", [np.dtype("float32")], ids=["f4"])
+def test_it(benchmark, dtype):
+    benchmark(int)
+    benchmark.extra_info.update(n=np.int64(3), shape=(1, 2), device=object, share=np.float32(0.5))
+"""
+    suite(test, "-n2", "--benchmark-json=out.json").assert_outcomes(passed=1)
+    (found,) = benchmarks_of(pytester).values()
+    assert found["params"] == {"dtype": "float32"}
+    info = found["extra_info"]
+    assert (info["n"], info["shape"], info["share"]) == (3, [1, 2], 0.5)
+    assert info["device"] == "<class 'object'>"
+
+
+# pedantic
+
+
+def test_rounds_are_the_number_of_samples(suite):
+    passes(
+        suite,
+        """
+assert benchmark.pedantic(lambda a, b: a - b, (3,), {"b": 2}, rounds=17) == 1
+assert benchmark.stats["rounds"] == 17
+""",
+    )
+
+
+@pytest.mark.parametrize("given", ["rounds=1", "(), {}, None, None, 1"])
+def test_one_round_is_one_sample_where_it_was_asked_for(suite, given):
+    passes(suite, f"benchmark.pedantic(int, {given})\nassert benchmark.stats['rounds'] == 1")
+
+
+def test_without_rounds_it_samples_until_the_median_is_known(suite):
+    passes(suite, "benchmark.pedantic(int, setup=lambda: None)\nassert benchmark.stats['rounds'] >= 10")
+
+
+def test_setup_call_and_teardown_take_turns_with_the_same_arguments(suite):
+    passes(
+        suite,
+        """
+log = []
+def setup():
+    log.append("setup")
+    return ([len(log)],), {"by": 1}
+def launch(x, by):
+    log.append(x)
+    x[0] += by
+    return x
+def teardown(x, by):
+    assert x is log[-1] and by == 1
+    log.append("teardown")
+returned = benchmark.pedantic(launch, setup=setup, teardown=teardown, rounds=5, warmup_rounds=2)
+assert returned is log[-2], "of the last call"
+assert log[::3] == ["setup"] * (len(log) // 3)
+assert log[2::3] == ["teardown"] * (len(log) // 3)
+assert len(log) // 3 >= 1 + 2 + 5 + 1, "the first call, warm-up, samples, the last call"
+""",
+    )
+
+
+def test_a_setup_that_returns_nothing_leaves_the_arguments(suite):
+    passes(
+        suite,
+        """
+x = np.zeros(1)
+def reset():
+    x[:] = 1
+def double(x):
+    x *= 2
+    return x[0]
+assert benchmark.pedantic(double, args=(x,), setup=reset, rounds=3) == 2
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("rounds=0", "ValueError: pedantic(rounds=0): a whole number from 1 on"),
+        ("rounds=1.5", "ValueError: pedantic(rounds=1.5): a whole number from 1 on"),
+        ("warmup_rounds=-1", "ValueError: pedantic(warmup_rounds=-1): a whole number from 0 on"),
+        ("iterations=0", "ValueError: pedantic(iterations=0): a whole number from 1 on"),
+        (
+            "iterations=2, setup=dict",
+            "ValueError: pedantic(iterations=2, setup=…): a setup serves one call; *",
+        ),
+        (
+            "args=(1,), setup=lambda: ((), {'b': 1})",
+            "TypeError: pedantic: give args and kwargs, or a setup *",
+        ),
+        ("setup=lambda: 3", "TypeError: setup returned 3: it returns (args, kwargs), or nothing"),
+    ],
+)
+def test_what_pytest_benchmark_refuses_is_refused(suite, arguments, message):
+    result = suite(f"{MARKED}    benchmark.pedantic(print, {arguments})")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E  *{message}"])
+
+
+def test_iterations_are_the_calls_of_a_sample_with_a_hot_cache(suite):
+    passes(
+        suite,
+        "benchmark.pedantic(int, rounds=6, iterations=4)\n"
+        "assert benchmark.stats['rounds'] == 6 and benchmark.stats.iterations == 4\n"
+        "assert 0.24e-6 < benchmark.stats['median'] < 0.26e-6, 'a sample takes 1 µs'",
+        "--gpukern-cache=hot",
+    )
+
+
+def test_with_a_cold_cache_a_sample_is_one_call_and_the_report_says_so(suite):
+    passes(
+        suite,
+        "benchmark.pedantic(int, rounds=6, iterations=4)\nassert benchmark.stats.iterations == 1",
+    ).stdout.fnmatch_lines(["*iterations=4 was asked for: one call a sample, since each needs a cold cache"])
+
+
+# what pytest-benchmark's options mean
+
+
+def test_benchmark_disable_runs_once_and_the_report_says_why(suite):
+    test = """
+calls = []
+assert benchmark.disabled
+benchmark(calls.append, 1)
+assert calls == [1] and benchmark.stats is None
+"""
+    result = passes(suite, test, "--benchmark-disable", "-W", "error::UserWarning")
+    result.stdout.fnmatch_lines(["*not measured on the GPU: --benchmark-disable runs it once; *"])
+    passes(suite, "benchmark(int)\nassert benchmark.stats", "--benchmark-disable", "--benchmark-enable")
+
+
+def test_a_test_that_disables_its_fixture_gets_one_call(suite):
+    for use in ("benchmark(calls.append, 1)", "benchmark.pedantic(calls.append, (1,), rounds=5)"):
+        passes(suite, f"calls = []\nbenchmark.disabled = True\n{use}\nassert calls == [1]")
+
+
+def test_benchmark_skip_and_only_select_as_ever(suite):
+    suite(SUITE, "--benchmark-skip").assert_outcomes(passed=1, skipped=4)
+    suite(SUITE, "--benchmark-only").assert_outcomes(passed=4, skipped=1)
+
+
+def test_a_saved_gpu_time_is_compared_with_the_next(suite, monkeypatch):
+    options = ("-k", "marked", "--benchmark-columns=median")
+    suite(SUITE, *options, "--benchmark-save=first")
+    monkeypatch.setenv("LAUNCH_TAKES_NS", "3000")
+    text = suite(SUITE, *options, "--benchmark-compare").stdout.str()
+    assert "test_marked (0001_first) " in text
+    assert "test_marked (NOW) " in text
+    assert "(1.50)" in text
+    result = suite(SUITE, *options, "--benchmark-compare", "--benchmark-compare-fail=median:5%")
+    assert result.ret != 0
+
+
+def test_a_time_that_pytest_benchmark_took_itself_is_not_compared_with_the_gpus(suite):
+    suite(SUITE, "-k", "marked", "--benchmark-save=host", measuring=())
+    result = suite(SUITE, "-k", "marked", "--benchmark-compare", *NO_COMPLAINTS)
+    assert "test_marked (0001_host)" not in result.stdout.str()
+    result.stderr.fnmatch_lines(["gpukern: test_marked: not compared: gpukern_schema was None, is 1"])
+
+
+def test_what_has_no_meaning_on_the_gpu_is_named(suite):
+    test = """
+import pytest
+@pytest.mark.benchmark(min_rounds=50, warmup=True, group="mine")
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    benchmark(int)
+"""
+    result = suite(test, "--benchmark-cprofile=tottime")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*: pytest.mark.benchmark(min_rounds, warmup) changes nothing: its loop does not run",
+            "*: --benchmark-cprofile: what is measured on the GPU is not profiled",
+        ]
+    )
+
+
+# judging
+
+
+def test_a_baseline_is_written_and_a_slowdown_fails_the_test(suite, monkeypatch):
+    suite(SUITE, "-k", "marked", "--gpukern-baseline=create").stdout.fnmatch_lines(["gpukern: wrote *"])
+    suite(SUITE, "-k", "marked").stdout.fnmatch_lines(["gpukern: *baseline: 1 same"])
+    monkeypatch.setenv("LAUNCH_TAKES_NS", "3000")
+    result = suite(SUITE, "-k", "marked")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_marked - *SLOWER*"])
+
+
+@pytest.mark.parametrize("use", ["benchmark(launch)", "benchmark.pedantic(launch, rounds=3)"])
+def test_work_outside_the_timed_stream_fails_the_test(suite, pytester, use):
+    test = f"""
+import pytest
+def launch(): pass
+launch.escapes = "90 µs of work ran outside"
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    {use}
+"""
+    result = suite(test, "--benchmark-json=out.json", *NO_COMPLAINTS)
+    result.assert_outcomes(failed=1)
+    assert not (pytester.path / "out.json").exists()
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_it - *INVALID*90 µs of work ran outside*"])
+
+
+def test_a_damaged_baseline_is_refused_before_anything_runs(suite, pytester):
+    suite(SUITE, "-k", "marked", "--gpukern-baseline=create")
+    (path,) = (pytester.path / "baselines").iterdir()
+    path.write_text("{")
+    refused(suite(SUITE, "-k", "marked"), f"*{path.name}*")
+
+
+def test_a_test_that_is_run_again_is_measured_again(suite, pytester):
+    pytester.makeconftest(
+        CONFTEST
+        + """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures do
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+    )
+    passes(suite, "benchmark(int)", "--benchmark-json=out.json")
+    assert set(benchmarks_of(pytester)) == {"test_it.py::test_it"}
+
+
+# by two timers
+
+
+@pytest.fixture
+def with_cupti(suite, monkeypatch):
+    """The same, with CUPTI, which sees that a launch marked `on_host` puts nothing on the GPU."""
+    fake_gpu.install(monkeypatch, cupti=True)
+    from pytest_gpukern.timers import NothingLaunched
+
+    module = sys.modules["pytest_gpukern.timers.cupti"]
+
+    class SeeingTimer(module.CuptiTimer):
+        def collect(self, iterations, *, cold):
+            batch = super().collect(iterations, cold=cold)
+            if fake_gpu.said_by(iterations[0].run, "on_host", False):
+                raise NothingLaunched("the call puts nothing on the device")
+            return batch
+
+        def suspicion(self, iteration):
+            iteration = iteration.again()
+            self.collect([iteration], cold=False)
+            return super().suspicion(iteration)
+
+    monkeypatch.setattr(module, "CuptiTimer", SeeingTimer)
+    return suite
+
+
+def test_rounds_are_the_samples_of_the_main_timer_and_the_one_beside_it_takes_turns_too(with_cupti, pytester):
+    passes(
+        with_cupti,
+        """
+log = []
+benchmark.pedantic(
+    log.append,
+    setup=lambda: log.append("setup") or (("call",), {}),
+    teardown=lambda _: log.append("teardown"),
+    rounds=30,
+)
+assert benchmark.stats["rounds"] == 30 and benchmark.stats["median"] == pytest.approx(1e-6, rel=1e-3)
+assert log == ["setup", "call", "teardown"] * (len(log) // 3)
+""",
+        "--gpukern-output=run.json",
+        "--benchmark-json=out.json",
+    )
+    (result,) = results_in(pytester.path / "run.json").values()
+    main, beside = result["measurements"]
+    assert (main["timer"], main["beside"], main["summary"]["n"]) == ("cupti", False, 30)
+    assert (beside["timer"], beside["beside"]) == ("event", True)
+    assert 10 <= beside["summary"]["n"] <= 30
+    (listed,) = benchmarks_of(pytester).values()
+    assert listed["extra_info"]["gpukern"]["timer"] == "cupti"
+
+
+ON_THE_HOST = """
+import pytest
+def launch(log, *args):
+    log.append("call")
+    return 42
+launch.on_host = True
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["benchmark(launch, [])", "benchmark.pedantic(launch, ([],), rounds=3)", "gpu_benchmark(launch, [])"],
+)
+def test_a_marked_call_that_launches_nothing_is_invalid(with_cupti, pytester, use):
+    fixture = use.partition("(")[0].partition(".")[0]
+    test = f"{ON_THE_HOST}\n@pytest.mark.gpu_benchmark\ndef test_it({fixture}):\n    {use}"
+    result = with_cupti(test, "--gpukern-output=run.json", "--benchmark-json=out.json", *NO_COMPLAINTS)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["FAILED *INVALID (kernel/host/cold): the call puts nothing on the device; --gpukern-timer=host *"]
+    )
+    assert not (pytester.path / "out.json").exists()
+    assert measurement_of(pytester)["timer"] == "host", "no events were put round it"
+
+
+def test_a_marked_call_that_launches_nothing_may_be_timed_by_the_hosts_clock(with_cupti):
+    test = f"{ON_THE_HOST}\n@pytest.mark.gpu_benchmark(timer='host')\ndef test_it(benchmark):\n    "
+    with_cupti(f"{test}benchmark(launch, [])").assert_outcomes(passed=1)
+
+
+def test_under_all_a_call_that_launches_nothing_is_left_to_pytest_benchmark(with_cupti, pytester):
+    test = """
+def test_host(benchmark):
+    assert benchmark(launch, []) == 42
+    assert benchmark.enabled and "_raw" not in vars(benchmark)
+    assert benchmark.stats["rounds"] >= 2
+
+def test_gpu(benchmark):
+    benchmark(int)
+"""
+    options = ("--gpukern-all", "--gpukern-output=run.json", "--benchmark-json=out.json")
+    result = with_cupti(ON_THE_HOST + test, *options, "-W", "error::UserWarning")
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*not measured on the GPU: it launches nothing there, and is left to pytest-benchmark"]
+    )
+    assert list(results_in(pytester.path / "run.json")) == ["test_it/test_gpu"]
+    found = benchmarks_of(pytester)
+    assert set(found) == {"test_it.py::test_host", "test_it.py::test_gpu"}
+    assert found["test_it.py::test_host"]["extra_info"] == {}
+
+
+def test_under_all_rounds_on_the_host_are_pytest_benchmarks_and_still_take_turns(with_cupti):
+    test = """
+def test_it(benchmark):
+    log = []
+    def setup():
+        log.append("setup")
+        return (log,), {}
+    def teardown(log):
+        log.append("teardown")
+    returned = benchmark.pedantic(launch, setup=setup, teardown=teardown, rounds=7)
+    assert benchmark.stats["rounds"] == 7 and returned == 42
+    assert log == ["setup", "call", "teardown"] * (len(log) // 3)
+"""
+    with_cupti(ON_THE_HOST + test, "--gpukern-all").assert_outcomes(passed=1, warnings=1)
+
+
+# where it cannot be measured
+
+
+def test_without_a_gpu_and_without_the_simulator_marked_tests_are_skipped(pytester):
+    pytester.makepyfile(test_it=SUITE)
+    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-simulator=never", *FAST)
+    result.assert_outcomes(passed=2, skipped=3)
+    result.stdout.fnmatch_lines(["3 skipped: no GPU: *"])
+
+
+def test_in_the_simulator_marked_tests_run_once_and_unmeasured(pytester):
+    pytest.importorskip("numba_cuda")
+    pytester.makepyfile(
+        test_it="""
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    x, y, calls = np.arange(4.0), np.zeros(4), []
+    assert benchmark.disabled
+    def launch():
+        calls.append(1)
+        double[1, 32](x, y)
+        return y
+    assert benchmark(launch)[3] == 6
+    assert calls == [1] and benchmark.stats is None
+
+@pytest.mark.gpu_benchmark
+def test_pedantic(benchmark):
+    log = []
+    benchmark.pedantic(log.append, setup=lambda: ((1,), {}), teardown=lambda _: log.append(2), rounds=9)
+    assert log == [1, 2]
+"""
+    )
+    options = ("--gpu-benchmark", "--gpukern-simulator=always", "--benchmark-json=out.json")
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["gpukern: 2 simulated"])
+    assert not (pytester.path / "out.json").exists()
+
+
+OWN_FIXTURE = """
+import pytest
+
+class Replacement:
+    def __call__(self, function, *args):
+        return function(*args)
+
+@pytest.fixture
+def benchmark():
+    return Replacement()
+
+@pytest.mark.gpu_benchmark
+def test_it(benchmark):
+    assert benchmark(abs, -1) == 1
+"""
+
+
+def test_another_benchmark_fixture_is_named_and_left_alone(suite):
+    result = suite(OWN_FIXTURE, "-p", "no:benchmark", "-W", "error::UserWarning", *["-p", "no:xdist"])
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*not measured on the GPU: its `benchmark` is a test_it.Replacement, and only the fixture of *"]
+    )
+
+
+def test_a_plugin_in_the_place_of_pytest_benchmark_is_named(suite, pytester):
+    pytester.makeconftest(
+        """
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+class Replacement:
+    @property
+    def __class__(self):  # as CodSpeed's, since pytest-benchmark checks it
+        return BenchmarkFixture
+
+    def __call__(self, function, *args):
+        return function(*args)
+
+@pytest.fixture
+def benchmark():
+    return Replacement()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    config.option.benchmark_disable = True
+    config.pluginmanager.set_blocked("pytest-benchmark")
+"""
+    )
+    result = suite(f"{MARKED}    assert benchmark(abs, -1) == 1")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*not measured on the GPU: its `benchmark` is a conftest.Replacement, *"])
+
+
+def test_a_plan_of_fixtures_that_are_not_made_is_no_complaint(suite):
+    result = suite(SUITE, "--setup-plan")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*not measured*")
+
+
+def test_a_test_without_any_benchmark_fixture_is_pytests_to_complain_of(suite):
+    result = suite(f"{MARKED}    pass", "-p", "no:benchmark")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["E *fixture 'benchmark' not found"])

@@ -1,0 +1,248 @@
+"""Rounds: their order, whatever the timer does, and how many of them become samples."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpukern.measure import measure, rule_beside, rule_for
+from pytest_gpukern.rounds import Rounds, rule_of_rounds
+from pytest_gpukern.timers import Batch
+from pytest_gpukern.timers.host import HostTimer
+
+
+class LookingTimer:
+    """Executes what it is given, and at the end a few more to look for escaped work, as a device's timers."""
+
+    name = "looking"
+    measures = "nothing"
+    jitter_ns = 3.0
+    resolution_ns = 8.0
+    fixed_cost_ns = None
+
+    def __init__(self):
+        self.batches = []
+
+    def collect(self, iterations, *, cold):
+        self.batches.append(len(iterations))
+        for iteration in iterations:
+            iteration.execute()
+        return Batch([1000.0] * len(iterations))
+
+    def suspicion(self, iteration):
+        for _ in range(4):
+            iteration = iteration.again()
+            iteration.execute()
+        return "looked at"
+
+
+class ImpatientTimer(LookingTimer):
+    """Executes everything twice, as a timer does that could not queue it the first time."""
+
+    def collect(self, iterations, *, cold):
+        for iteration in iterations:
+            iteration.execute()
+        return super().collect([iteration.again() for iteration in iterations], cold=cold)
+
+    def suspicion(self, iteration):
+        return None
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def logged(log, **changes):
+    """Rounds that note what they do, each with a number of its own as argument."""
+
+    def setup():
+        log.append("setup")
+        return (len(log),), {}
+
+    values = {"setup": setup, "teardown": lambda number: log.append(f"teardown {number}"), **changes}
+    return Rounds(lambda number: log.append(f"call {number}"), **values)
+
+
+def take(rounds, timer=None, cache="cold"):
+    """What `measure` makes of rounds, as by a main timer."""
+    rule = rule_for(1000.0)
+    return measure(
+        rounds,
+        timer or LookingTimer(),
+        scope="kernel",
+        cache=cache,
+        call_ns=1000.0,
+        rule=rule if rounds.count is None else rule_of_rounds(rounds.count, rule, beside=False),
+    )
+
+
+def in_turn(log, rounds):
+    """Whether so many rounds are in the log, each of which ended before the next began."""
+    numbers = range(1, 3 * rounds, 3)
+    return log == [line for n in numbers for line in ("setup", f"call {n}", f"teardown {n}")]
+
+
+# order
+
+
+@pytest.mark.parametrize(
+    ("timer", "executions"),
+    [
+        (LookingTimer(), 4 + 4 + 1),
+        (ImpatientTimer(), 2 * 4 + 1),
+        (HostTimer(lambda: None), 4 + 1),
+        (HostTimer(lambda: None, lambda: None), 4 + 1),
+    ],
+    ids=["looks for escaped work", "executes again", "host", "host, flushing"],
+)
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_each_round_ends_before_the_next_begins_whatever_the_timer_does(log, timer, executions, cache):
+    rounds = logged(log, count=4)
+    take(rounds, timer, cache)
+    rounds.call()  # the last, untimed one: also where a timer was handed a round that it never executed
+    rounds.finish()
+    assert in_turn(log, executions)
+
+
+def test_two_timers_one_after_the_other_take_rounds_of_their_own(log):
+    rounds = logged(log, count=3)
+    for _ in range(2):
+        take(rounds, HostTimer(lambda: None))
+    rounds.call()
+    rounds.finish()
+    assert in_turn(log, 3 + 3 + 1)
+
+
+def test_a_round_that_was_taken_and_not_executed_is_taken_again(log):
+    rounds = logged(log)
+    for _ in range(3):
+        (iteration,) = rounds.take(1, cold=True)
+    iteration.execute()
+    rounds.finish()
+    assert in_turn(log, 1)
+
+
+@pytest.mark.parametrize("only", [{"setup": None, "args": (7,)}, {"teardown": None}])
+def test_a_setup_or_a_teardown_alone_makes_rounds_take_turns(log, only):
+    timer = LookingTimer()
+    take(logged(log, count=5, **only), timer)
+    assert timer.batches == [1] * 5
+
+
+def test_without_setup_and_teardown_a_timer_gets_many_at_once():
+    timer = LookingTimer()
+    rounds = Rounds(lambda a, b: None, (1,), {"b": 2}, count=50)
+    assert take(rounds, timer).summary.n == 50
+    assert timer.batches == [50]
+
+
+def test_a_teardown_waits_for_the_device(log):
+    rounds = logged(log, setup=None, args=(1,), synchronize=lambda: log.append("idle"))
+    rounds.call()
+    rounds.finish()
+    assert log == ["call 1", "idle", "teardown 1"]
+    rounds.finish()
+    assert len(log) == 3, "a round ends once"
+
+
+def test_work_that_a_setup_left_running_is_waited_for_before_the_call(log):
+    rounds = logged(log, teardown=None, synchronize=lambda: log.append("idle"))
+    rounds.call()
+    rounds.call()
+    assert log == ["setup", "idle", "call 1", "setup", "idle", "call 4"]
+
+
+def test_warming_up_runs_the_rounds_that_were_asked_for(log):
+    logged(log, warmup_count=2).warm_up()
+    assert log == ["setup", "call 1", "teardown 1", "setup", "call 4"]
+    calls = []
+    Rounds(calls.append, (1,), warmup_count=3, iterations=4).warm_up()
+    assert len(calls) == 12
+
+
+def test_an_exception_of_the_call_leaves_its_round_open(log):
+    def fails(number):
+        raise ZeroDivisionError
+
+    rounds = logged(log)
+    rounds.target = fails
+    with pytest.raises(ZeroDivisionError):
+        rounds.call()
+    assert log == ["setup"], "as in pytest-benchmark: nothing is torn down that did not end"
+
+
+# samples
+
+
+def test_a_round_is_a_sample():
+    measurement = take(Rounds(int, count=7))
+    assert measurement.samples_ns == (1000.0,) * 7
+    assert measurement.stopped == "7 samples"
+
+
+@pytest.mark.parametrize(
+    ("count", "call_ns", "least", "most"),
+    [(30, 1e3, 10, 30), (3, 1e3, 3, 3), (2000, 1e3, 10, 500), (30, 1e9, 1, 1)],
+)
+def test_a_timer_beside_the_main_one_takes_fewer_rounds_and_never_more(count, call_ns, least, most):
+    usual = rule_beside(call_ns)
+    rule = rule_of_rounds(count, usual, beside=True)
+    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (least, most, usual.budget_s)
+
+
+def test_nobody_asked_for_a_number_so_the_usual_rule_holds():
+    assert take(Rounds(int)).summary.n >= 10
+
+
+def test_with_a_hot_cache_a_round_makes_the_calls_asked_for_and_with_a_cold_one_a_single_one():
+    calls = []
+    rounds = Rounds(calls.append, (1,), iterations=4)
+    for cold, expected in ((False, 4), (True, 1)):
+        calls.clear()
+        (iteration,) = rounds.take(1, cold=cold)
+        iteration.execute()
+        assert len(calls) == expected == iteration.launches == rounds.calls(cold=cold)
+
+
+def test_a_timer_that_repeats_short_calls_itself_leaves_the_number_to_the_rounds():
+    calls = []
+    take(Rounds(calls.append, (1,), count=4, iterations=3), HostTimer(lambda: None), cache="hot")
+    assert len(calls) == 3 * 4
+
+
+# arguments
+
+
+def test_what_a_setup_returns_takes_the_place_of_no_arguments():
+    assert Rounds(dict, setup=lambda: ([[("a", 1)]], {"b": 2})).call() == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("nothing", [None, (), 0])
+def test_a_setup_that_returns_nothing_leaves_the_arguments_given(nothing):
+    assert Rounds(max, (1, 2), setup=lambda: nothing).call() == 2
+
+
+def test_a_setup_may_not_return_arguments_beside_those_given():
+    with pytest.raises(TypeError, match="pedantic: give args and kwargs, or a setup that returns them"):
+        Rounds(max, (1, 2), setup=lambda: ((3, 4), {})).call()
+
+
+@pytest.mark.parametrize("returned", [3, "ab", [1, 2], (1, 2, 3)])
+def test_a_setup_that_returns_something_else_is_refused(returned):
+    with pytest.raises(TypeError, match=r"setup returned .*: it returns \(args, kwargs\), or nothing"):
+        Rounds(max, setup=lambda: returned).call()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"count": 0}, r"pedantic\(rounds=0\): a whole number from 1 on"),
+        ({"count": "3"}, r"pedantic\(rounds='3'\): a whole number from 1 on"),
+        ({"warmup_count": -1}, r"pedantic\(warmup_rounds=-1\): a whole number from 0 on"),
+        ({"iterations": 0.5}, r"pedantic\(iterations=0.5\): a whole number from 1 on"),
+        ({"iterations": 2, "setup": dict}, r"pedantic\(iterations=2, setup=…\): a setup serves one call"),
+    ],
+)
+def test_impossible_numbers_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        Rounds(int, **numbers)
