@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern import __version__
+from pytest_gpukern.selftest import command as selftest_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_WIDTH = 120
+"""Of what is printed into a file or a pipe; a terminal has its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `gpukern` and returns its exit status.
 
     `gpukern validate [PYTEST OPTIONS]` runs the suites that come with the package: on the GPU where there is
-    one, else host variants, with the CUDA simulator for correctness.
+    one, else host variants, with the CUDA simulator for correctness. `gpukern show RUN.json [TEXT]` prints
+    what a run stored. `gpukern selftest` says what this machine can resolve.
     """
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."
@@ -36,9 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "See pytest --help for all of them.",
         allow_abbrev=False,
     )
+    shown = commands.add_parser(
+        "show",
+        help="print the tables of a stored run, and what the device did in each case",
+        description="Prints the tables of a run that --gpukern-output wrote and, where CUPTI could be used, "
+        "what the device did in a call of each case: copies, memsets, kernels and their share of the time.",
+    )
+    shown.add_argument("run", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
+    shown.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    tested = commands.add_parser(
+        "selftest",
+        help=selftest_command.SUMMARY,
+        description=selftest_command.DESCRIPTION,
+        allow_abbrev=False,
+    )
+    selftest_command.add_options(tested)
     known, rest = parser.parse_known_args(arguments)
-    assert known.command == "validate"
-    return validate(rest)
+    if known.command == "validate":
+        return validate(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if known.command == "selftest":
+        return selftest_command.run(tested, known)
+    return show(known.run, known.text)
 
 
 def validate(options: Sequence[str] = ()) -> int:
@@ -61,6 +88,39 @@ def validate(options: Sequence[str] = ()) -> int:
     if not registered:  # run from a checkout that nobody installed
         ours += ["-p", "pytest_gpukern.plugin"]
     return subprocess.call([sys.executable, "-m", "pytest", *ours, *options])
+
+
+def show(run: Path, text: str = "") -> int:
+    """Prints what a run stored; returns 0, or 1 for a file that cannot be read or holds no such case.
+
+    Args:
+        run: the file.
+        text: only cases whose id holds it.
+    """
+    from pytest_gpukern.report.run_file import RunFileError, read_run_file
+    from pytest_gpukern.report.terminal import tables
+
+    try:
+        stored = read_run_file(run)
+    except RunFileError as error:
+        sys.stderr.write(f"gpukern show: {error}\n")
+        return 1
+    results = [result for result in stored if text in result.case.id]
+    if not results:
+        sys.stderr.write(f"gpukern show: {run} holds {_cases(len(stored), text)}\n")
+        return 1
+    lines = tables(results, width=shutil.get_terminal_size((_WIDTH, 24)).columns, verbose=True)
+    try:
+        print("\n".join(line.text for line in lines).rstrip(), flush=True)
+    except BrokenPipeError:  # a pager that was left; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _cases(count: int, text: str) -> str:
+    if not count:
+        return "no results"
+    return f"no case with {text!r} in its id; it has {count} others: gpukern show without it lists them"
 
 
 def _writes_beside_the_suites(options: Sequence[str]) -> bool:

@@ -1,0 +1,118 @@
+"""The command `gpukern selftest`: its options, and its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SESSIONS = 8
+PARTS = ("rivals", "suites")
+SUMMARY = "find out what this machine and the timers can resolve"
+DESCRIPTION = (
+    "Times kernels of known time and five others in fresh processes, one after another, and other tools on "
+    "the same kernels; compares what was found with the targets. Ends with status 0 where all are reached, "
+    "1 where one is missed, and 2 where there is no GPU or a file cannot be used."
+)
+_NARROWEST_TABLE = 120
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Gives the command's parser its options."""
+    add = parser.add_argument
+    add("--output", type=Path, metavar="FILE.json", help="write raw readings and conclusions")
+    add("--sessions", type=_sessions, help=f"fresh processes, at least 2 (default: {SESSIONS})")
+    add("--without", type=_parts, metavar="PART[,PART]", help=f"leave out {' or '.join(PARTS)}, or both")
+    add("--device", help="which GPU, as for pytest's --gpukern-device")
+    add("--replay", type=Path, metavar="FILE.json", help="judge a recorded self-test again; needs no GPU")
+
+
+def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
+    """Runs the command as it was parsed, and returns its exit status."""
+    given = [name for name in ("sessions", "without", "device") if getattr(known, name) is not None]
+    if known.replay is not None and given:
+        parser.error(f"--{given[0]}: --replay measures nothing; drop one of them")
+    return selftest(
+        known.output,
+        sessions=known.sessions or SESSIONS,
+        without=known.without or (),
+        device=known.device,
+        replay=known.replay,
+    )
+
+
+def selftest(
+    output: Path | None = None,
+    *,
+    sessions: int = SESSIONS,
+    without: Sequence[str] = (),
+    device: str | None = None,
+    replay: Path | None = None,
+) -> int:
+    """Tests what this machine can resolve, or judges a recorded test again; prints the table.
+
+    Args:
+        output: file for raw readings and conclusions, as JSON.
+        sessions: fresh processes.
+        without: of `rivals` and `suites`, what is left out.
+        device: which GPU, as in `--gpukern-device`.
+        replay: a file that an earlier test wrote.
+
+    Returns:
+        0 where all targets are reached, 1 where one is missed, 2 where there is no GPU or a file cannot be
+        used.
+    """
+    from pytest_gpukern.device import DeviceError
+    from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
+    from pytest_gpukern.selftest.recording import RecordingError, read_recording, write_recording
+    from pytest_gpukern.selftest.table import render
+    from pytest_gpukern.selftest.targets import conclude
+
+    try:
+        if replay is not None:
+            recording = read_recording(replay)
+        else:
+            recording = run_selftest(
+                sessions=sessions,
+                rivals="rivals" not in without,
+                suites="suites" not in without,
+                device=device,
+                tell=_tell,
+            )
+        conclusions = conclude(recording)
+        width = max(_NARROWEST_TABLE, shutil.get_terminal_size().columns)
+        lines = render(recording, conclusions, width=width)
+        sys.stdout.write("\n".join((*lines, "")))
+        if output is not None:
+            write_recording(output, recording, conclusions.to_json())
+    except NoGpuError as error:
+        _tell(f"no GPU: {error}")
+        return 2
+    except (DeviceError, RecordingError) as error:
+        _tell(str(error))
+        return 2
+    return 0 if conclusions.reached else 1
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"gpukern selftest: {line}\n")
+    sys.stderr.flush()
+
+
+def _sessions(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of sessions: 2 at least, for a range")
+    return int(text)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(","))
+    for part in parts:
+        if part not in PARTS:
+            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(PARTS)}")
+    return parts

@@ -1,0 +1,115 @@
+"""Kernels that say how long they take: their source, their launches, and what is read beside a timer."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from test_ceiling_source import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
+
+from pytest_gpukern.timers import Batch
+from pytest_gpukern.timers import spin as module
+from pytest_gpukern.timers.spin import SpinningKernel
+
+POINTER = 0x1000
+
+
+class Machine:
+    """A device whose spins take 16 ns more than asked; what is launched writes its own time at once."""
+
+    def __init__(self, monkeypatch):
+        self.own = np.zeros(64, np.uint64)
+        self.launched = []
+        self.freed = False
+        monkeypatch.setattr(module, "DeviceArray", self.array)
+        core = ModuleType("cuda.core")
+        core.LaunchConfig = lambda **sizes: sizes
+        core.launch = self.launch
+        cuda = ModuleType("cuda")
+        cuda.core = core
+        monkeypatch.setitem(sys.modules, "cuda", cuda)
+        monkeypatch.setitem(sys.modules, "cuda.core", core)
+        self.stream = "stream"
+
+    def kernel(self, source, name):
+        assert name in source
+        return name
+
+    def synchronize(self):
+        self.launched.append("synchronize")
+
+    def array(self, shape, dtype):
+        assert (shape, dtype) == ((64,), np.uint64)
+
+        def free():
+            self.freed = True
+
+        return SimpleNamespace(pointer=POINTER, download=self.own.copy, free=free)
+
+    def launch(self, stream, config, kernel, ns, pointer):
+        assert (stream, config, kernel) == ("stream", {"grid": 1, "block": 1}, "gpukern_spin")
+        assert isinstance(ns, np.uint64)
+        slot, rest = divmod(pointer - POINTER, 8)
+        assert rest == 0
+        self.own[slot] = ns + 16 + 32 * (slot % 2)
+        self.launched.append(int(ns))
+
+
+class TimerBeyond:
+    """Reads 700 ns more than each kernel says itself."""
+
+    def __init__(self, machine):
+        self.machine = machine
+
+    def collect(self, iterations, *, cold):
+        assert not cold
+        samples = []
+        for slot, iteration in enumerate(iterations):
+            assert iteration.launches == 1
+            iteration.run()
+            samples.append(float(self.machine.own[slot]) + 700)
+        return Batch(samples)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_kernel_compiles_and_reads_the_global_timer(architecture):
+    if architecture not in KNOWN:
+        pytest.skip(f"this NVRTC does not know sm_{architecture}")
+    ptx = compiled(module._SOURCE, f"compute_{architecture}").decode()
+    assert ptx.count("%globaltimer") >= 2
+    assert "gpukern_spin" in ptx
+
+
+def test_it_is_loaded_and_run_once_before_anything_is_blocked(machine):
+    SpinningKernel(machine)
+    assert machine.launched == [0, "synchronize"]
+
+
+def test_each_sample_is_compared_with_its_own_kernel(machine):
+    found = SpinningKernel(machine).read(TimerBeyond(machine), 1500, 10)
+    assert (found.own_ns, found.reading_ns, found.beyond_ns) == (1532.0, 2232.0, 700.0)
+    assert machine.launched[2:] == [1500] * 10
+
+
+def test_the_step_of_the_global_timer_is_the_smallest_that_was_seen(machine):
+    spinning = SpinningKernel(machine)
+    assert spinning.step_ns is None
+    spinning.read(TimerBeyond(machine), 1500, 4)
+    spinning.read(TimerBeyond(machine), 9000, 4)
+    assert spinning.step_ns == 32.0
+    spinning.free()
+    assert machine.freed
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_as_many_samples_as_there_are_slots_are_possible(machine, count):
+    with pytest.raises(ValueError, match=f"1 to 64 samples are possible, got {count}"):
+        SpinningKernel(machine).read(TimerBeyond(machine), 1500, count)

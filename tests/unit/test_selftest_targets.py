@@ -1,0 +1,258 @@
+"""What a self-test concludes from its readings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_selftest import (
+    BEYOND_CUPTI,
+    EVENT_COST,
+    KERNELS,
+    nodes,
+    readings,
+    recording,
+    session,
+    spins,
+    walls,
+)
+
+from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Spin, Suites
+from pytest_gpukern.selftest.rows import RepeatRow
+from pytest_gpukern.selftest.targets import conclude
+
+
+def missed(conclusions):
+    """Every target that is missed, by its name."""
+    found = [row.subject for row in conclusions.truth if row.reached is False]
+    found += [f"{row.kernel} {row.cache}" for row in conclusions.repeats if row.reached is False]
+    found += [f"{row.kernel} {row.cache} wall" for row in conclusions.walls if not row.reached]
+    found += ["suites"] if conclusions.suites and not conclusions.suites.reached else []
+    return [*found, *conclusions.missing]
+
+
+def truth_row(conclusions, beginning, timer="cupti"):
+    (row,) = [r for r in conclusions.truth if r.subject.startswith(beginning) and r.timer == timer]
+    return row
+
+
+def with_beyond(asked_ns, timer, beyond_ns):
+    """The made-up spins, one of them read differently."""
+    return tuple(
+        dataclasses.replace(spin, beyond_ns=beyond_ns)
+        if (spin.asked_ns, spin.timer) == (asked_ns, timer)
+        else spin
+        for spin in spins()
+    )
+
+
+def test_a_machine_as_good_as_promised_reaches_every_target():
+    conclusions = conclude(recording())
+    assert missed(conclusions) == []
+    assert conclusions.reached
+    assert conclusions.default_timer == "cupti"
+    # 3 spins, 2 of events from 20 µs on, a difference of nodes, a node of 20 µs and more; A/A; walls; suites
+    assert len(conclusions.verdicts) == 3 + 2 + 1 + 1 + 6 + 6 + 1
+
+
+def test_what_starting_and_ending_a_kernel_takes_is_no_error_of_the_default_timer():
+    conclusions = conclude(recording(session(spins=spins(cupti=5000.0)), session(spins=spins(cupti=5000.0))))
+    assert truth_row(conclusions, "spin 1.5 µs").error_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("asked_ns", "error_ns", "reached"),
+    [
+        (1_500.0, 32.0, True),  # one tick
+        (1_500.0, -32.0, True),
+        (1_500.0, 33.0, False),
+        (20_000.0, 194.0, True),  # 1 % of the difference to the shortest spin, 19.5 µs
+        (20_000.0, 196.0, False),
+        (10_000_000.0, 99_990.0, True),
+        (10_000_000.0, -100_100.0, False),
+    ],
+)
+def test_the_default_timer_may_be_off_by_a_tick_or_one_percent(asked_ns, error_ns, reached):
+    off = session(spins=with_beyond(asked_ns, "cupti", BEYOND_CUPTI + error_ns))
+    conclusions = conclude(recording(off, off, off))
+    rows = [row for row in conclusions.truth if row.against == "own time" and row.timer == "cupti"]
+    assert [row.reached for row in rows].count(False) == (0 if reached else 1)
+    assert conclusions.reached is reached
+
+
+def test_one_session_of_three_that_is_off_is_shown_and_not_judged():
+    off = session(spins=with_beyond(1_500.0, "cupti", BEYOND_CUPTI - 64))
+    row = truth_row(conclude(recording(session(), off, session())), "spin 1.5 µs")
+    assert (row.error_ns, row.worst_ns, row.reached) == (0.0, -64.0, True)
+
+
+@pytest.mark.parametrize(("error_ns", "reached"), [(1000.0, True), (-1000.0, True), (1010.0, False)])
+def test_events_less_their_stated_cost_may_be_off_by_five_percent_from_20_us_on(error_ns, reached):
+    off = session(spins=with_beyond(20_000.0, "event", EVENT_COST + error_ns))
+    conclusions = conclude(recording(off, off))
+    assert truth_row(conclusions, "spin 20 µs", "event").reached is reached
+    assert truth_row(conclusions, "spin 1.5 µs", "event").reached is None
+
+
+def test_events_that_state_no_cost_miss_their_target():
+    silent = session(fixed_costs_ns={"cupti": None, "event": None})
+    assert missed(conclude(recording(silent, silent))) == ["the event timer states no fixed cost"]
+
+
+def test_the_gap_between_nodes_cancels_in_differences_and_counts_in_whole_kernels():
+    conclusions = conclude(recording())
+    difference = truth_row(conclusions, "spin 20 µs − spin 1.5 µs, per node")
+    assert (difference.truth_ns, difference.error_ns) == (18_500.0, 0.0)
+    whole = truth_row(conclusions, "exp 10 M f32, hot")
+    assert (whole.truth_ns, whole.error_ns, whole.reached) == (48_680.0, -40.0, True)
+
+
+def test_a_short_kernel_is_shown_beside_its_slope_and_not_judged():
+    row = truth_row(conclude(recording()), "exp 64 K f32, hot")
+    assert (row.error_ns, row.allowed_ns, row.reached) == (-40.0, None, None)
+
+
+def test_a_slope_that_the_default_timer_does_not_see_is_missed():
+    wrong = session(nodes=(*nodes()[:3], Node("exp 10 M f32", 50_000.0, 48_640.0)))
+    assert missed(conclude(recording(wrong, wrong))) == ["exp 10 M f32, hot, per node"]
+
+
+def test_where_nothing_can_be_captured_the_reason_is_a_missed_target():
+    none = session(nodes=(Node("spin 1500", problem="no graphs here"),))
+    assert missed(conclude(recording(none, none))) == ["no slope of a graph: no graphs here"]
+
+
+def repeat(low_ns, high_ns, **changes):
+    row = RepeatRow("k", "cold", "cupti", low_ns, low_ns, high_ns, 32.0, 8, 8, None, judged=True)
+    return dataclasses.replace(row, **changes)
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "high_ns", "reached"),
+    [
+        (1312.0, 1376.0, True),  # two ticks, though 4.9 %
+        (1312.0, 1377.0, False),
+        (100_000.0, 100_500.0, True),  # 0.5 %
+        (100_000.0, 100_501.0, False),
+        (0.0, 0.0, True),
+        (0.0, 100.0, False),
+    ],
+)
+def test_sessions_may_differ_by_half_a_percent_or_two_ticks(low_ns, high_ns, reached):
+    assert repeat(low_ns, high_ns).reached is reached
+
+
+def test_a_range_of_fewer_sessions_than_asked_for_reaches_nothing():
+    assert not repeat(100.0, 100.0, sessions=7).reached
+    assert not repeat(100.0, 100.0, sessions=1, asked_sessions=1).reached
+    assert repeat(100.0, 900.0, judged=False).reached is None
+
+
+def test_the_range_is_over_the_sessions_medians_of_each_timer():
+    conclusions = conclude(recording(session(), session(readings=readings(1.004)), session()))
+    (row,) = [
+        r for r in conclusions.repeats if (r.kernel, r.cache, r.timer) == ("sgemm 2048", "hot", "cupti")
+    ]
+    assert row.range == pytest.approx(0.004)
+    assert conclusions.reached
+    apart = conclude(recording(session(), session(readings=readings(1.006))))
+    assert missed(apart) == [f"{name} {cache}" for name in list(KERNELS)[1:] for cache in ("cold", "hot")]
+
+
+def test_a_reading_that_the_plugin_refuses_leaves_the_range_and_misses_the_target():
+    bad = Reading("sgemm 2048", "cold", "cupti", 9e9, 10, invalid="the clock fell")
+    others = tuple(r for r in readings() if (r.kernel, r.cache, r.timer) != ("sgemm 2048", "cold", "cupti"))
+    conclusions = conclude(recording(session(), session(), session(readings=(*others, bad))))
+    (row,) = [r for r in conclusions.repeats if r.invalid]
+    assert (row.high_ns, row.sessions, row.invalid) == (KERNELS["sgemm 2048"], 2, "the clock fell")
+    assert missed(conclusions) == ["sgemm 2048 cold"]
+
+
+def test_the_median_wall_time_is_judged_and_the_worst_is_shown():
+    conclusions = conclude(recording(session(), session(walls=walls(0.9)), session()))
+    assert {(row.median_s, row.worst_s) for row in conclusions.walls} == {(0.25, 0.9)}
+    assert conclusions.reached
+    assert len(missed(conclude(recording(session(walls=walls(0.301)))))) >= 6
+
+
+@pytest.mark.parametrize(
+    ("suites", "reached"), [(Suites(180.0, 0), True), (Suites(180.1, 0), False), (Suites(9.0, 1), False)]
+)
+def test_the_suites_have_to_pass_in_time(suites, reached):
+    assert conclude(recording(suites=suites)).reached is reached
+
+
+def test_suites_that_were_left_out_are_no_target():
+    conclusions = conclude(recording(suites=None))
+    assert conclusions.suites is None
+    assert conclusions.reached
+
+
+def test_a_session_that_found_nothing_is_a_missed_target_and_the_others_count():
+    conclusions = conclude(recording(session(), session(problem="it ended with status 1: boom"), session()))
+    assert "session 2 found nothing: it ended with status 1: boom" in missed(conclusions)
+    assert {row.sessions for row in conclusions.repeats} == {2}
+
+
+def test_no_session_at_all_reaches_nothing():
+    dead = session(problem="no CUDA")
+    conclusions = conclude(recording(dead, dead))
+    assert not conclusions.reached
+    assert conclusions.repeats == ()
+
+
+def test_a_kernel_that_could_not_be_measured_is_a_missed_target_said_once():
+    without = session(preparations=(Preparation("add 32 M f64", problem="numba is not installed"),))
+    assert missed(conclude(recording(without, without))) == ["add 32 M f64: numba is not installed"]
+
+
+def test_without_cupti_events_are_the_default_and_are_held_to_its_targets():
+    alone = session(
+        default_timer="event",
+        fallback="cupti-python is not installed",
+        spins=tuple(spin for spin in spins() if spin.timer == "event"),
+        readings=tuple(reading for reading in readings() if reading.timer == "event"),
+    )
+    conclusions = conclude(recording(alone, alone))
+    assert truth_row(conclusions, "spin 20 µs − spin 500 ns", "event").reached
+    assert all(row.judged for row in conclusions.repeats)
+
+
+def test_sessions_by_different_timers_cannot_be_compared():
+    conclusions = conclude(recording(session(), session(default_timer="event")))
+    assert "sessions chose different timers: cupti, event" in missed(conclusions)
+
+
+def test_other_tools_stand_beside_the_default_timer_of_their_cache_policy_and_the_slope():
+    rows = {(row.tool, row.kernel): row for row in conclude(recording()).rivals}
+    row = rows["do_bench", "exp 10 M f32"]
+    assert row.of_default == pytest.approx(51_640 / 48_640)
+    assert row.of_slope == pytest.approx(51_640 / 48_680)
+    assert (row.range, row.sessions) == (0.0, 3)
+    assert rows["do_bench", "sgemm 2048"].of_slope is None
+    assert rows["NVBench", ""].problem == "not installed; cuda-bench brings it"
+
+
+def test_a_tool_that_fails_sometimes_has_its_numbers_and_its_error():
+    good = RivalReading("tool", "sgemm 2048", "hot", 340_000.0)
+    bad = RivalReading("tool", "sgemm 2048", "hot", problem="RuntimeError: no")
+    conclusions = conclude(recording(session(rivals=(good,)), session(rivals=(bad,))))
+    (row,) = conclusions.rivals
+    assert (row.median_ns, row.sessions, row.range, row.problem) == (340_000.0, 1, None, "RuntimeError: no")
+    assert conclusions.reached, "no other tool is a target"
+
+
+def test_a_spin_that_only_some_sessions_read_is_judged_by_those():
+    few = session(spins=tuple(spin for spin in spins() if spin.asked_ns != 20_000.0))
+    assert truth_row(conclude(recording(session(), few)), "spin 20 µs − spin 500 ns").sessions == 1
+
+
+def test_without_any_spin_the_truth_is_missing():
+    conclusions = conclude(recording(session(spins=()), session(spins=())))
+    assert "no kernel of known time was read by the default timer" in missed(conclusions)
+    assert "the event timer states no fixed cost" in missed(conclusions)
+
+
+def test_a_spin_alone_is_compared_with_nothing():
+    alone = session(spins=(Spin(500.0, "cupti", 512.0, 1216.0, 704.0),))
+    assert not [row for row in conclude(recording(alone, alone)).truth if row.subject.startswith("spin 500")]
