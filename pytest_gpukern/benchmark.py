@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from pytest_gpukern.gate import failing
+from pytest_gpukern.measure import Repeated
 from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
 
 if TYPE_CHECKING:
@@ -18,8 +20,11 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
+    from pytest_gpukern.measure import Executions
     from pytest_gpukern.problem import Case
-    from pytest_gpukern.timers import Setup, Timer
+    from pytest_gpukern.result import Measurement
+    from pytest_gpukern.rounds import Rounds
+    from pytest_gpukern.timers import Timer
     from pytest_gpukern.verify import Diagnosis
 
 
@@ -40,6 +45,9 @@ class GpuBenchmark:
         self._test_file = test_file
         self.result: Result | None = None
         """What the test found out so far; None before anything ran."""
+        self.leaves_host_calls = False
+        """Whether `NothingLaunched` is raised for a call that puts nothing on the GPU, so that it can be
+        measured elsewhere; otherwise its measurement is INVALID."""
         self.rejected: Case | None = None
         """The broken case that `reject` looked at."""
 
@@ -50,7 +58,7 @@ class GpuBenchmark:
 
         The first call compiles and loads; its time is reported apart. The device is synchronized around
         every sample, whatever library the function launches with; work on a non-blocking stream of its own
-        that outlasts the call makes the measurement INVALID.
+        that outlasts the call makes the measurement INVALID, and so does a call that launches nothing.
 
         Without a GPU the test is skipped; in the simulator, and without `--gpu-benchmark`, the function is
         called once and not measured.
@@ -61,7 +69,7 @@ class GpuBenchmark:
         synchronize = self._start()
         returned = self._first_call(bound, synchronize)
         if self._measures:
-            self._measure(bound, synchronize, setup=None)
+            self._measure(Repeated(bound), synchronize)
         return returned
 
     def pedantic(
@@ -101,11 +109,43 @@ class GpuBenchmark:
         returned = self._first_call(functools.partial(function, *first_args, **first_kwargs), synchronize)
         self._judge_call(check, returned, first_args, first_kwargs, "before timing")
         if self._measures:
-            self._measure(function, synchronize, setup=fresh)
+            self._measure(Repeated(function, fresh), synchronize)
             last_args, last_kwargs = fresh()
             last = function(*last_args, **last_kwargs)
             synchronize()
             self._judge_call(check, last, last_args, last_kwargs, "after timing")
+        return returned
+
+    def measure_rounds(self, rounds: Rounds) -> Any:
+        """As calling the fixture, in rounds that were asked for; returns what a last, untimed call returned.
+
+        The number of rounds is the number of samples by the main timer. The target runs more often: the first
+        call is untimed, the device settles after `rounds.warmup_count` rounds as always, and where a second
+        timer is kept beside the first, that has rounds of its own. Where nothing is measured it runs once.
+        """
+        __tracebackhide__ = True
+        self._refuse_second_use()
+        rounds.synchronize = synchronize = self._start()
+        returned = self._first_call(rounds.begin().execute, synchronize)
+        if self._measures:
+            with self._environment.exclusive():
+                rounds.warm_up()
+            calls = rounds.calls(cold=self._cache == "cold")
+            self._measure(rounds, synchronize, count=rounds.count, calls=calls)
+            if calls < rounds.iterations:
+                asked = f"iterations={rounds.iterations} was asked for"
+                self._add_note(f"{asked}: one call a sample, since each needs a cold cache")
+            returned = self.once_more(rounds.call)
+        rounds.finish()
+        return returned
+
+    def once_more(self, call: Callable[[], Any]) -> Any:
+        """Calls once after measuring, untimed, and waits for the device; returns what `call` returned."""
+        from pytest_gpukern.backends.cuda import runtime
+
+        with self._environment.exclusive():
+            returned = call()
+            runtime().synchronize()
         return returned
 
     def verify(
@@ -235,43 +275,81 @@ class GpuBenchmark:
         with self._environment.exclusive():  # another process may be measuring on this device
             synchronize()
             start = time.perf_counter_ns()
-            returned = call()
-            synchronize()
+            with self._code_observed():
+                returned = call()
+                synchronize()
         self._update(first_call_ns=float(time.perf_counter_ns() - start))
         return returned
 
-    def _measure(
-        self, call: Callable[..., Any], synchronize: Callable[[], None], setup: Setup | None
-    ) -> None:
-        from pytest_gpukern.measure import measure, warm_up
-        from pytest_gpukern.timers import bind
+    def _code_observed(self) -> AbstractContextManager[None]:
+        """Has the machine code hashed that the first call loads."""
+        if not self._measures:
+            return nullcontext()
+        from pytest_gpukern.timers.machine_code import loading_observed
 
-        with self._environment.exclusive():
-            warm = warm_up(lambda: bind(call, 1, setup)[0](), synchronize, compiled=True)
-            measurement = measure(
-                call,
-                self._timer(synchronize),
+        return loading_observed()
+
+    @property
+    def _cache(self) -> str:
+        return self._marker.cache or self._environment.settings.cache
+
+    def _measure(
+        self,
+        executions: Executions,
+        synchronize: Callable[[], None],
+        *,
+        count: int | None = None,
+        calls: int = 1,
+    ) -> None:
+        """Warms up and measures; with `count` samples of the main timer, each of so many `calls`."""
+        from pytest_gpukern.backends.cuda import runtime
+        from pytest_gpukern.measure import measure, rule_beside, rule_for, warm_up
+        from pytest_gpukern.rounds import rule_of_rounds
+        from pytest_gpukern.runner import with_facts
+        from pytest_gpukern.scopes import DEVICE_TIMERS, measured_by, not_of_the_device
+        from pytest_gpukern.timers import NothingLaunched
+        from pytest_gpukern.timers.per_call import PerCall
+        from pytest_gpukern.watch import BatchWatch
+
+        environment, cache = self._environment, self._cache
+        floor = None
+        if environment.peaks is not None:  # without dtypes, operations bound nothing
+            floor = environment.peaks.floor(cache=cache, traffic_bytes=self._marker.bytes)
+
+        def by(timer: Timer, *, beside: bool) -> Measurement:
+            rule = rule_beside(warm.settled_ns) if beside else rule_for(warm.settled_ns)
+            return measure(
+                executions,
+                PerCall(timer, calls) if calls > 1 else timer,
                 scope="kernel",
-                cache=self._marker.cache or self._environment.settings.cache,
+                cache=cache,
                 call_ns=warm.settled_ns,
+                rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
+                watch=BatchWatch(
+                    environment.instruments, floor=floor, device_timed=timer.name in DEVICE_TIMERS
+                ),
                 traffic_bytes=self._marker.bytes,
                 flops=self._marker.flops,
-                setup=setup,
+                beside=beside,
             )
-        self._update(measurements=(measurement,))
 
-    def _timer(self, synchronize: Callable[[], None]) -> Timer:
-        from pytest_gpukern.backends.cuda import runtime
-
-        if (self._marker.timer or self._environment.settings.timer) == "host":
-            from pytest_gpukern.timers.host import HostTimer
-
-            return HostTimer(synchronize, runtime().flush_l2)
-        from pytest_gpukern.timers.event import EventTimer
-
-        # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and what
-        # waits for every other blocking stream.
-        return EventTimer(runtime(), runtime().device.default_stream)
+        with environment.exclusive():
+            warm = warm_up(
+                lambda: executions.take(1, cold=cache == "cold")[0].execute(), synchronize, compiled=True
+            )
+            # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
+            # what waits for every other blocking stream.
+            stream = runtime().device.default_stream
+            wanted = self._marker.timer or environment.settings.timer
+            try:
+                found = measured_by(by, wanted, scope="kernel", stream=stream, any_stream=True)
+            except NothingLaunched as reason:
+                if self.leaves_host_calls:
+                    raise
+                found = [not_of_the_device(by, stream, reason)]
+            self._update(measurements=tuple(found))
+            assert self.result is not None
+            self.result = with_facts(self.result, environment)
 
     def _judge_call(
         self,
@@ -300,6 +378,10 @@ class GpuBenchmark:
             )
         if diagnosis is not None:
             _fail(f"INCORRECT: {diagnosis.message}")
+
+    def _add_note(self, note: str) -> None:
+        assert self.result is not None
+        self._update(notes=(*self.result.notes, note))
 
     def _update(self, **changes: Any) -> None:
         assert self.result is not None

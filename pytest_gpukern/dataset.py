@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.problem import Output, Point, Problem, Tolerance
 
-_SECOND_SET_BYTES = 1 << 28
-"""Inputs larger than this are checked with one set of contents: two would not fit small hosts."""
+CONTENTS = 3
+"""Sets of inputs with different contents, for buffers in rotation."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,28 @@ class Dataset:
         return sum(int(value.nbytes) for value in (self.expected or {}).values())
 
     @property
+    def host_bytes(self) -> int:
+        """Size of inputs and reference together."""
+        return self.input_bytes + self.expected_bytes
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """NumPy's names of the dtypes of input and output arrays."""
+        import numpy as np
+
+        arrays = [value.dtype for value in self.inputs.values() if getattr(value, "ndim", 0)]
+        outputs = [np.dtype(spec.dtype) for spec in self.specs.values()]
+        return frozenset(str(dtype) for dtype in (*arrays, *outputs))
+
+    @property
+    def output_dtype(self) -> str | None:
+        """NumPy's name of the dtype of all outputs, or None where they differ."""
+        import numpy as np
+
+        names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
+        return names.pop() if len(names) == 1 else None
+
+    @property
     def scalars(self) -> dict[str, Any]:
         """The inputs that are no arrays; a variant takes them when it prepares."""
         return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
@@ -90,14 +112,25 @@ class Datasets:
             self._sets[seed_offset] = Dataset.make(problem, point, seed_offset)
         return self._sets[seed_offset]
 
-    def for_check(self, problem: Problem, point: Point) -> list[Dataset]:
-        """The sets that a variant is checked with: a statistical check's seeds, else two, or one if huge.
+    def for_check(
+        self, problem: Problem, point: Point, *, contents: int, available_bytes: float
+    ) -> list[Dataset]:
+        """The sets that a variant is checked and timed with: `contents`, or a statistical check's seeds.
 
-        The second set has other contents in the same buffers, which a stored result does not fit.
+        Other contents in the same buffers are what a stored result does not fit. Inputs so large that one
+        set would take more than a third of the host's memory come in fewer.
+
+        Args:
+            problem: what is computed.
+            point: where.
+            contents: how many sets with different contents are wanted.
+            available_bytes: host memory that is free now; sets that are held already do not count again.
         """
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
-        first = self.get(problem, point, 0)
-        if first.input_bytes > _SECOND_SET_BYTES:
-            return [first]
-        return [first, self.get(problem, point, 1)]
+        sets = [self.get(problem, point, 0)]
+        while len(sets) < contents:
+            if len(sets) not in self._sets and sets[0].host_bytes > available_bytes / 3:
+                break
+            sets.append(self.get(problem, point, len(sets)))
+        return sets

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import backends, device, simulator
 from pytest_gpukern.baseline import Store
+from pytest_gpukern.ceilings import load_or_measure
 from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.watch import Instruments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.backends import Backend
-    from pytest_gpukern.device import Device, DeviceLock, Fingerprint
+    from pytest_gpukern.ceilings import Ceilings
+    from pytest_gpukern.device import Device, DeviceLock, Fingerprint, Peaks
     from pytest_gpukern.gate import SessionTime
     from pytest_gpukern.result import CaseInfo
     from pytest_gpukern.settings import Settings
@@ -52,6 +55,7 @@ class Environment:
         self._backends: dict[str, Backend] = {}
         self._pin: device.Pin | None = None
         self._nvml: device.Nvml | None = None
+        self._strangers: Sequence[device.GpuProcess] = ()
 
     # the device
 
@@ -76,7 +80,8 @@ class Environment:
         chosen = device.select(self._device_spec, visible)
         if self.settings.asked:
             self.warnings += device.peer_access_warnings(nvml, visible)
-            strangers = device.foreign_process_warning(chosen, device.foreign_processes(nvml, chosen))
+            self._strangers = device.foreign_processes(nvml, chosen)
+            strangers = device.foreign_process_warning(chosen, self._strangers)
             self.warnings += [strangers] if strangers else []
         self._pin = device.pin(chosen, os.environ, sys.modules)
         return chosen
@@ -115,21 +120,43 @@ class Environment:
 
     @functools.cache  # noqa: B019 - one environment lives as long as the process
     def unusable(self, name: str) -> str | None:
-        """Why backend `name` cannot run here, in words, or None."""
+        """Why backend `name` cannot run here, in words, or None.
+
+        On a GPU the backend is opened to find out: that a library is there does not mean that it imports,
+        or fits the driver.
+        """
         if name not in backends.LIBRARIES:
             return f"the backend {name!r} is none of {', '.join(backends.LIBRARIES)}"
+        chosen = self.settings.backends
+        if chosen and name not in chosen:  # nor need its variants be imported
+            return f"not selected: --gpukern-backend={','.join(chosen)}"
         missing = backends.missing_library(name)
         if missing is not None:
             return missing
-        if name == "host" or self.has_gpu or (name == "numba" and self.simulated.active):
+        if name == "host" or (name == "numba" and self.simulated.active):
             return None
-        return self.why_no_gpu
+        if not self.has_gpu:
+            return self.why_no_gpu
+        from pytest_gpukern.backends.cuda import runtime
+
+        runtime()  # a device that refuses is no library's fault, and no reason to skip
+        try:
+            self.backend(name)
+        except Exception as error:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new
+            text = " ".join(str(error).split()) or "no reason given"
+            return f"the backend {name} cannot be opened: {type(error).__name__}: {text}"
+        return None
 
     def backend(self, name: str) -> Backend:
         """The backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
             self._backends[name] = backends.open_backend(name, simulated=self.simulated.active)
         return self._backends[name]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was supplied from outside to the libraries opened so far, with their versions."""
+        return [note for opened in self._backends.values() for note in opened.notes]
 
     @functools.cached_property
     def memory_budget_bytes(self) -> float:
@@ -141,6 +168,40 @@ class Environment:
         variant's private one, what it stages or returns), filling them costs time, and others live here.
         """
         return 2.0 ** math.floor(math.log2(available_host_bytes() / 16))
+
+    # what a measurement is judged by
+
+    @functools.cached_property
+    def instruments(self) -> Instruments | None:
+        """What the device is looked at with; None without a GPU. Made once there is a CUDA context."""
+        if not self.has_gpu or self._nvml is None or self.device is None:
+            return None
+        from pytest_gpukern.backends.clock_probe import ClockProbe
+        from pytest_gpukern.backends.cuda import runtime
+
+        limits = self._nvml.limits(self.device.uuid)
+        return Instruments(
+            device.DeviceWatch(self._nvml, self.device, self._strangers),
+            ClockProbe(runtime()),
+            limits.sm_clock_mhz,
+            limits.memory_clock_mhz,
+        )
+
+    @functools.cached_property
+    def peaks(self) -> Peaks | None:
+        """What the device cannot exceed; None without a GPU."""
+        if not self.has_gpu or self._nvml is None or self.device is None:
+            return None
+        from pytest_gpukern.backends.cuda import runtime
+
+        return device.peaks_of(self._nvml, self.device, runtime().device.properties)
+
+    @functools.cached_property
+    def ceilings(self) -> Ceilings | None:
+        """What the device does at best, measured once; None without a GPU. Ask while holding the device."""
+        if not self.has_gpu:
+            return None
+        return load_or_measure(self.fingerprint, warn=self.warnings.append)
 
     # baselines
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import random
+import statistics
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.result import Measurement
 from pytest_gpukern.stats import StoppingRule, summarize
+from pytest_gpukern.timers import Iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pytest_gpukern.result import DeviceWork, JsonDict
+    from pytest_gpukern.timers import Batch, Timer
 
-    from pytest_gpukern.timers import Setup, Timer
+Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
+"""Makes fresh positional and named arguments for one call, untimed."""
 
 _WARMUP_S = 0.05
 _WARMUP_CALLS = 50
 _BATCH_S = 0.05
+_LEAST_S = 4e-4
+"""What an execution takes with the launches, the flush and the records around it, until that is known."""
+_FEWEST_OF_SHORT = 50
+_BATCH_CALLS = 64
+"""So that the stopping rule is asked, and the device looked at, often enough."""
+_BATCH_CALLS_WITH_SETUP = 8
+"""Each call of such a batch holds its own arguments in memory."""
 _SLOW_CALL_S = 0.5
 
 
@@ -82,77 +96,269 @@ def _agree(times: list[float]) -> bool:
     return max(times) <= 1.05 * min(times)
 
 
-def rule_for(call_ns: float) -> StoppingRule:
+def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
 
-    ±0.25 % or 0.5 s; at least 10 samples, 5 where one takes 50 ms, 3 where one takes half a second, 2 where
-    one takes five and 1 where one takes ten. The summary says when they are too few.
+    ±0.25 % or 0.15 s; at least 50 samples, 10 where one takes 1 ms, 5 where one takes 50 ms, 3 where one
+    takes half a second, 2 where one takes five and 1 where one takes ten. The summary says when they are too
+    few. By the host's clock, which repeats no better than to several percent, ±0.25 % would only cost time:
+    0.1 s are enough, and one sample where one takes half a second.
     """
+    if by_host:
+        return StoppingRule(min_samples=1 if call_ns > 5e8 else 5 if call_ns > 5e7 else 10, budget_s=0.1)
     if call_ns > 5e9:
         return StoppingRule(min_samples=1 if call_ns > 1e10 else 2, budget_s=0.0)
     if call_ns > 5e8:
         return StoppingRule(min_samples=3, budget_s=2.0)
     if call_ns > 5e7:
-        return StoppingRule(min_samples=5, budget_s=2.0)
-    return StoppingRule()
+        return StoppingRule(min_samples=5, budget_s=1.0)
+    if call_ns > 1e6:
+        return StoppingRule(budget_s=0.5)
+    return StoppingRule(min_samples=_FEWEST_OF_SHORT)
+
+
+def rule_beside(call_ns: float) -> StoppingRule:
+    """The stopping rule of a second timer, kept beside the first: a third of the time."""
+    rule = rule_for(call_ns)
+    if call_ns > 5e8:
+        return StoppingRule(min_samples=1, max_samples=1, budget_s=0.0)
+    if call_ns > 1e6:
+        few = 3 if call_ns > 5e7 else 10
+        return StoppingRule(min_samples=few, max_samples=few, budget_s=0.0)
+    return dataclasses.replace(rule, min_samples=min(rule.min_samples, 10), budget_s=rule.budget_s / 3)
+
+
+class Executions(Protocol):
+    """Where the executions of a call come from: one call again and again, or buffer sets in turn.
+
+    Attributes:
+        largest_batch: how many may be asked for at a time.
+        buffer_sets: sets of inputs with different contents that they use.
+    """
+
+    largest_batch: int
+    buffer_sets: int
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """The next `count` executions, in order, for a cold or a hot cache."""
+
+
+class Repeated:
+    """One call again and again, each time with fresh arguments where there is a `setup`."""
+
+    buffer_sets = 1
+
+    def __init__(self, call: Callable[..., Any], setup: Setup | None = None) -> None:
+        self._call = call
+        self._setup = setup
+        self.largest_batch = _BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
+
+    def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
+        """Executions of the call; their arguments are made now."""
+        if self._setup is None:
+            return [Iteration(self._call)] * count
+        return [self._fresh() for _ in range(count)]
+
+    def _fresh(self) -> Iteration:
+        assert self._setup is not None
+        args, kwargs = self._setup()
+        return Iteration(functools.partial(self._call, *args, **kwargs), fresh=self._fresh)
+
+
+class Watch(Protocol):
+    """Looks at the device around batches, never inside them, and says which samples do not count."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the device was looked at after the last batch; else its samples are still in doubt."""
+
+    def before(self) -> None:
+        """A batch comes next; the device is idle."""
+
+    def after(self, batch: Batch, *, last: bool) -> str | None:
+        """Why the samples since the last look do not count, in words, or None. May pause before it returns.
+
+        Args:
+            batch: what was taken.
+            last: whether sampling ends here: then the device is looked at, however lately it was.
+        """
+
+    def hopeless(self) -> str | None:
+        """Why measuring again is no use, in words, or None while it is."""
+
+    def finish(self, samples_ns: list[float], *, resolution_ns: float) -> Watched:
+        """What was seen of all batches, once sampling has ended."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a watch saw.
+
+    Attributes:
+        state: of the device: clocks, temperature, power; empty where there is none.
+        warnings: what is worth saying about it, in words.
+        energy_mj: energy of a call in millijoules, or None.
+        invalid: why the numbers cannot be trusted, or None.
+    """
+
+    state: JsonDict = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    energy_mj: float | None = None
+    invalid: str | None = None
+
+
+class _NoWatch:
+    settled = True
+
+    def before(self) -> None:
+        """Nothing is looked at."""
+
+    def after(self, batch: Batch, *, last: bool) -> str | None:  # noqa: ARG002
+        return None
+
+    def hopeless(self) -> str | None:
+        return None
+
+    def finish(self, samples_ns: list[float], *, resolution_ns: float) -> Watched:  # noqa: ARG002
+        return Watched()
 
 
 def measure(
-    call: Callable[..., Any],
+    executions: Executions,
     timer: Timer,
     *,
     scope: str,
     cache: str,
     call_ns: float,
     rule: StoppingRule | None = None,
+    watch: Watch | None = None,
+    inspect: Callable[[], None] | None = None,
     traffic_bytes: float | None = None,
     flops: float | None = None,
-    setup: Setup | None = None,
+    beside: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Measurement:
     """Takes samples of a call that is warm and was checked, until the stopping rule says why to stop.
 
+    Every sample that was taken while the device was fit is kept. Others are counted, and taken again.
+
     Args:
-        call: what is timed.
+        executions: what is timed.
         timer: how.
         scope: what the call does: `kernel`, `transfer` or `end_to_end`.
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
         rule: when to stop; by default `rule_for(call_ns)`.
+        watch: looks at the device between batches; by default nobody does.
+        inspect: called once, behind an execution chosen at random among the first, or behind the whole turn
+            on all buffer sets where a graph is cold; it checks its outputs.
         traffic_bytes: declared bytes of the work, carried along.
         flops: declared operations of the work, carried along.
-        setup: makes fresh arguments for each call, untimed.
+        beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
+
+    Raises:
+        NothingLaunched: the timer saw that the call puts nothing on the device.
+        TimerUnavailable: the timer cannot time this call.
     """
-    rule = rule or rule_for(call_ns)
-    suspicion = timer.suspicion(call, setup)
-    samples: list[float] = []
-    warnings: dict[str, None] = {}
-    iterations, launch_included = 1, False
-    started = clock()
-    stopped = None
-    while stopped is None:
-        size = max(1, min(int(_BATCH_S * 1e9 / max(call_ns, 1.0)), rule.max_samples - len(samples)))
-        batch = timer.collect(call, size, cold=cache == "cold", setup=setup)
-        if samples and batch.launch_included != launch_included:
-            samples = []  # with the launch cost in it, the number is another quantity: begin anew
-        launch_included = batch.launch_included
-        samples += batch.samples_ns
-        warnings.update(dict.fromkeys(batch.warnings))
-        iterations = batch.iterations
-        stopped = rule.decide(samples, clock() - started)
-    summary = summarize(samples, resolution_ns=timer.resolution_ns)
+    rule, watch, cold = rule or rule_for(call_ns), watch or _NoWatch(), cache == "cold"
+    chosen = random.randrange(rule.min_samples) + 1 if inspect is not None else 0
+    # Between the calls of a graph nothing is flushed: they are cold on all sets in turn only.
+    turn = executions.buffer_sets if cold and timer.name == "graph" else 1
+    sampling = _Sampling()
+    executed, started = 0, clock()
+    while sampling.stopped is None:
+        # What an execution takes with all that is around it: at first only the call's share is known.
+        each_s = max(call_ns / 1e9, 1e-9, (clock() - started) / executed if executed else _LEAST_S)
+        size = min(
+            int(_BATCH_S / each_s),
+            executions.largest_batch,
+            (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
+            chosen - executed if executed < chosen else rule.max_samples,
+        )
+        watch.before()
+        taken = executions.take(max(1, size // turn) * turn, cold=cold)
+        batch = timer.collect(taken, cold=cold)
+        executed += len(taken)
+        if inspect is not None and executed >= chosen:
+            inspect()
+            inspect = None
+        sampling.add(batch, len(taken))
+        stopped = rule.decide(sampling.samples, clock() - started, resolution_ns=timer.resolution_ns)
+        fault = watch.after(batch, last=stopped is not None)
+        if fault is None:
+            sampling.settle(stopped, settled=watch.settled)
+        elif not sampling.give_up(fault, watch.hopeless()):
+            timer.collect(executions.take(turn, cold=cold), cold=cold)  # the device has rested
+    # At the end the timer knows of all batches.
+    suspicion = None if beside else timer.suspicion(taken[-1])
+    seen = watch.finish(sampling.samples, resolution_ns=timer.resolution_ns)
+    summary = summarize(sampling.samples, resolution_ns=timer.resolution_ns)
+    warnings = (*sampling.warnings, *seen.warnings, *summary.warnings)
     return Measurement(
         scope=scope,
         timer=timer.name,
         measures=timer.measures,
         cache=cache,
-        samples_ns=tuple(round(sample, 2) for sample in samples),
-        iterations=iterations,
-        summary=dataclasses.replace(summary, warnings=(*warnings, *summary.warnings)),
-        stopped=stopped,
+        samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
+        iterations=sampling.iterations,
+        summary=dataclasses.replace(summary, warnings=warnings),
+        stopped=sampling.stopped,
         jitter_ns=timer.jitter_ns,
+        fixed_cost_ns=timer.fixed_cost_ns,
+        busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
+        work=sampling.work,
+        buffer_sets=executions.buffer_sets,
+        invalid_samples=sampling.invalid_samples,
+        state=seen.state,
+        energy_mj=seen.energy_mj,
+        beside=beside,
         traffic_bytes=traffic_bytes,
         flops=flops,
-        invalid=suspicion,
+        invalid=sampling.invalid or suspicion or seen.invalid,
     )
+
+
+class _Sampling:
+    """The samples so far, and what is known about them."""
+
+    def __init__(self) -> None:
+        self.samples: list[float] = []
+        self.busy: list[float] = []
+        self.work: tuple[DeviceWork, ...] = ()
+        self.warnings: dict[str, None] = {}
+        self.iterations = 1
+        self.executions_a_sample = 1
+        self.invalid_samples = 0
+        self.invalid: str | None = None
+        self.stopped: str | None = None
+        self._launch_included = False
+        self._settled = 0  # so many samples count for good
+
+    def add(self, batch: Batch, executions: int) -> None:
+        """Takes the samples of a batch of so many executions, in order."""
+        if self.samples and batch.launch_included != self._launch_included:
+            # With the launch cost in it, the number is another quantity: begin anew.
+            self.samples, self.busy, self._settled = [], [], 0
+        self._launch_included = batch.launch_included
+        self.samples += batch.samples_ns
+        self.busy += batch.busy_ns
+        self.work = batch.work
+        self.warnings.update(dict.fromkeys(batch.warnings))
+        self.iterations = batch.iterations
+        self.executions_a_sample = max(1, executions // len(batch.samples_ns))
+
+    def settle(self, stopped: str | None, *, settled: bool) -> None:
+        """Notes why sampling ends here, if it does, and that all samples so far count, if they do."""
+        self.stopped = stopped
+        if settled:
+            self._settled = len(self.samples)
+
+    def give_up(self, fault: str, hopeless: str | None) -> bool:
+        """Counts the samples that were taken while the device was not fit; whether it is no use to go on."""
+        self.invalid_samples += len(self.samples) - self._settled
+        if hopeless is not None:
+            self.invalid, self.stopped = hopeless, fault
+        if hopeless is None or self._settled:  # otherwise what there is has to be shown
+            del self.samples[self._settled :], self.busy[self._settled :]
+        return hopeless is not None

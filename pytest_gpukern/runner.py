@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import traceback
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import (
@@ -12,29 +13,35 @@ from pytest_gpukern.check import (
     Prepared,
     check,
     check_outputs,
+    checked_copy,
     checked_launch,
     load_other_contents,
     observed,
 )
+from pytest_gpukern.dataset import CONTENTS
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
+from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
 from pytest_gpukern.scopes import NEEDS_NO_WARM_UP_NS, adopt_last, measure_scopes, scopes_of
 from pytest_gpukern.verify import Diagnosis, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpukern.backends import Backend
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.environment import Environment
+    from pytest_gpukern.gate import SessionTime
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.problem import Case, Point
     from pytest_gpukern.result import Measurement
 
 
-_CUDA_LIBRARIES = ("cuda", "numba", "cupy", "cupy_backends", "pycuda", "torch")
+MOST_SETS = 512
+_TOO_SLOW_TO_ROTATE_NS = 1e8
+_CUDA_LIBRARIES = ("cuda", "numba", "cupy", "cupy_backends", "pycuda", "skcuda", "torch", "dask")
 
 
 class NotRunError(Exception):
@@ -62,17 +69,27 @@ def run_case(
     )
     with environment.exclusive():
         try:
-            with prepared_case(case, point, backend, environment) as prepared:
+            timing = environment.settings.benchmark and not backend.simulated
+            wanted = sets_wanted(environment, marker) if timing else None
+            with prepared_case(case, point, backend, environment, wanted) as sets:
+                first = sets[0]
                 result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
-                    errors=prepared.errors,
-                    first_call_ns=prepared.first_call_ns,
+                    errors=first.errors,
+                    first_call_ns=first.first_call_ns,
                 )
-                if environment.settings.benchmark and not backend.simulated:
-                    measurements = timed(prepared, point, environment, marker)
-                    recheck(prepared, point)
-                    result = dataclasses.replace(result, measurements=measurements, errors=prepared.errors)
+                if timing:
+                    measurements = timed(sets, point, environment, marker)
+                    recheck(sets, point)
+                    result = dataclasses.replace(
+                        result,
+                        measurements=measurements,
+                        errors=first.errors,
+                        dtype=first.dataset.output_dtype,
+                        compile_ns=compile_time_ns(first) if backend.on_gpu else None,
+                    )
+                    result = with_facts(result, environment)
         except IncorrectError as error:
             return dataclasses.replace(
                 result,
@@ -120,35 +137,121 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
 
 
 @contextmanager
-def prepared_case(case: Case, point: Point, backend: Backend, environment: Environment) -> Iterator[Prepared]:
-    """A case whose variant was checked on its data sets, in a workspace that is given back afterwards.
+def prepared_case(
+    case: Case,
+    point: Point,
+    backend: Backend,
+    environment: Environment,
+    sets_for: Callable[[Dataset], int] | None = None,
+) -> Iterator[list[Prepared]]:
+    """A case whose variant was checked on its data sets, in workspaces that are given back afterwards.
+
+    Args:
+        case: problem, variant and point as asked for.
+        point: the point as it runs here.
+        backend: the variant's.
+        environment: data sets and the other backends.
+        sets_for: how many buffer sets with different contents it is to be timed on, given one of its data
+            sets; None where it will not be timed. There are as many as fit, and one on the host.
 
     Raises:
         IncorrectError: the check found a fault.
         NotRunError: the arrays do not fit.
     """
-    datasets = environment.datasets.for_check(case.problem, point)
+    datasets = environment.datasets.for_check(
+        case.problem,
+        point,
+        contents=CONTENTS if sets_for and backend.on_gpu else 2,
+        available_bytes=available_host_bytes(),
+    )
     placing = backend
     if case.variant.host_data:
         placing = environment.backend("host")
     _refuse_too_large(datasets[0], placing)
-    workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
-    prepared = None
-    try:
-        prepared = check(case, point, backend, workspace, datasets)
-        yield prepared
-    finally:
-        if prepared is not None:  # what a launch returned or holds on to could not be released
-            prepared.launch, prepared.last_returned = _given_back, None
-        try:
-            workspace.close()
-        finally:
-            backend.release()
+    sets: list[Prepared] = []
+    with ExitStack() as given_back:
+        given_back.callback(backend.release)
+        workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
+        given_back.callback(workspace.close)
+        with _code_observed() if sets_for and backend.on_gpu else nullcontext():
+            sets.append(check(case, point, backend, workspace, datasets))
+        given_back.callback(sets[0].let_go)
+        if sets_for and placing.on_gpu:
+            for dataset in _other_contents(sets[0], datasets, sets_for(datasets[0]) - 1):
+                workspace = placing.workspace(dataset.inputs, dataset.specs)
+                given_back.callback(workspace.close)
+                sets.append(checked_copy(sets[0], point, workspace, dataset))
+                given_back.callback(sets[-1].let_go)
+        yield sets
 
 
-def _given_back() -> None:
-    """Takes the place of a launch whose arrays are gone."""
-    raise RuntimeError("the arrays of this case were given back")
+def sets_wanted(environment: Environment, marker: MarkerOptions) -> Callable[[Dataset], int]:
+    """How many buffer sets a case is timed on: three, or for cold graphs, in which nothing is flushed between
+    the calls, so many that each set is evicted before its next turn."""
+    graph = (marker.timer or environment.settings.timer) == "graph"
+    if not graph or (marker.cache or environment.settings.cache) == "hot":
+        return lambda dataset: CONTENTS  # noqa: ARG005
+
+    def enough(dataset: Dataset) -> int:
+        from pytest_gpukern.backends.cuda import runtime
+        from pytest_gpukern.timers.graph import sets_needed
+
+        needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+        return max(CONTENTS, min(needed, MOST_SETS))
+
+    return enough
+
+
+def with_facts(result: Result, environment: Environment) -> Result:
+    """A measured result with what is known of its kernels, and of what the device does at best."""
+    device = environment.device
+    if not result.case.on_gpu or device is None or not environment.has_gpu:
+        return result
+    from pytest_gpukern.timers.machine_code import machine_code
+
+    seen = [measurement for measurement in result.measurements if measurement.work]
+    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    code = machine_code()
+    return dataclasses.replace(
+        result,
+        kernels=kernel_facts(
+            of_kernels[0].work if of_kernels else (),
+            device.compute_capability,
+            code.sha256 if code is not None else None,
+        ),
+        ceilings=environment.ceilings.to_json() if environment.ceilings is not None else {},
+    )
+
+
+def _code_observed() -> AbstractContextManager[None]:
+    from pytest_gpukern.timers.machine_code import loading_observed
+
+    return loading_observed()
+
+
+def compile_time_ns(prepared: Prepared) -> float | None:
+    """How much longer the first launch took than the last: compiling, loading and first allocations."""
+    if prepared.first_call_ns is None or prepared.last_call_ns is None:
+        return None
+    return max(0.0, prepared.first_call_ns - prepared.last_call_ns)
+
+
+def _other_contents(prepared: Prepared, datasets: list[Dataset], count: int) -> list[Dataset]:
+    """The data sets of up to `count` further buffer sets, as many as fit; first those not in the first set.
+
+    A call of a tenth of a second is timed so few times, and does so much, that it stays on one set.
+    """
+    from pytest_gpukern.backends.cuda import runtime
+
+    if (prepared.last_call_ns or 0.0) > _TOO_SLOW_TO_ROTATE_NS:
+        return []
+    others = [dataset for dataset in datasets if dataset is not prepared.dataset][: CONTENTS - 1]
+    in_turn = itertools.islice(itertools.cycle([*others, prepared.dataset]), count)
+    needed = prepared.dataset.input_bytes + prepared.dataset.output_bytes
+    if needed * count > runtime().free_bytes() / 2:
+        runtime().forget_copies()
+    fitting = int(runtime().free_bytes() / 2 // max(1, needed))
+    return list(in_turn)[:fitting] if others else []
 
 
 def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
@@ -167,7 +270,7 @@ def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
     reference = dataset.expected_bytes or dataset.output_bytes
     needed = dataset.input_bytes + dataset.output_bytes + reference  # which is compared on the device
     if needed > runtime().free_bytes():
-        runtime().forget_references()
+        runtime().forget_copies()
     free = runtime().free_bytes()
     if needed > free:
         raise NotRunError(
@@ -176,7 +279,7 @@ def _refuse_too_large(dataset: Dataset, backend: Backend) -> None:
 
 
 def timed(
-    prepared: Prepared, point: Point, environment: Environment, marker: MarkerOptions
+    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
 ) -> tuple[Measurement, ...]:
     """Measures a checked case in its scopes.
 
@@ -184,12 +287,14 @@ def timed(
         IncorrectError: a launch that was right before failed while it was timed.
     """
     try:
-        return measure_scopes(prepared, point, environment, marker)
+        return measure_scopes(sets, point, environment, marker)
+    except IncorrectError as error:
+        raise _after_timing(error) from error
     except Exception as error:
-        if not _comes_from_the_launch(error, prepared):
+        if not _comes_from_the_launch(error, sets[0]):
             raise
         message = f"right before timing, {Fault.LAUNCH_FAILED} in it: {type(error).__name__}: {error}"
-        raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), prepared.errors) from error
+        raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), sets[0].errors) from error
 
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
@@ -201,8 +306,8 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def recheck(prepared: Prepared, point: Point) -> None:
-    """Checks what the last timed launch left behind, then one launch more, on other inputs where there are.
+def recheck(sets: list[Prepared], point: Point) -> None:
+    """Checks what the last timed launches left behind, then one launch more, on other inputs where there are.
 
     A launch that has stopped writing leaves the right answer of an earlier one behind, which the poison
     shows; one that has come to replay an answer is right only for the inputs that it was timed on. What takes
@@ -211,33 +316,51 @@ def recheck(prepared: Prepared, point: Point) -> None:
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
     """
-    prepared.backend.synchronize()
+    first = sets[0]
+    first.backend.synchronize()
     try:
-        adopt_last(prepared)
-        check_outputs(prepared)
-        statistical = prepared.case.problem.check
+        for prepared in sets:
+            adopt_last(prepared)
+            check_outputs(prepared)
+        statistical = first.case.problem.check
         if statistical is not None:
-            complaint = statistical([observed(prepared, point)])
+            complaint = statistical([observed(first, point)])
             if complaint:
-                raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), prepared.errors)
-        if (prepared.last_call_ns or 0) < NEEDS_NO_WARM_UP_NS:
-            checked_launch(prepared, earlier=load_other_contents(prepared))
+                raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), first.errors)
+        if (first.last_call_ns or 0) < NEEDS_NO_WARM_UP_NS:
+            for prepared in sets[:CONTENTS]:
+                checked_launch(prepared, earlier=load_other_contents(prepared))
     except IncorrectError as error:
-        message = f"right before timing, wrong after it\n{error.diagnosis.message}"
-        raise IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors) from error
+        raise _after_timing(error) from error
+
+
+def _after_timing(error: IncorrectError) -> IncorrectError:
+    message = f"right before timing, wrong after it\n{error.diagnosis.message}"
+    return IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors)
 
 
 def judged(result: Result, environment: Environment, marker: MarkerOptions) -> Result:
-    """The result with a verdict for each of its measurements; without baselines, only what is INVALID."""
+    """The result with a verdict for each of its measurements; without baselines, only what is INVALID.
+
+    A number that was taken beside a main timer's is judged where the record has that one only, as after CUPTI
+    became usable on a machine; then it stands for both.
+    """
     compares, on_gpu = environment.settings.baseline != "off", result.case.on_gpu
     conditions = Conditions.of(
         result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
     )
+    recorded = {
+        measurement.key: environment.recorded(result.case, measurement.key, on_gpu=on_gpu) if compares else ()
+        for measurement in result.measurements
+    }
+    chosen = {measurement.key for measurement in _to_judge(result.measurements, recorded)}
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
+        if measurement.key not in chosen and measurement.invalid is None:
+            continue
         verdict = judge(
             measurement,
-            environment.recorded(result.case, measurement.key, on_gpu=on_gpu) if compares else (),
+            recorded[measurement.key],
             conditions=conditions,
             threshold=marker.threshold or environment.settings.threshold,
             jitter_ns=measurement.jitter_ns,
@@ -248,6 +371,23 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions) -> R
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict
     return dataclasses.replace(result, verdicts=verdicts)
+
+
+def _to_judge(
+    measurements: Sequence[Measurement], recorded: Mapping[str, Sequence[SessionTime]]
+) -> list[Measurement]:
+    """The measurements that a verdict is given for: one for each scope."""
+    chosen = []
+    for main in (measurement for measurement in measurements if not measurement.beside):
+        others = [other for other in measurements if other.beside and other.scope == main.scope]
+        known = [] if _holds(recorded, main.key) else [o for o in others if _holds(recorded, o.key)]
+        chosen.append(known[0] if known else main)
+    return chosen
+
+
+def _holds(recorded: Mapping[str, Sequence[SessionTime]], key: str) -> bool:
+    """Whether a record has times under this key; the sessions given for it may be of another timer."""
+    return any(session.key == key for session in recorded[key])
 
 
 def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:

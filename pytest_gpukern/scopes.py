@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check import Prepared, adopt
-from pytest_gpukern.measure import measure, warm_up
+from pytest_gpukern.check import Prepared, adopt, check_outputs
+from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
+from pytest_gpukern.rotation import Rotation
+from pytest_gpukern.timers import NothingLaunched, TimerUnavailable
+from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.watch import BatchWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +23,18 @@ if TYPE_CHECKING:
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
+    from pytest_gpukern.measure import Executions
     from pytest_gpukern.problem import Case, Point
     from pytest_gpukern.result import Measurement
     from pytest_gpukern.timers import Timer
 
+_CONTRADICTION = 0.01
+DEVICE_TIMERS = ("cupti", "event", "graph")
+"""Timers whose samples are the device's own times."""
 NEEDS_NO_WARM_UP_NS = 5e9
 """A call this long has warmed up everything while it was checked."""
+SLOW_ON_HOST_NS = 5e8
+"""The same on the host, which has no clocks to raise."""
 
 
 def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
@@ -35,54 +47,215 @@ def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
 
 
 def measure_scopes(
-    prepared: Prepared, point: Point, environment: Environment, marker: MarkerOptions
+    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
 ) -> tuple[Measurement, ...]:
-    """Measures a checked case in each of its scopes, on outputs that are poisoned first."""
-    case, backend = prepared.case, prepared.backend
-    if scopes_of(case, environment) != ("transfer",):  # which launches nothing that could write again
-        prepared.workspace.poison()
-    problem = case.problem
-    measurements = []
+    """Measures a checked case in each of its scopes, on outputs that are poisoned first.
+
+    Args:
+        sets: the case prepared on buffer sets with different contents; the first one is warmed up.
+        point: where.
+        environment: device, settings and backends.
+        marker: the test's own settings.
+
+    Raises:
+        IncorrectError: after one of the executions, chosen at random, an output was wrong.
+    """
+    first = sets[0]
+    case, backend = first.case, first.backend
+    if not poisoned_in_turn(case, backend) and scopes_of(case, environment) != ("transfer",):
+        first.workspace.poison()  # a transfer launches nothing that could write again
+    measurements: list[Measurement] = []
     for scope in scopes_of(case, environment):
-        timer = timer_for(scope, backend, environment, marker)
-        cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
-        call = scope_call(prepared, scope)
+        calls = [scope_call(prepared, scope) for prepared in sets]
         with backend.current():
-            call_ns = prepared.last_call_ns or 0.0
+            call_ns = first.last_call_ns or 0.0
             launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
-            if not launched or call_ns < NEEDS_NO_WARM_UP_NS:
-                call_ns = warm_up(call, backend.synchronize, compiled=launched).settled_ns
-            measurements.append(
-                measure(
-                    call,
-                    timer,
-                    scope=scope,
-                    cache=cache,
-                    call_ns=call_ns,
-                    traffic_bytes=problem.traffic_bytes(point)
-                    if scope == "kernel" or not backend.on_gpu
-                    else transfer_bytes(prepared, point),
-                    flops=None if scope == "transfer" else problem.flops(point),
-                )
-            )
+            if not launched or call_ns < (NEEDS_NO_WARM_UP_NS if backend.on_gpu else SLOW_ON_HOST_NS):
+                call_ns = warm_up(calls[0], backend.synchronize, compiled=launched).settled_ns
+            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
     return tuple(measurements)
 
 
-def timer_for(scope: str, backend: Backend, environment: Environment, marker: MarkerOptions) -> Timer:
-    """The timer of a scope: events for kernels on a GPU, the host's clock for what ends on the host."""
+def poisoned_in_turn(case: Case, backend: Backend) -> bool:
+    """Whether outputs are poisoned before each execution, which on the host would cost more than the call."""
+    return backend.on_gpu and not case.variant.host_data
+
+
+def _measure_scope(
+    sets: list[Prepared],
+    calls: list[Callable[[], Any]],
+    scope: str,
+    point: Point,
+    environment: Environment,
+    marker: MarkerOptions,
+    call_ns: float,
+) -> list[Measurement]:
+    """One scope by its main timer and, where that says what the device did, by a second one beside it."""
+    first = sets[0]
+    case, backend = first.case, first.backend
+    kernel = scope == "kernel"
+    executions: Executions = Repeated(calls[0])
+    if backend.on_gpu:
+        poisons = scope != "transfer" and poisoned_in_turn(case, backend)
+        executions = Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+    def inspect() -> None:
+        last = executions.last if isinstance(executions, Rotation) else first
+        backend.synchronize()
+        adopt_last(last)
+        check_outputs(last)
+
+    cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
+    flops = None if scope == "transfer" else case.problem.flops(point)
+    floor = None
+    if kernel and environment.peaks is not None:
+        floor = environment.peaks.floor(
+            cache=cache,
+            traffic_bytes=case.problem.traffic_bytes(point),
+            flops=flops,
+            dtypes=first.dataset.dtypes,
+        )
+
+    def by(timer: Timer, *, beside: bool) -> Measurement:
+        return measure(
+            executions,
+            timer,
+            scope=scope,
+            cache=cache,
+            call_ns=call_ns,
+            rule=rule_beside(call_ns) if beside else rule_for(call_ns, by_host=timer.name == "host"),
+            watch=BatchWatch(
+                environment.instruments if backend.on_gpu else None,
+                floor=floor,
+                device_timed=timer.name in DEVICE_TIMERS,
+            ),
+            inspect=inspect if backend.on_gpu and not beside and scope != "transfer" else None,
+            traffic_bytes=case.problem.traffic_bytes(point)
+            if kernel or not backend.on_gpu
+            else transfer_bytes(first, point),
+            flops=flops,
+            beside=beside,
+        )
+
     wanted = marker.timer or environment.settings.timer
-    if backend.on_gpu and scope == "kernel" and wanted in ("auto", "event"):
-        from pytest_gpukern.backends.cuda import runtime
+    if not backend.on_gpu:
+        return [by(HostTimer(backend.synchronize), beside=False)]
+    stream = backend.timed_stream
+    any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
+    try:
+        return measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+    except NothingLaunched as reason:
+        return [not_of_the_device(by, stream, reason)]
+
+
+def measured_by(
+    by: Callable[..., Measurement], wanted: str, *, scope: str, stream: Any, any_stream: bool
+) -> list[Measurement]:
+    """Measurements of work on a GPU by the timer that was asked for; by two of them where none was.
+
+    `auto` is CUPTI for kernels, with events beside it, and events alone where CUPTI cannot be used; the
+    summary then says why. What ends on the host is timed by its clock, end to end with CUPTI beside it, which
+    tells copies from kernels.
+
+    Args:
+        by: measures with a timer: `by(timer, beside=…)`.
+        wanted: the timer by its name in `--gpukern-timer`.
+        scope: `kernel`, `transfer` or `end_to_end`.
+        stream: the timed stream, as a cuda.core stream.
+        any_stream: whether the call may use streams of its own.
+
+    Raises:
+        NothingLaunched: CUPTI saw that the call puts nothing on the device.
+    """
+    if scope != "kernel":
+        found = [by(gpu_timer("host", stream), beside=False)]
+        if scope == "end_to_end" and wanted in ("auto", "cupti"):
+            with contextlib.suppress(TimerUnavailable):  # the time is the host's; this only explains it
+                found.append(by(gpu_timer("cupti", stream, any_stream=True, queues=False), beside=True))
+        return found
+    if wanted != "auto":
+        try:
+            return [by(gpu_timer(wanted, stream, any_stream=any_stream), beside=False)]
+        except NothingLaunched:
+            raise
+        except TimerUnavailable as reason:
+            why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
+            return [_instead(by, stream, why)]
+    try:
+        main = by(gpu_timer("cupti", stream, any_stream=any_stream), beside=False)
+    except NothingLaunched:
+        raise  # events would time each other
+    except TimerUnavailable as reason:
+        main = by(gpu_timer("event", stream), beside=False)
+        return [with_warning(main, f"timed by events, not by CUPTI: {reason}")]
+    try:
+        other = by(gpu_timer("event", stream), beside=True)
+    except TimerUnavailable:
+        return [main]
+    return _agreeing(main, other)
+
+
+def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
+    """Both measurements, with a warning where they contradict each other.
+
+    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
+    kernel runs more slowly while CUPTI records it, which then is in the main number.
+    """
+    short = 1 - other.summary.median_ns / main.summary.median_ns
+    if short <= _CONTRADICTION:
+        return [main, other]
+    warning = (
+        f"events read {100 * short:.1f} % less than CUPTI: they missed work on another stream, or the kernel "
+        "is slower while CUPTI records it (--gpukern-timer=event)"
+    )
+    return [with_warning(main, warning), other]
+
+
+def not_of_the_device(by: Callable[..., Measurement], stream: Any, reason: NothingLaunched) -> Measurement:
+    """The host's time of a call that puts nothing on the device, INVALID as a time of the device's.
+
+    Args:
+        by: measures with a timer: `by(timer, beside=…)`.
+        stream: the timed stream, as a cuda.core stream.
+        reason: what the timer that looked says.
+    """
+    remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
+    return _instead(by, stream, f"{reason}; {remedy}")
+
+
+def _instead(by: Callable[..., Measurement], stream: Any, why: str) -> Measurement:
+    """The host's time in the place of the device's, INVALID for this reason."""
+    return dataclasses.replace(by(gpu_timer("host", stream), beside=False), invalid=why)
+
+
+def gpu_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool = True) -> Timer:
+    """The timer `name` for work on `stream` of the pinned device.
+
+    Raises:
+        TimerUnavailable: it cannot be used here; the message says why.
+    """
+    from pytest_gpukern.backends.cuda import runtime
+
+    if name == "cupti":
+        from pytest_gpukern.timers.cupti import CuptiTimer
+
+        return CuptiTimer(runtime(), stream, any_stream=any_stream, queues=queues)
+    if name == "graph":
+        from pytest_gpukern.timers.graph import GraphTimer
+
+        return GraphTimer(runtime(), stream)
+    if name == "event":
         from pytest_gpukern.timers.event import EventTimer
 
-        return EventTimer(runtime())
-    from pytest_gpukern.timers.host import HostTimer
+        return EventTimer(runtime(), stream)
+    return HostTimer(runtime().synchronize, lambda: runtime().flush_l2(stream))
 
-    if backend.on_gpu:
-        from pytest_gpukern.backends.cuda import runtime
 
-        return HostTimer(backend.synchronize, runtime().flush_l2)
-    return HostTimer(backend.synchronize)
+def with_warning(measurement: Measurement, warning: str) -> Measurement:
+    """The same measurement with one warning more, said first."""
+    summary = measurement.summary
+    summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
+    return dataclasses.replace(measurement, summary=summary)
 
 
 def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:

@@ -74,12 +74,15 @@ class StoppingRule:
         min_samples: never stop before these, even if the time budget has ended.
         max_samples: always stop here.
         budget_s: time that sampling may take, in seconds.
+        samples_at_resolution: from how many samples on an interval within the timer's resolution is enough;
+            fewer may agree by chance.
     """
 
     target_half_width: float = 0.0025
     min_samples: int = 10
     max_samples: int = 500
-    budget_s: float = 0.5
+    budget_s: float = 0.15
+    samples_at_resolution: int = 100
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.target_half_width) and self.target_half_width >= 0):
@@ -91,8 +94,13 @@ class StoppingRule:
         if not self.budget_s >= 0:
             raise ValueError(f"budget_s must not be negative, got {self.budget_s!r}")
 
-    def decide(self, samples_ns: Sequence[float], elapsed_s: float) -> str | None:
-        """Why to stop sampling now, in words, or None to go on. Costs one sort of the samples."""
+    def decide(
+        self, samples_ns: Sequence[float], elapsed_s: float, *, resolution_ns: float = 0.0
+    ) -> str | None:
+        """Why to stop sampling now, in words, or None to go on. Costs one sort of the samples.
+
+        An interval narrower than the timer's resolution will not become narrower by sampling on.
+        """
         n = len(samples_ns)
         if n >= self.max_samples:
             return f"{n} samples"
@@ -102,6 +110,8 @@ class StoppingRule:
             median, low, high = _median_interval(sorted(samples_ns))
             if median > 0 and (high - low) / 2 <= self.target_half_width * median:
                 return f"median known to ±{100 * self.target_half_width:g} %"
+            if resolution_ns and n >= self.samples_at_resolution and high - low <= resolution_ns:
+                return f"median known to the timer's resolution of {resolution_ns:g} ns"
         if elapsed_s >= self.budget_s:
             return f"time budget of {self.budget_s:g} s ended"
         return None

@@ -15,7 +15,19 @@ import threadpoolctl  # noqa: F401
 
 from . import fake_gpu
 
-NEEDS_CUDA = ("cuda", "cupy", "numba", "simulated", "blocking", "event", "fused")
+NEEDS_CUDA = (
+    "cuda",
+    "cupy",
+    "numba",
+    "pycuda",
+    "skcuda",
+    "torch",
+    "dask",
+    "simulated",
+    "blocking",
+    "event",
+    "fused",
+)
 
 
 def _load_the_package():

@@ -1,8 +1,10 @@
 """A GPU that is not there: NumPy computes, and a launch takes the nanoseconds that it says it takes.
 
-`install` serves runs in this process; runs in another load this module with `-p fake_gpu`.
+`install` serves runs in this process; runs in another load this module with `-p fake_gpu`. By default CUPTI
+is not there, so that events time everything.
 
-What is launched may carry `takes_ns`, and `escapes`: why its numbers cannot be trusted.
+What is launched may carry `takes_ns`, and `escapes`: why its numbers cannot be trusted. Beside CUPTI events
+read `EVENT_COST_NS` more.
 """
 
 from types import ModuleType, SimpleNamespace
@@ -11,6 +13,8 @@ import pytest
 
 NAME = "Fake GPU"
 MODEL_KEY = "fake-gpu"
+EVENT_COST_NS = 500.0
+NO_CUPTI = "cupti-python is not installed"
 
 
 def pytest_addoption():
@@ -18,12 +22,12 @@ def pytest_addoption():
     install(pytest.MonkeyPatch())
 
 
-def install(monkeypatch):
-    """Makes this process believe in one GPU, whose backends compute with NumPy."""
+def install(monkeypatch, *, cupti=False):
+    """Makes this process believe in one GPU, whose backends compute with NumPy; with or without CUPTI."""
     from pytest_gpukern import backends, device
     from pytest_gpukern.backends.host import HostBackend
     from pytest_gpukern.environment import Environment
-    from pytest_gpukern.timers import Batch
+    from pytest_gpukern.timers import Batch, TimerUnavailable
 
     class FakeBackend(HostBackend):
         on_gpu = True
@@ -33,22 +37,33 @@ def install(monkeypatch):
 
     class FakeTimer:
         name = "event"
+        cost_ns = EVENT_COST_NS if cupti else 0.0
         measures = "what the launch says it takes"
         jitter_ns = 0.0
         resolution_ns = 0.0
+        fixed_cost_ns = None
 
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             pass
 
-        def collect(self, call, count, *, cold, setup=None):
-            for _ in range(3):
-                args, kwargs = setup() if setup else ((), {})
-                call(*args, **kwargs)
-            takes_ns = said_by(call, "takes_ns", 1000.0)
-            return Batch([takes_ns * (1 + (i % 5 - 2) / 5000) for i in range(count)])
+        def collect(self, iterations, *, cold):
+            for iteration in iterations:
+                if iteration.before is not None:
+                    iteration.before()
+                iteration.run()
+            takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0) + self.cost_ns
+            return Batch([takes_ns * (1 + (i % 5 - 2) / 5000) for i in range(len(iterations))])
 
-        def suspicion(self, call, setup=None):
-            return said_by(call, "escapes", None)
+        def suspicion(self, iteration):
+            return said_by(iteration.run, "escapes", None)
+
+    class FakeCuptiTimer(FakeTimer):
+        name = "cupti"
+        cost_ns = 0.0
+
+        def __init__(self, *_, **__):
+            if not cupti:
+                raise TimerUnavailable(NO_CUPTI)
 
     fake = device.Device(
         index=0,
@@ -60,7 +75,7 @@ def install(monkeypatch):
     )
     runtime = SimpleNamespace(
         synchronize=lambda: None,
-        flush_l2=lambda: None,
+        flush_l2=lambda stream: None,
         free_bytes=lambda: 2**33,
         device=SimpleNamespace(default_stream=None),
     )
@@ -68,6 +83,7 @@ def install(monkeypatch):
     monkeypatch.setattr(Environment, "device", fake)
     monkeypatch.setattr(Environment, "missing_gpu", None)
     monkeypatch.setattr(Environment, "_lock", None)
+    monkeypatch.setattr(Environment, "ceilings", None)
     monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
     monkeypatch.setattr(
         backends,
@@ -76,6 +92,7 @@ def install(monkeypatch):
     )
     put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=lambda: runtime)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
+    put_module(monkeypatch, "pytest_gpukern.timers.cupti", CuptiTimer=FakeCuptiTimer)
 
 
 def said_by(call, attribute, default):

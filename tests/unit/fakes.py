@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.problem import Axis, Case, Output, Problem, Tolerance
+from pytest_gpukern.runner import run_case
 from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import Batch, bind
+from pytest_gpukern.timers import Batch, Iteration
+
+TEST_FILE = Path("suites/doubling/test_doubling.py")
 
 
 class FakeClock:
@@ -40,6 +45,21 @@ def call_taking(clock, *durations_ns):
     return call
 
 
+def repeated(call, count):
+    """Iterations that each run `call`."""
+    return [Iteration(call)] * count
+
+
+def with_fresh_arguments(call, count, setup):
+    """Iterations that each run `call` on an argument of their own, made by `setup`."""
+
+    def fresh():
+        argument = setup()
+        return Iteration(lambda: call(argument), fresh=fresh)
+
+    return [fresh() for _ in range(count)]
+
+
 def doubling(n=8, **changes):
     """The problem out = 2·a in float32 for `n` elements, exact."""
     declared = {
@@ -63,20 +83,71 @@ def only_case(problem, size="smoke", *, wrong=False):
     return case
 
 
+def case_of(prepare, backend="numba", problem=None, **arguments):
+    """The one case of a problem, by default `doubling`, with this variant."""
+    problem = problem or doubling()
+    problem.variant(backend, **arguments)(prepare)
+    return only_case(problem)
+
+
+def measuring(**changes):
+    """Settings of a run that measures, by events unless it says otherwise."""
+    return Settings(benchmark=True, asked=True, **{"timer": "event", **changes})
+
+
+def run(case, environment, marker=None):
+    """Runs a case as a test would."""
+    return run_case(case, environment, marker or MarkerOptions(), "test_doubling.py::test[x]", TEST_FILE)
+
+
+def right(a, out):
+    """A variant of `doubling`."""
+    return lambda: np.multiply(a, 2, out=out)
+
+
+def noting(events, after=10**9, then=None):
+    """A right variant that notes its launches, and turns into `then(a, out)` after so many on its set."""
+
+    def prepare(a, out):
+        count = []
+
+        def launch():
+            count.append(1)
+            events.append("launch")
+            if len(count) > after:
+                then(a, out)
+            else:
+                np.multiply(a, 2, out=out)
+
+        return launch
+
+    return prepare
+
+
 class FakeGpu(HostBackend):
     """Claims to be a GPU with Numba, computes with NumPy, and writes down what happens in `events`."""
 
     name = "numba"
     on_gpu = True
     stream = "the stream"
+    timed_stream = "the stream of cuda.core"
 
     def __init__(self, events=None):
         self.events = [] if events is None else events
         self.released = 0
+        self.workspaces = []
 
     def workspace(self, inputs, outputs):
         made = super().workspace(inputs, outputs)
-        for method in ("load", "fetch", "close", "poison"):
+        self.workspaces.append(made)
+        poison = made.poison
+
+        def queue_poison(stream):
+            assert stream == self.timed_stream
+            poison()
+
+        made.queue_poison = queue_poison
+        for method in ("load", "fill", "fetch", "close", "poison", "queue_poison"):
             setattr(made, method, self._noting(method, getattr(made, method)))
         return made
 
@@ -92,40 +163,55 @@ class FakeGpu(HostBackend):
 
 
 class FakeTimer:
-    """Calls what it is given as often as asked and reads 1000, 1001, … ns."""
+    """Executes what it is given and reads 1000, 1001, … ns.
 
-    name = "event"
+    Attributes:
+        events: gets `timed` at the beginning of each batch.
+        colds: the cache policy of each batch.
+        suspicious: what it says is suspicious.
+    """
+
     measures = "what a test says"
     resolution_ns = 0.0
     jitter_ns = 0.0
+    fixed_cost_ns = None
 
-    def __init__(self, suspicion=None, events=None):
+    def __init__(self, name="event", suspicion=None, events=None):
+        self.name = name
         self.suspicious = suspicion
         self.events = [] if events is None else events
         self.colds = []
 
-    def collect(self, call, count, *, cold, setup=None):
+    def collect(self, iterations, *, cold):
         self.events.append("timed")
         self.colds.append(cold)
-        for bound in bind(call, count, setup):
-            bound()
-        return Batch([1000.0 + index % 3 for index in range(count)])
+        for iteration in iterations:
+            if iteration.before is not None:
+                iteration.before()
+            iteration.run()
+        return Batch([1000.0 + index % 3 for index in range(len(iterations))])
 
-    def suspicion(self, call, setup=None):
+    def suspicion(self, iteration):
         return self.suspicious
 
 
 class FakeEnvironment:
-    """As `environment.Environment` for the runner, with these backends and nothing recorded."""
+    """As `environment.Environment` for the runner, with these backends.
+
+    `recorded` has the sessions of every measurement, or of each by its key; as in a baseline, a key that was
+    never recorded gets those of the others of its scope.
+    """
 
     def __init__(self, *backends, settings=None, missing=None, simulating=False, recorded=()):
-        self.settings = settings or Settings(benchmark=True, asked=True)
+        self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
         self.datasets = Datasets()
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
         self.sessions = recorded
         self.asked_for_records = []
         self.locked = False
+        self.instruments = self.peaks = self.ceilings = self.device = None
+        self.has_gpu = False
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())
         self._missing = missing or {}
@@ -145,7 +231,11 @@ class FakeEnvironment:
 
     def recorded(self, case, key, *, on_gpu):
         self.asked_for_records.append((key, on_gpu))
-        return self.sessions
+        if not isinstance(self.sessions, dict):
+            return self.sessions
+        scope = key.partition("/")[0]
+        similar = [each for other, each in self.sessions.items() if other.partition("/")[0] == scope]
+        return self.sessions.get(key, sum(similar, ()))
 
     @contextmanager
     def exclusive(self):

@@ -16,12 +16,12 @@ from pytest_gpukern.verify import Fault
 N = 8
 
 
-def checked(prepare, problem=None, **arguments):
+def checked(prepare, problem=None, *, contents=2, **arguments):
     """Checks a variant of `doubling` on the host; returns it prepared."""
     problem = problem or doubling(N)
     problem.variant("host", **arguments)(prepare)
     case = only_case(problem)
-    datasets = Datasets().for_check(problem, case.point)
+    datasets = Datasets().for_check(problem, case.point, contents=contents, available_bytes=1e9)
     backend = HostBackend()
     return check(
         case, case.point, backend, backend.workspace(datasets[0].inputs, datasets[0].specs), datasets

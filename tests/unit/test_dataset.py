@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fakes import doubling
 
-from pytest_gpukern import dataset as module
 from pytest_gpukern.dataset import Dataset, Datasets
 from pytest_gpukern.problem import Axis, Output, Tolerance
 
@@ -84,21 +83,35 @@ def test_the_problem_is_kept_alive_so_that_no_other_is_taken_for_it():
     assert alive() is not None
 
 
-def test_a_variant_is_checked_on_two_sets_of_different_contents():
-    first, second = Datasets().for_check(doubling(), POINT)
-    assert (first.seed_offset, second.seed_offset) == (0, 1)
-    assert not np.array_equal(first.inputs["a"], second.inputs["a"])
+def for_check(sets, problem, *, contents=3, available_bytes=1e9):
+    return sets.for_check(problem, POINT, contents=contents, available_bytes=available_bytes)
 
 
-def test_huge_inputs_are_checked_with_one_set(monkeypatch):
-    monkeypatch.setattr(module, "_SECOND_SET_BYTES", 8 * 4 - 1)
-    assert len(Datasets().for_check(doubling(), POINT)) == 1
-    monkeypatch.setattr(module, "_SECOND_SET_BYTES", 8 * 4)
-    assert len(Datasets().for_check(doubling(), POINT)) == 2
+@pytest.mark.parametrize("contents", [1, 2, 3])
+def test_a_variant_is_checked_on_as_many_sets_of_different_contents_as_were_asked_for(contents):
+    made = for_check(Datasets(), doubling(), contents=contents)
+    assert [one.seed_offset for one in made] == list(range(contents))
+    assert len({one.inputs["a"].tobytes() for one in made}) == contents
+
+
+@pytest.mark.parametrize(("missing_bytes", "expected"), [(0, 3), (1, 1)])
+def test_a_set_of_more_than_a_third_of_the_free_memory_stays_alone(missing_bytes, expected):
+    one = Dataset.make(doubling(), POINT, 0)
+    assert one.host_bytes == 8 * 4 + 8 * 8, "float32 inputs and a float64 reference"
+    available_bytes = 3 * one.host_bytes - missing_bytes
+    assert len(for_check(Datasets(), doubling(), available_bytes=available_bytes)) == expected
+
+
+def test_sets_that_are_held_already_need_no_more_memory():
+    """Or the variants of a problem, which share them, would be checked on fewer and fewer."""
+    sets, problem = Datasets(), doubling()
+    before = for_check(sets, problem)
+    assert for_check(sets, problem, available_bytes=0) == before
+    assert len(for_check(sets, problem, contents=2, available_bytes=0)) == 2
 
 
 def test_a_statistical_check_gets_as_many_sets_as_it_declares():
-    problem = doubling(axes={"n": Axis((8,), (8,))}, reference=None, check=lambda runs: None, check_seeds=3)
-    sets = Datasets().for_check(problem, POINT)
-    assert [one.seed_offset for one in sets] == [0, 1, 2]
-    assert [one.expected for one in sets] == [None, None, None]
+    problem = doubling(axes={"n": Axis((8,), (8,))}, reference=None, check=lambda runs: None, check_seeds=4)
+    sets = for_check(Datasets(), problem)
+    assert [one.seed_offset for one in sets] == [0, 1, 2, 3]
+    assert [one.expected for one in sets] == [None] * 4

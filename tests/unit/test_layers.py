@@ -16,23 +16,38 @@ PACKAGE = Path(importlib.util.find_spec("pytest_gpukern").origin).parent
 LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
-    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant"},
-    {"contradictions", "inputs", "marker", "stats", "verify"},
-    {"settings", "problem"},
+    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"},
+    {"contradictions", "inputs", "marker", "occupancy", "stats", "validity/", "verify"},
+    {"settings", "problem", "kernel_facts"},
     {"device/", "simulator/", "backends/"},
     {"timers/", "dataset", "discovery", "check", "gate"},
-    {"measure", "baseline/"},
+    {"rotation"},
+    {"measure", "rounds", "baseline/"},
+    {"ceilings", "watch"},
     {"scopes", "environment", "report/"},
     {"runner", "interop"},
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures"},
-    {"collecting"},
+    {"takeover"},
+    {"collecting", "selftest/"},
     {"plugin", "cli"},
     {"__main__"},
 )
 
-GPU_LIBRARIES = {"numba", "cupy", "cupyx", "pycuda", "skcuda", "torch", "cuda", "cupti", "pynvml"}
+GPU_LIBRARIES = {
+    "numba",
+    "cupy",
+    "cupyx",
+    "pycuda",
+    "skcuda",
+    "torch",
+    "triton",
+    "dask",
+    "cuda",
+    "cupti",
+    "pynvml",
+}
 MAY_IMPORT_THEM = ("backends/", "timers/", "device/", "simulator/")
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 

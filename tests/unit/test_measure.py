@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import random
+
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.measure import measure, rule_for, warm_up
+from pytest_gpukern.measure import Repeated, Watched, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.result import DeviceWork
 from pytest_gpukern.stats import StoppingRule
 from pytest_gpukern.timers import Batch
 from pytest_gpukern.timers.host import HostTimer
@@ -111,10 +115,12 @@ def test_waiting_for_the_device_is_part_of_a_call():
 @pytest.mark.parametrize(
     ("call_ns", "fewest", "budget_s"),
     [
-        (1000, 10, 0.5),
+        (1000, 50, 0.15),
+        (MS, 50, 0.15),
+        (2 * MS, 10, 0.5),
         (50 * MS, 10, 0.5),
-        (51 * MS, 5, 2.0),
-        (SECOND // 2, 5, 2.0),
+        (51 * MS, 5, 1.0),
+        (SECOND // 2, 5, 1.0),
         (SECOND, 3, 2.0),
         (6 * SECOND, 2, 0.0),
         (11 * SECOND, 1, 0.0),
@@ -125,34 +131,45 @@ def test_slow_calls_get_fewer_samples_and_more_time(call_ns, fewest, budget_s):
     assert (rule.min_samples, rule.budget_s) == (fewest, budget_s)
 
 
+@pytest.mark.parametrize(
+    ("call_ns", "fewest", "most", "budget_s"),
+    [(1000, 10, 500, 0.05), (2 * MS, 10, 500, 0.5 / 3), (51 * MS, 5, 500, 1 / 3), (SECOND, 1, 1, 0.0)],
+)
+def test_a_second_timer_takes_a_third_of_the_time_and_slow_calls_one_sample(call_ns, fewest, most, budget_s):
+    rule = rule_beside(call_ns)
+    assert (rule.min_samples, rule.max_samples) == (fewest, most)
+    assert rule.budget_s == pytest.approx(budget_s)
+
+
 # sampling
 
 
 class ScriptedTimer:
-    """Hands out these samples in order, from the second round on again; `taken` has what was asked for."""
+    """Hands out these samples in order, from the second round on again; `asked` has the batches' sizes."""
 
     name = "scripted"
     measures = "what the script says"
     resolution_ns = 0.0
     jitter_ns = 7.0
+    fixed_cost_ns = None
 
     def __init__(self, samples, clock=None, most=10**9, warnings=(), suspicion=None):
         self.samples, self.clock, self.most = samples, clock, most
         self.warnings, self.suspicious = list(warnings), suspicion
-        self.asked, self.given, self.colds, self.setups = [], [], [], []
+        self.asked, self.given, self.colds = [], [], []
 
-    def collect(self, call, count, *, cold, setup=None):
-        self.asked.append(count)
+    def collect(self, iterations, *, cold):
+        self.asked.append(len(iterations))
         self.colds.append(cold)
-        self.setups.append(setup)
         start = len(self.given)
-        batch = [self.samples[(start + i) % len(self.samples)] for i in range(min(count, self.most))]
+        count = min(len(iterations), self.most)
+        batch = [self.samples[(start + i) % len(self.samples)] for i in range(count)]
         self.given += batch
         if self.clock:
             self.clock.now += sum(batch)
         return Batch(batch, iterations=3, warnings=self.warnings)
 
-    def suspicion(self, call, setup=None):
+    def suspicion(self, iteration):
         return self.suspicious
 
 
@@ -161,22 +178,22 @@ WILD = [1000.0, 5000.0, 2000.0, 9000.0]
 
 def sampled(timer, call_ns=1000.0, **arguments):
     values = {"scope": "kernel", "cache": "cold", "call_ns": call_ns, **arguments}
-    if timer.clock:
-        values.setdefault("clock", timer.clock.seconds)
-    return measure(nothing, timer, **values)
+    values.setdefault("clock", (timer.clock or FakeClock()).seconds)
+    return measure(Repeated(nothing, values.pop("setup", None)), timer, **values)
 
 
 def test_every_sample_is_kept_in_the_order_taken():
-    timer = ScriptedTimer([*WILD, 1e6], most=7)
+    timer = ScriptedTimer([*WILD, 1e6], most=8)
     found = sampled(timer, rule=StoppingRule(max_samples=40))
     assert list(found.samples_ns) == timer.given
+    assert timer.asked == [40] * 5, "five executions a sample, also for the samples that are missing"
     assert len(found.samples_ns) == found.summary.n == 40
     assert found.stopped == "40 samples"
 
 
 def test_sampling_stops_when_the_median_is_known():
     found = sampled(ScriptedTimer([1000.0], most=1))
-    assert len(found.samples_ns) == 10
+    assert len(found.samples_ns) == 50
     assert found.stopped == "median known to ±0.25 %"
 
 
@@ -195,12 +212,20 @@ def test_the_fewest_samples_are_taken_even_if_time_is_over():
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "batch"), [(MS, 50), (20 * MS, 2), (3 * SECOND, 1), (1.0, 500), (0.0, 500)]
+    ("call_ns", "batch"), [(MS, 50), (20 * MS, 2), (3 * SECOND, 1), (1.0, 64), (0.0, 64)]
 )
-def test_a_batch_is_about_50_ms_and_at_least_one_call_and_at_most_all(call_ns, batch):
+def test_a_batch_is_about_50_ms_and_at_least_one_call_and_at_most_64(call_ns, batch):
     timer = ScriptedTimer(WILD)
     sampled(timer, call_ns=call_ns, rule=StoppingRule(max_samples=500))
     assert timer.asked[0] == batch
+
+
+def test_what_an_execution_takes_with_all_around_it_sizes_the_next_batches():
+    """The warm-up knows the call's share of it only: not the flush, the poison, the records."""
+    clock = FakeClock()
+    timer = ScriptedTimer([5 * MS], clock)
+    sampled(timer, call_ns=2 * MS, rule=StoppingRule(0, 55, 55))
+    assert timer.asked == [25, 10, 10, 10]
 
 
 def test_the_last_batch_takes_only_what_is_missing():
@@ -233,11 +258,308 @@ def test_a_suspicion_makes_the_measurement_invalid_and_keeps_its_samples():
     assert found.samples_ns
 
 
+def test_a_suspicion_is_asked_for_once_all_batches_are_known_and_given_an_execution_that_was_made():
+    asked = []
+
+    class Suspecting(ScriptedTimer):
+        def collect(self, iterations, *, cold):
+            self.latest = iterations[-1]
+            return super().collect(iterations, cold=cold)
+
+        def suspicion(self, iteration):
+            asked.append((len(self.given), iteration is self.latest))
+
+    sampled(Suspecting(WILD, most=1), rule=StoppingRule(0, 12, 12))
+    assert asked == [(12, True)]
+
+
+def test_of_a_timer_beside_another_no_suspicion_is_asked():
+    assert sampled(ScriptedTimer([1000.0], suspicion="work ran elsewhere"), beside=True).invalid is None
+
+
 def test_a_warning_of_the_timer_is_said_once_and_before_those_of_the_samples():
     found = sampled(ScriptedTimer([1000.0], most=2, warnings=["odd"]), rule=StoppingRule(0, 4, 4))
     assert found.summary.warnings[0] == "odd"
     assert found.summary.warnings.count("odd") == 1
     assert any("only 4 samples" in warning for warning in found.summary.warnings)
+
+
+# looking behind one execution
+
+
+class ExecutingTimer(ScriptedTimer):
+    """Executes what it is given, too."""
+
+    def collect(self, iterations, *, cold):
+        for iteration in iterations:
+            iteration.run()
+        return super().collect(iterations, cold=cold)
+
+
+def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
+    """How many executions there were before `inspect` was called, and in all."""
+    executed, looks = [], []
+    found = measure(
+        Repeated(lambda: executed.append(1)),
+        ExecutingTimer(samples),
+        scope="kernel",
+        cache="cold",
+        call_ns=call_ns,
+        rule=rule,
+        inspect=lambda: looks.append(len(executed)),
+        **arguments,
+    )
+    assert len(found.samples_ns) == len(executed)
+    (look,) = looks
+    return look, len(executed)
+
+
+@pytest.mark.parametrize("call_ns", [1000.0, 20 * MS])
+@pytest.mark.parametrize("chosen", [0, 1, 6, 9])
+def test_outputs_are_looked_at_exactly_behind_the_execution_that_was_chosen(monkeypatch, chosen, call_ns):
+    """Whether it falls into the first batch, as with 64 calls in one, or into a later one, as with two."""
+    asked = []
+    monkeypatch.setattr(random, "randrange", lambda count: asked.append(count) or chosen)
+    rule = StoppingRule(0, 10, 300)
+    assert looked_behind(rule, call_ns) == (chosen + 1, 300)
+    assert asked == [10], "among the fewest that are taken, so that it is always reached"
+
+
+def test_every_execution_among_the_fewest_is_chosen_equally_often():
+    random.seed(20261120)
+    rule = StoppingRule(0, 5, 5)
+    counts = collections.Counter(looked_behind(rule)[0] for _ in range(2000))
+    assert set(counts) == {1, 2, 3, 4, 5}
+    # 400 each, give or take four standard errors of a binomial count
+    assert all(abs(count - 400) < 4 * (2000 * 0.2 * 0.8) ** 0.5 for count in counts.values())
+
+
+def test_the_look_ends_measuring_where_it_finds_something():
+    executed = []
+
+    def wrong():
+        raise ValueError("wrong values")
+
+    with pytest.raises(ValueError, match="wrong values"):
+        measure(
+            Repeated(lambda: executed.append(1)),
+            ExecutingTimer(WILD),
+            scope="kernel",
+            cache="cold",
+            call_ns=1000.0,
+            rule=StoppingRule(0, 10, 300),
+            inspect=wrong,
+        )
+    assert 1 <= len(executed) <= 10
+
+
+def test_without_a_look_the_first_batch_is_cut_nowhere():
+    timer = ScriptedTimer(WILD)
+    sampled(timer, rule=StoppingRule(0, 10, 300))
+    assert timer.asked[0] == 64
+
+
+# graphs
+
+
+class Sets(Repeated):
+    """Executions on ten buffer sets in turn."""
+
+    buffer_sets = 10
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "asked"),
+    [
+        ("graph", "cold", [10, 60, 60, 60]),
+        ("graph", "hot", [4, 64, 64, 58]),
+        ("event", "cold", [4, 64, 64, 58]),
+    ],
+)
+def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, cache, asked):
+    """It is replayed without a flush between its calls, so that a few sets again and again would be warm."""
+    monkeypatch.setattr(random, "randrange", lambda count: 3)
+    timer, looks = ScriptedTimer(WILD), []
+    timer.name = name
+    measure(
+        Sets(nothing),
+        timer,
+        scope="kernel",
+        cache=cache,
+        call_ns=1000.0,
+        rule=StoppingRule(0, 10, 190),
+        inspect=lambda: looks.append(len(timer.given)),
+        clock=FakeClock().seconds,
+    )
+    assert timer.asked == asked
+    assert looks == asked[:1]
+
+
+# samples that do not count
+
+
+class ScriptedWatch:
+    """Refuses these batches by their numbers; gives up after so many of them."""
+
+    def __init__(self, refused, patience=10**9):
+        self.refused, self.patience = refused, patience
+        self.seen = []
+        self.lasts = []
+        self.before_batches = 0
+
+    settled = True
+
+    def before(self):
+        self.before_batches += 1
+        assert self.before_batches == len(self.seen) + 1
+
+    def after(self, batch, *, last):
+        self.seen.append(batch)
+        self.lasts.append(last)
+        return "throttled" if len(self.seen) in self.refused else None
+
+    def hopeless(self):
+        refused = len([number for number in self.refused if number <= len(self.seen)])
+        return "the device is never fit" if refused >= self.patience else None
+
+    def finish(self, samples_ns, *, resolution_ns):
+        self.finished = list(samples_ns)
+        return Watched({"sm_mhz": 1980}, ("hot",), 12.5, None)
+
+
+def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
+    timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], most=2), ScriptedWatch({1, 3})
+    found = sampled(timer, watch=watch, rule=StoppingRule(0, 6, 6))
+    assert found.samples_ns == (4.0, 5.0, 3.0, 4.0, 5.0, 6.0)
+    assert timer.asked == [6, 1, 6, 6, 1, 6, 6], "after a pause one execution warms the device up"
+    assert (found.invalid_samples, found.invalid) == (4, None)
+    assert found.stopped == "6 samples"
+    assert watch.finished == list(found.samples_ns)
+    assert (found.state, found.energy_mj) == ({"sm_mhz": 1980}, 12.5)
+    assert "hot" in found.summary.warnings
+
+
+def test_a_device_that_is_never_fit_makes_it_invalid_and_shows_what_it_read():
+    watch = ScriptedWatch({1, 2, 3}, patience=3)
+    found = sampled(ScriptedTimer([1.0, 2.0], most=2), watch=watch, rule=StoppingRule(0, 6, 6))
+    assert found.invalid == "the device is never fit"
+    assert found.stopped == "throttled"
+    assert (found.invalid_samples, found.samples_ns) == (6, (1.0, 2.0))
+
+
+def test_a_refused_batch_counts_as_executed_and_its_outputs_are_looked_at(monkeypatch):
+    monkeypatch.setattr(random, "randrange", lambda count: 0)
+    looks = []
+    timer = ScriptedTimer(WILD)
+    sampled(timer, watch=ScriptedWatch({1}), inspect=lambda: looks.append(1), rule=StoppingRule(0, 10, 40))
+    assert looks == [1]
+    assert timer.asked == [1, 1, 40], "the second warms up and is not timed"
+
+
+class SeldomWatch(ScriptedWatch):
+    """Looks behind every third batch and at the end."""
+
+    @property
+    def settled(self):
+        return self.lasts[-1] or len(self.seen) % 3 == 0
+
+    def after(self, batch, *, last):
+        found = super().after(batch, last=last)
+        return found if self.settled else None
+
+
+def test_all_samples_since_the_last_look_are_refused_together_and_none_before_it():
+    timer, watch = ScriptedTimer([float(n) for n in range(1, 31)], most=1), SeldomWatch({6})
+    found = sampled(timer, watch=watch, rule=StoppingRule(0, 8, 8))
+    assert found.samples_ns == (1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0, 12.0), "7.0 warmed up"
+    assert (found.invalid_samples, found.invalid) == (3, None)
+
+
+def test_where_sampling_would_end_the_device_is_looked_at_and_the_rest_taken_again():
+    watch = SeldomWatch({5})
+    found = sampled(ScriptedTimer([1000.0], most=1), watch=watch, rule=StoppingRule(0, 5, 5))
+    assert watch.lasts == [False, False, False, False, True, False, True]
+    assert (found.summary.n, found.invalid_samples, found.stopped) == (5, 2, "5 samples")
+
+
+def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
+    watch = SeldomWatch({6}, patience=1)
+    samples = [float(n) for n in range(1, 31)]
+    found = sampled(ScriptedTimer(samples, most=1), watch=watch, rule=StoppingRule(0, 8, 8))
+    assert found.invalid == "the device is never fit"
+    assert (found.samples_ns, found.invalid_samples) == ((1.0, 2.0, 3.0), 3)
+
+
+# what the device did
+
+
+class TellingTimer(ScriptedTimer):
+    """Says what the device did; from batch `waits_from` on the call could not be queued."""
+
+    def __init__(self, *arguments, waits_from=10**9, **values):
+        super().__init__(*arguments, **values)
+        self.waits_from = waits_from
+
+    def collect(self, iterations, *, cold):
+        batch = super().collect(iterations, cold=cold)
+        batch.busy_ns = [sample / 2 for sample in batch.samples_ns]
+        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", 1.0, 500.0),)
+        batch.launch_included = len(self.asked) >= self.waits_from
+        return batch
+
+
+def test_busy_time_is_the_median_over_all_batches_and_the_work_that_of_the_last():
+    found = sampled(TellingTimer([1000.0, 3000.0, 2000.0], most=1), rule=StoppingRule(0, 3, 3))
+    assert found.busy_ns == 1000.0
+    assert [work.name for work in found.work] == ["k3"]
+
+
+def test_a_timer_that_knows_nothing_of_the_device_leaves_both_open():
+    found = sampled(ScriptedTimer([1000.0]))
+    assert (found.busy_ns, found.work) == (None, ())
+
+
+def test_once_the_launch_cost_is_in_the_number_earlier_samples_are_of_something_else():
+    timer = TellingTimer([1.0, 2.0, 30.0, 40.0, 50.0, 60.0], most=2, waits_from=2)
+    found = sampled(timer, rule=StoppingRule(0, 4, 4))
+    assert found.samples_ns == (30.0, 40.0, 50.0, 60.0)
+    assert found.busy_ns == 22.5
+
+
+def test_buffer_sets_and_whether_it_is_a_second_number_travel_along():
+    found = sampled(ScriptedTimer([1000.0]), beside=True)
+    assert (found.buffer_sets, found.beside) == (1, True)
+
+
+# fresh arguments
+
+
+def test_a_batch_holds_the_arguments_of_8_calls_at_most():
+    timer = ScriptedTimer(WILD)
+    sampled(timer, setup=lambda: ((), {}), rule=StoppingRule(max_samples=20))
+    assert timer.asked == [8, 8, 4]
+
+
+def test_without_a_setup_every_iteration_is_the_call_itself():
+    first, second = Repeated(nothing).take(2)
+    assert first.run is second.run is nothing
+    assert first.again() is first
+
+
+def test_a_setup_makes_the_arguments_of_each_iteration_ahead_and_anew_for_another_try():
+    made, seen = [], []
+
+    def setup():
+        made.append([])
+        return (made[-1],), {"k": len(made)}
+
+    iterations = Repeated(lambda fresh, *, k: seen.append((fresh, k)), setup).take(2)
+    assert len(made) == 2
+    for iteration in (*iterations, iterations[0].again().again()):
+        iteration.run()
+    assert seen == [([], 1), ([], 2), ([], 4)]
+    assert [fresh for fresh, _ in seen] == [made[0], made[1], made[3]]
+    assert len({id(fresh) for fresh, _ in seen}) == 3
 
 
 def test_making_fresh_arguments_is_not_timed():
@@ -256,14 +578,13 @@ def test_making_fresh_arguments_is_not_timed():
         clock.now += MS
 
     found = measure(
-        call,
+        Repeated(call, setup),
         HostTimer(nothing, clock=clock),
         scope="kernel",
         cache="hot",
         call_ns=MS,
-        setup=setup,
         rule=StoppingRule(0, 5, 5),
         clock=clock.seconds,
     )
     assert found.samples_ns == (MS,) * 5
-    assert len({id(argument) for argument in seen}) == len(seen) == len(made)
+    assert len({id(argument) for argument in seen}) == len(seen) == 5

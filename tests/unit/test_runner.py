@@ -2,87 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from pathlib import Path
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, FakeGpu, FakeTimer, doubling, only_case
+from fakes import FakeEnvironment, case_of, doubling, measuring, noting, only_case, right, run
 
-from pytest_gpukern import scopes as scopes_module
+from pytest_gpukern import runner, scopes
 from pytest_gpukern.backends import cuda
 from pytest_gpukern.gate import Conditions, SessionTime
 from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.problem import Axis, Tolerance
-from pytest_gpukern.result import Correctness, VerdictKind
-from pytest_gpukern.runner import NotRunError, diagnose_case, run_case
-from pytest_gpukern.scopes import scopes_of, timer_for
+from pytest_gpukern.result import Correctness, DeviceWork, LaunchShape, VerdictKind
+from pytest_gpukern.runner import NotRunError, diagnose_case, sets_wanted, with_facts
 from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import event as event_module
+from pytest_gpukern.timers import machine_code as machine_code_module
 from pytest_gpukern.verify import Fault
+from pytest_gpukern.watch import BatchWatch
 
-TEST_FILE = Path("suites/doubling/test_doubling.py")
 N = 8
-
-
-@pytest.fixture
-def events():
-    """What happened, in order."""
-    return []
-
-
-@pytest.fixture
-def gpu(events, monkeypatch):
-    """A backend that claims to run on a GPU, and a CUDA runtime with a gigabyte of memory."""
-    runtime = SimpleNamespace(free_bytes=lambda: 2**30, flush_l2=lambda: None, synchronize=lambda: None)
-    monkeypatch.setattr(cuda, "runtime", lambda: runtime)
-    return FakeGpu(events)
-
-
-@pytest.fixture
-def timer(events, monkeypatch):
-    """The timer of every scope."""
-    made = FakeTimer(events=events)
-    monkeypatch.setattr(scopes_module, "timer_for", lambda *args: made)
-    return made
-
-
-def measuring(**changes):
-    return Settings(benchmark=True, asked=True, **changes)
-
-
-def case_of(prepare, backend="numba", problem=None, **arguments):
-    problem = problem or doubling(N)
-    problem.variant(backend, **arguments)(prepare)
-    return only_case(problem)
-
-
-def run(case, environment, marker=None):
-    return run_case(case, environment, marker or MarkerOptions(), "test_doubling.py::test[x]", TEST_FILE)
-
-
-def right(a, out):
-    return lambda: np.multiply(a, 2, out=out)
-
-
-def noting(events, after=10**9, then=None):
-    """A right variant that notes its launches, and turns into `then(a, out)` after so many."""
-
-    def prepare(a, out):
-        count = []
-
-        def launch():
-            count.append(1)
-            events.append("launch")
-            if len(count) > after:
-                then(a, out)
-            else:
-                np.multiply(a, 2, out=out)
-
-        return launch
-
-    return prepare
 
 
 # the order
@@ -92,32 +33,240 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
     result = run(case_of(noting(events)), FakeEnvironment(gpu))
     first_timed = events.index("timed")
     last_timed = len(events) - 1 - events[::-1].index("timed")
-    before, after = events[:first_timed], events[last_timed:]
-    assert before[:5] == ["poison", "launch", "load", "poison", "launch"]
-    assert after[-3:] == ["poison", "launch", "close"], "one launch on poisoned outputs after timing"
+    before, after = events[:first_timed], events[last_timed + 1 :]
+    checked, prepared_on_a_set = ["poison", "launch"], ["poison", "launch"]
+    assert before[:10] == [*checked, "fill", *checked, "fill", *checked, *prepared_on_a_set * 2][:10]
+    assert set(before[12:]) == {"launch"}, "the warm-up"
+    assert after[:4] == ["queue_poison", "launch"] * 2
+    assert after[-6:] == ["fill", "poison", "launch", "close", "close", "close"], "one more on other inputs"
     assert result.correctness is Correctness.PASSED
     assert result.diagnosis is None
     (measurement,) = result.measurements
     assert measurement.key == "kernel/event/cold"
+    assert measurement.buffer_sets == 3
     assert result.errors["out"].mismatches == 0
     assert result.first_call_ns > 0
 
 
-def test_a_variant_that_comes_to_replay_its_answer_is_incorrect(gpu, timer):
-    def replays_from_the_third_launch_on(a, out):
-        answers = []
+# buffer sets
+
+
+@pytest.fixture
+def contents(monkeypatch):
+    """Contents of the buffer sets when measuring began."""
+    found = []
+
+    def measure_scopes(sets, *arguments):
+        found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in sets)
+        return ()
+
+    monkeypatch.setattr(runner, "measure_scopes", measure_scopes)
+    return found
+
+
+def test_a_case_is_timed_on_three_sets_of_different_contents(gpu, contents):
+    assert run(case_of(right), FakeEnvironment(gpu)).correctness is Correctness.PASSED
+    assert len(set(contents)) == len(contents) == 3
+
+
+def test_each_set_has_what_the_variant_takes_when_it_prepares(gpu, contents):
+    """Scalars are given to a variant once, so each set is prepared with those of its own contents."""
+    scaled = doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": int(rng.integers(1, 2**20))},
+        reference=lambda a, k: (a * np.float32(k)).astype("float64"),
+    )
+    given = []
+
+    def scale(a, out, k):
+        given.append(k)
+        return lambda: np.multiply(a, np.float32(k), out=out)
+
+    assert run(case_of(scale, problem=scaled), FakeEnvironment(gpu)).correctness is Correctness.PASSED
+    assert len(set(given)) == 3
+    assert given == [*given[:3], given[0], given[1]], "three in the check, and two for the other sets"
+
+
+@pytest.mark.parametrize(("free_sets", "expected"), [(7.9, 3), (4.0, 3), (3.9, 2), (2.0, 2), (1.9, 1)])
+def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkeypatch, free_sets, expected):
+    one_set = 4 * N + 4 * N
+    free = 2**30
+
+    def check(*arguments):
+        nonlocal free
+        prepared = checking(*arguments)
+        free = free_sets * one_set
+        return prepared
+
+    checking = runner.check
+    monkeypatch.setattr(runner, "check", check)
+    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free)
+    run(case_of(right), FakeEnvironment(gpu))
+    assert len(contents) == expected
+
+
+def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monkeypatch):
+    free = [2**30, 2**30, 100, 2**30]
+    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free.pop(0) if len(free) > 1 else free[0])
+    run(case_of(right), FakeEnvironment(gpu))
+    assert gpu.events.count("forget") == 1
+    assert len(contents) == 3
+
+
+def test_a_slow_call_stays_on_one_set(gpu, contents, monkeypatch):
+    monkeypatch.setattr(runner, "_TOO_SLOW_TO_ROTATE_NS", 0)
+    run(case_of(right), FakeEnvironment(gpu))
+    assert len(contents) == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "settings", "checked_on"),
+    [
+        ("host", {}, measuring(), 3),
+        ("numba", {"host_data": True}, measuring(), 3),
+        ("numba", {}, Settings(asked=True), 2),
+    ],
+)
+def test_what_is_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings, checked_on):
+    prepared, launched_on = [], set()
+
+    def noted(a, out):
+        prepared.append(1)
 
         def launch():
-            if len(answers) < 2:
-                answers.append(2 * a)
-            out[...] = answers[-1]
+            launched_on.add(a.tobytes())
+            np.multiply(a, 2, out=out)
 
         return launch
 
-    result = run(case_of(replays_from_the_third_launch_on), FakeEnvironment(gpu))
-    assert result.correctness is Correctness.INCORRECT
-    assert "right before timing, wrong after it" in result.diagnosis
-    assert "stale result" in result.diagnosis
+    run(case_of(noted, backend, **arguments), FakeEnvironment(gpu, settings=settings))
+    assert len(prepared) == 1
+    assert len(launched_on) == checked_on
+
+
+def test_in_the_simulator_a_case_is_launched_twice_only(gpu, timer, events):
+    """Each launch there takes seconds."""
+    gpu.on_gpu, gpu.simulated = False, True
+    run(case_of(noting(events)), FakeEnvironment(gpu, simulating=True))
+    assert events.count("launch") == 2
+
+
+def test_diagnosing_launches_on_two_sets(gpu, events):
+    assert diagnose_case(case_of(noting(events)), FakeEnvironment(gpu)) is None
+    assert events.count("launch") == 2
+
+
+@pytest.mark.parametrize(
+    ("timer", "cache", "marker", "rotates"),
+    [
+        ("graph", "cold", MarkerOptions(), True),
+        ("auto", "cold", MarkerOptions(timer="graph"), True),
+        ("graph", "hot", MarkerOptions(cache="cold"), True),
+        ("graph", "hot", MarkerOptions(), False),
+        ("graph", "cold", MarkerOptions(cache="hot"), False),
+        ("graph", "cold", MarkerOptions(timer="event"), False),
+        ("event", "cold", MarkerOptions(), False),
+    ],
+)
+def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
+    gpu, monkeypatch, timer, cache, marker, rotates
+):
+    """Nothing is flushed between the calls of a graph."""
+    monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
+    environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
+    wanted = sets_wanted(environment, marker)(SimpleNamespace(input_bytes=48, output_bytes=16))
+    assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
+
+
+@pytest.mark.parametrize(("one_set", "sets"), [(1, 512), (600, 4), (10_000, 3), (0, 3)])
+def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, one_set, sets):
+    monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
+    environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
+    dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
+    assert sets_wanted(environment, MarkerOptions())(dataset) == sets
+
+
+def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):
+    monkeypatch.setattr(cuda.runtime(), "l2_bytes", 3 * (4 * N + 4 * N))
+    run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="graph")))
+    assert len(contents) == 7
+    assert len(set(contents)) == len(set(contents[:3])) == 3
+    assert len(gpu.workspaces) == 7, "of its own memory each"
+
+
+# facts
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """What CUPTI knows of machine code."""
+    found = SimpleNamespace(sha256={"_Z3addPf": "c0de"}, loading=nullcontext)
+    monkeypatch.setattr(machine_code_module, "machine_code", lambda: found)
+    return found
+
+
+def work(name="_Z3addPf", registers=40):
+    shape = LaunchShape((63, 1, 1), (256, 1, 1), registers, 0, 0, 0)
+    return DeviceWork("kernel", name, 1.0, 1000.0, shape=shape)
+
+
+def measured(gpu, timer, *measurements):
+    """A result of the fake GPU, with these (scope, work) instead of what was measured."""
+    result = run(case_of(right), FakeEnvironment(gpu))
+    (only,) = result.measurements
+    changed = (dataclasses.replace(only, scope=scope, work=work) for scope, work in measurements)
+    return dataclasses.replace(result, measurements=tuple(changed))
+
+
+def on_an_h200(gpu):
+    environment = FakeEnvironment(gpu)
+    environment.has_gpu = True
+    environment.device = SimpleNamespace(compute_capability=(9, 0))
+    return environment
+
+
+def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(gpu, timer, known):
+    result = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu))
+    (facts,) = result.kernels
+    assert (facts.name, facts.readable) == ("_Z3addPf", "add(float*)")
+    assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
+    assert result.ceilings == {}
+
+
+def test_the_ceilings_of_the_device_come_along(gpu, timer, known):
+    environment = on_an_h200(gpu)
+    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
+    result = with_facts(measured(gpu, timer, ("kernel", ())), environment)
+    assert (result.kernels, result.ceilings) == ((), {"copy_bytes_per_s": 4.2e12})
+
+
+def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer, known):
+    whole, own = ("end_to_end", (work("_Z5wholev"),)), ("kernel", (work("_Z3ownv"),))
+    silent = ("kernel", ())
+    for measurements, name in (((whole, own), "_Z3ownv"), ((silent, whole), "_Z5wholev")):
+        (facts,) = with_facts(measured(gpu, timer, *measurements), on_an_h200(gpu)).kernels
+        assert facts.name == name
+
+
+def test_without_cupti_there_is_no_hash_and_the_rest_is_known(gpu, timer, monkeypatch):
+    monkeypatch.setattr(machine_code_module, "machine_code", lambda: None)
+    (facts,) = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu)).kernels
+    assert (facts.machine_code_sha256, facts.shape.registers) == (None, 40)
+
+
+@pytest.mark.parametrize("lacks", ["a device", "a real one", "a variant on it"])
+def test_where_nothing_ran_on_a_gpu_nothing_is_added(gpu, timer, known, lacks):
+    environment, result = on_an_h200(gpu), measured(gpu, timer, ("kernel", (work(),)))
+    if lacks == "a device":
+        environment.device = None
+    elif lacks == "a real one":
+        environment.has_gpu = False
+    else:
+        result = dataclasses.replace(result, case=dataclasses.replace(result.case, backend="host"))
+    assert with_facts(result, environment) is result
+
+
+# memory
 
 
 def test_what_a_launch_holds_on_to_is_let_go_before_memory_is_released(gpu, timer, monkeypatch):
@@ -129,15 +278,15 @@ def test_what_a_launch_holds_on_to_is_let_go_before_memory_is_released(gpu, time
         alive.append(weakref.ref(held))
         return lambda: np.multiply(a, 2, out=out) if held else None
 
-    alive = []
-    monkeypatch.setattr(gpu, "release", lambda: alive.append(alive[0]()))
+    alive, at_release = [], []
+    monkeypatch.setattr(gpu, "release", lambda: at_release.extend(held() for held in alive))
     run(case_of(holds), FakeEnvironment(gpu))
-    assert alive[1:] == [None]
+    assert at_release == [None] * 3, "one for each buffer set"
 
 
 def test_memory_for_a_reference_in_higher_precision_is_counted(gpu, monkeypatch):
     free = 4 * N + 4 * N + 8 * N  # input, output and a float64 reference
-    small = SimpleNamespace(free_bytes=lambda: free, forget_references=lambda: None)
+    small = SimpleNamespace(free_bytes=lambda: free, forget_copies=lambda: None)
     monkeypatch.setattr(cuda, "runtime", lambda: small)
     environment = FakeEnvironment(gpu, settings=Settings())
     assert run(case_of(right), environment).correctness is Correctness.PASSED
@@ -201,7 +350,7 @@ def test_memory_is_given_back_however_a_case_ends(gpu, timer, events, monkeypatc
             run(case_of(variant), environment)
     else:
         run(case_of(variant), environment)
-    assert events.count("close") == 1
+    assert events.count("close") == len(gpu.workspaces) == (1 if ending == "wrong" else 3)
     assert gpu.released == 1
     assert not environment.locked
 
@@ -217,254 +366,6 @@ def test_an_incorrect_case_is_not_timed(gpu, timer, events):
     assert result.measurements == ()
     assert result.verdicts == {}
     assert "timed" not in events
-
-
-def stop_writing(a, out):
-    pass
-
-
-def write_something_else(a, out):
-    out[:] = 7
-
-
-def write_nan(a, out):
-    out[:] = np.nan
-
-
-def spoil_the_input(a, out):
-    np.multiply(a, 2, out=out)
-    a += 1
-
-
-@pytest.mark.parametrize(
-    ("then", "message"),
-    [
-        (write_something_else, "out: wrong values"),
-        (write_nan, "out: unexpected NaN"),
-        (stop_writing, "out: not written: 8 of 8"),
-        (spoil_the_input, "out: wrong values"),
-    ],
-)
-@pytest.mark.parametrize("after", [2, 3, 60])
-def test_a_variant_that_turns_wrong_once_it_is_timed_is_incorrect(gpu, timer, events, then, message, after):
-    """Two launches are checked and fifty warm up, so each of these turns wrong before its timing ends."""
-    result = run(case_of(noting(events, after, then)), FakeEnvironment(gpu))
-    assert result.correctness is Correctness.INCORRECT
-    first, second = result.diagnosis.splitlines()[:2]
-    assert first == "right before timing, wrong after it"
-    assert second.startswith(message)
-    assert result.measurements == (), "its times are worth nothing"
-    assert "timed" in events
-
-
-def behaves_while_checked(a, out, events):
-    """Right whenever the outputs were poisoned just now, as they are before a checked launch."""
-    return lambda: np.multiply(a, 2 if events[-1] == "poison" else 3, out=out)
-
-
-def test_a_variant_that_is_wrong_only_while_it_is_timed_is_incorrect(gpu, timer, events):
-    result = run(case_of(lambda a, out: behaves_while_checked(a, out, events)), FakeEnvironment(gpu))
-    assert result.diagnosis.startswith("right before timing, wrong after it\nout: wrong values")
-
-
-def test_an_array_that_was_returned_while_timing_is_checked_too(gpu, timer, events):
-    def prepare(a):
-        return lambda: behaves_while_checked(a, np.empty_like(a), events)()
-
-    result = run(case_of(prepare, allocates=True), FakeEnvironment(gpu))
-    assert result.diagnosis.startswith("right before timing, wrong after it\nout: wrong values")
-
-
-def test_a_statistical_check_is_asked_again_after_timing(gpu, timer):
-    asked = []
-
-    def check(runs):
-        asked.append(len(runs))
-        return "the mean drifted" if len(asked) == 2 else None
-
-    problem = doubling(N, reference=None, check=check, check_seeds=3)
-    result = run(case_of(right, problem=problem), FakeEnvironment(gpu))
-    assert asked == [3, 1]
-    assert result.diagnosis == "right before timing, wrong after it\nthe mean drifted"
-
-
-# scopes
-
-
-@pytest.mark.parametrize(
-    ("scope", "one_call"),
-    [("transfer", ["load", "fetch"]), ("end_to_end", ["load", "launch", "fetch"]), ("kernel", ["launch"])],
-)
-def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, monkeypatch, scope, one_call):
-    found = []
-    monkeypatch.setattr(
-        timer,
-        "collect",
-        lambda call, count, **kw: found.append(call) or FakeTimer.collect(timer, call, 12, **kw),
-    )
-    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=measuring(scopes=(scope,))))
-    assert [measurement.scope for measurement in result.measurements] == [scope]
-    assert result.correctness is Correctness.PASSED
-    start = events.index("timed") + 1
-    assert events[start : start + 12 * len(one_call)] == one_call * 12
-
-
-def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events):
-    fetched = []
-    original = gpu.workspace
-
-    def workspace(inputs, outputs):
-        made = original(inputs, outputs)
-        fetch = made.fetch
-        made.fetch = lambda name, into=None: fetched.append(fetch(name, into)) or fetched[-1]
-        return made
-
-    gpu.workspace = workspace
-    returned = []
-
-    def prepare(a):
-        def launch():
-            returned.append(2 * a)
-            return returned[-1]
-
-        return launch
-
-    case = case_of(prepare, allocates=True)
-    result = run(case, FakeEnvironment(gpu, settings=measuring(scopes=("end_to_end",))))
-    assert result.correctness is Correctness.PASSED
-    assert np.array_equal(fetched[-1], returned[-2]), "the last is launched on other inputs, after timing"
-
-
-@pytest.mark.parametrize("allocates", [False, True])
-def test_nothing_is_copied_out_before_the_launch_has_ended(gpu, timer, allocates):
-    queue = []
-    gpu.synchronize = queue.clear
-    original = gpu.workspace
-
-    def workspace(inputs, outputs):
-        made = original(inputs, outputs)
-        fetch, adopt = made.fetch, made.adopt
-
-        def when_idle(method):
-            def checked(*args, **kwargs):
-                assert not queue, "the launch still runs"
-                return method(*args, **kwargs)
-
-            return checked
-
-        made.fetch, made.adopt = when_idle(fetch), when_idle(adopt)
-        return made
-
-    gpu.workspace = workspace
-
-    def writes(a, out):
-        return lambda: queue.append("work") or np.multiply(a, 2, out=out)
-
-    def returns(a):
-        return lambda: queue.append("work") or 2 * a
-
-    case = case_of(returns if allocates else writes, allocates=allocates)
-    result = run(case, FakeEnvironment(gpu, settings=measuring(scopes=("end_to_end",))))
-    assert result.correctness is Correctness.PASSED
-
-
-def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_it(gpu, timer):
-    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
-    measured = {m.scope: m for m in run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements}
-    assert list(measured) == ["kernel", "transfer", "end_to_end"]
-    assert {scope: m.traffic_bytes for scope, m in measured.items()} == {
-        "kernel": 8 * N,
-        "transfer": 4 * N + 4 * N,
-        "end_to_end": 4 * N + 4 * N,
-    }
-    assert {scope: m.flops for scope, m in measured.items()} == {
-        "kernel": N,
-        "transfer": None,
-        "end_to_end": N,
-    }
-
-
-def test_declared_transfer_bytes_replace_counted_ones(gpu, timer):
-    problem = doubling(N, scopes=("transfer",), transfer_bytes=lambda n: 100 * n)
-    (measurement,) = run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements
-    assert measurement.traffic_bytes == 100 * N
-
-
-def test_a_host_variant_is_measured_end_to_end_with_nothing_to_copy_or_flush(timer, events):
-    result = run(case_of(noting(events), backend="host"), FakeEnvironment())
-    (measurement,) = result.measurements
-    assert (measurement.scope, measurement.cache) == ("end_to_end", "hot")
-    assert measurement.traffic_bytes == 8 * N
-    assert set(timer.colds) == {False}
-
-
-def test_a_variant_that_moves_its_own_data_gets_host_arrays_and_is_timed_as_it_is(gpu, timer, events):
-    given = []
-
-    def prepare(a, out):
-        given.append(type(a))
-        return noting(events)(a, out)
-
-    result = run(case_of(prepare, host_data=True), FakeEnvironment(gpu))
-    assert given == [np.ndarray]
-    assert [measurement.scope for measurement in result.measurements] == ["end_to_end"]
-    assert {"load", "fetch", "poison"}.isdisjoint(events), "its arrays are not in the GPU's workspace"
-
-
-@pytest.mark.parametrize(
-    ("asked", "backend", "arguments", "expected"),
-    [
-        ((), "numba", {}, ("kernel",)),
-        (("transfer", "kernel"), "numba", {}, ("transfer", "kernel")),
-        (("kernel",), "host", {}, ()),
-        (("kernel", "end_to_end"), "host", {}, ("end_to_end",)),
-        (("kernel",), "numba", {"host_data": True}, ()),
-    ],
-)
-def test_scopes_asked_for_are_kept_where_they_make_sense(asked, backend, arguments, expected):
-    environment = FakeEnvironment(settings=measuring(scopes=asked))
-    assert scopes_of(case_of(right, backend, **arguments), environment) == expected
-
-
-# timers and cache
-
-
-@pytest.mark.parametrize(
-    ("scope", "setting", "marker", "expected"),
-    [
-        ("kernel", "auto", None, "event"),
-        ("kernel", "event", None, "event"),
-        ("kernel", "host", None, "host"),
-        ("kernel", "host", "event", "event"),
-        ("kernel", "event", "host", "host"),
-        ("transfer", "auto", None, "host"),
-        ("end_to_end", "auto", None, "host"),
-    ],
-)
-def test_kernels_are_timed_by_events_and_what_ends_on_the_host_by_its_clock(
-    gpu, monkeypatch, scope, setting, marker, expected
-):
-    monkeypatch.setattr(event_module, "EventTimer", lambda runtime: FakeTimer())
-    environment = FakeEnvironment(gpu, settings=measuring(timer=setting))
-    assert timer_for(scope, gpu, environment, MarkerOptions(timer=marker)).name == expected
-
-
-@pytest.mark.parametrize("setting", ["auto", "event"])
-def test_events_never_time_the_host(setting):
-    environment = FakeEnvironment(settings=measuring(timer=setting))
-    found = timer_for("end_to_end", environment.backend("host"), environment, MarkerOptions())
-    assert found.name == "host"
-
-
-@pytest.mark.parametrize(
-    ("setting", "marker", "expected"),
-    [("cold", None, "cold"), ("hot", None, "hot"), ("cold", "hot", "hot"), ("hot", "cold", "cold")],
-)
-def test_the_markers_cache_policy_wins_over_the_runs(gpu, timer, setting, marker, expected):
-    environment = FakeEnvironment(gpu, settings=measuring(cache=setting))
-    (measurement,) = run(case_of(right), environment, MarkerOptions(cache=marker)).measurements
-    assert measurement.cache == expected
-    assert set(timer.colds) == {expected == "cold"}
 
 
 # what does not run, and why
@@ -518,7 +419,7 @@ def test_arrays_that_do_not_fit_the_device_say_by_how_much(gpu, monkeypatch):
     monkeypatch.setattr(
         cuda,
         "runtime",
-        lambda: SimpleNamespace(free_bytes=lambda: 3 * 4 * N - 1, forget_references=lambda: None),
+        lambda: SimpleNamespace(free_bytes=lambda: 3 * 4 * N - 1, forget_copies=lambda: None),
     )
     assert why_not(case_of(right), FakeEnvironment(gpu)).startswith(
         "too large: it needs 0.0 GiB of device memory"
@@ -551,9 +452,9 @@ def test_each_measurement_gets_a_verdict(gpu, timer):
     result = run(case_of(right, problem=problem), environment)
     assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
         "kernel/event/cold": VerdictKind.NEW,
-        "transfer/event/cold": VerdictKind.NEW,
+        "transfer/host/cold": VerdictKind.NEW,
     }
-    assert environment.asked_for_records == [("kernel/event/cold", True), ("transfer/event/cold", True)]
+    assert environment.asked_for_records == [("kernel/event/cold", True), ("transfer/host/cold", True)]
 
 
 @pytest.mark.parametrize(
@@ -575,7 +476,7 @@ def test_the_markers_threshold_wins_over_the_runs(gpu, timer):
 def test_a_host_variant_is_judged_by_the_processors_record(timer):
     environment = FakeEnvironment()
     run(case_of(right, "host"), environment)
-    assert environment.asked_for_records == [("end_to_end/event/hot", False)]
+    assert environment.asked_for_records == [("end_to_end/host/hot", False)]
 
 
 def test_without_baselines_nothing_is_compared(gpu, timer):
@@ -590,6 +491,54 @@ def test_an_invalid_measurement_is_invalid_with_or_without_baselines(gpu, timer,
     result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(baseline=baseline)))
     verdict = result.verdicts["kernel/event/cold"]
     assert (verdict.kind, verdict.reason) == (VerdictKind.INVALID, "work ran elsewhere")
+    assert not result.valid
+
+
+MAIN, BESIDE = "kernel/cupti/cold", "kernel/event/cold"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "judged", "kind"),
+    [
+        ((), MAIN, VerdictKind.NEW),
+        ((MAIN,), MAIN, VerdictKind.SLOWER),
+        ((MAIN, BESIDE), MAIN, VerdictKind.SLOWER),
+        ((BESIDE,), BESIDE, VerdictKind.SLOWER),
+    ],
+)
+def test_of_two_timers_numbers_the_main_one_is_judged_unless_only_the_other_is_recorded(
+    gpu, timer, recorded, judged, kind
+):
+    sessions = {key: (session(500.0, key=key),) * 2 for key in recorded}
+    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"), recorded=sessions)
+    result = run(case_of(right), environment)
+    assert [(each.key, each.beside) for each in result.measurements] == [(MAIN, False), (BESIDE, True)]
+    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {judged: kind}
+
+
+def test_each_scope_has_one_verdict_of_its_own(gpu, timer):
+    problem = doubling(N, scopes=("kernel", "end_to_end"))
+    sessions = {BESIDE: (session(500.0, key=BESIDE),) * 2}
+    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"), recorded=sessions)
+    result = run(case_of(right, problem=problem), environment)
+    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
+        BESIDE: VerdictKind.SLOWER,
+        "end_to_end/host/cold": VerdictKind.NEW,
+    }
+
+
+def test_a_number_beside_that_cannot_be_trusted_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):
+    class Watch(BatchWatch):
+        def finish(self, samples_ns, *, resolution_ns):
+            seen = super().finish(samples_ns, resolution_ns=resolution_ns)
+            return dataclasses.replace(seen, invalid="impossible" if timer.name == "event" else None)
+
+    monkeypatch.setattr(scopes, "BatchWatch", Watch)
+    result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto")))
+    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
+        MAIN: VerdictKind.NEW,
+        BESIDE: VerdictKind.INVALID,
+    }
     assert not result.valid
 
 

@@ -158,6 +158,40 @@ def test_sampling_stops_with_its_reason_in_words():
     assert rule.decide(normal(50, sigma=100), 0.1) == "50 samples"
 
 
+TICK_NS = 32.0
+
+
+def ticks(n, steps=(0, 1)):
+    """Readings of a coarse timer: 1000 ns and so many ticks more, in turn."""
+    return [1000.0 + TICK_NS * steps[i % len(steps)] for i in range(n)]
+
+
+def test_sampling_ends_where_the_median_is_known_to_the_timers_resolution():
+    """A tick is 3 % of these times, so ±0.25 % is out of reach however many samples there are."""
+    rule = StoppingRule(budget_s=9.0)
+    assert (
+        rule.decide(ticks(100), 0.1, resolution_ns=TICK_NS)
+        == "median known to the timer's resolution of 32 ns"
+    )
+    assert rule.decide(ticks(100), 0.1) is None, "a timer that claims no resolution"
+    assert rule.decide(ticks(100), 0.1, resolution_ns=TICK_NS - 1) is None, "the interval is a tick wide"
+
+
+def test_samples_that_agree_within_the_resolution_may_do_so_by_chance_at_first():
+    rule = StoppingRule(budget_s=9.0)
+    assert rule.decide(ticks(99), 0.1, resolution_ns=TICK_NS) is None
+    assert StoppingRule(budget_s=9.0, samples_at_resolution=20).decide(ticks(20), 0.1, resolution_ns=TICK_NS)
+
+
+def test_an_interval_wider_than_the_resolution_needs_more_samples():
+    assert StoppingRule(budget_s=9.0).decide(ticks(200, (0, 3)), 0.1, resolution_ns=TICK_NS) is None
+
+
+def test_a_median_known_well_enough_is_called_that_also_where_it_is_within_the_resolution():
+    rule = StoppingRule(budget_s=9.0)
+    assert rule.decide([1e6] * 100, 0.1, resolution_ns=TICK_NS) == "median known to ±0.25 %"
+
+
 def test_precision_is_never_claimed_for_fewer_than_six_samples_or_for_zero():
     rule = StoppingRule(min_samples=1)
     assert rule.decide([1.0] * 5, 0.0) is None

@@ -1,0 +1,257 @@
+"""Cases on buffer sets in turn, on the device: what is timed, what is poisoned, and who is caught."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pytest_gpukern import verify
+from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.timers import Iteration
+
+PROBLEM = """
+import numpy as np
+from numba import cuda
+from pytest_gpukern.problem import Axis, Problem, Tolerance
+
+doubling = Problem(
+    "doubling",
+    version=1,
+    axes={"n": Axis(smoke=(1000,), full=(1000,))},
+    make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32)},
+    outputs=lambda n: {"out": ((n,), "float32")},
+    reference=lambda a: 2.0 * a.astype(np.float64),
+    tolerance=Tolerance(),
+    traffic_bytes=lambda n: 8 * n,
+    scopes=SCOPES,
+)
+
+@cuda.jit
+def double(a, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * a[i]
+
+@cuda.jit
+def nothing(out):
+    pass
+
+def launch_on(a, out, stream):
+    return lambda: double[8, 128, stream](a, out)
+
+VARIANT
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+
+RIGHT = """
+@doubling.variant("numba")
+def right(a, out, stream):
+    return launch_on(a, out, stream)
+"""
+
+STOPS_WRITING = """
+launches = []
+
+@doubling.variant("numba")
+def stops(a, out, stream):
+    write = launch_on(a, out, stream)
+    def launch():
+        launches.append(1)
+        if len(launches) < 70:
+            write()
+        else:
+            nothing[8, 128, stream](out)
+    return launch
+"""
+
+REPLAYS_THE_FIRST_ANSWER = """
+kept = []
+launches = []
+
+@doubling.variant("numba")
+def replays(a, out, stream):
+    write = launch_on(a, out, stream)
+    if not kept:
+        kept.append(cuda.device_array_like(out))
+    def launch():
+        launches.append(1)
+        if len(launches) < 70:
+            write()
+            if len(launches) == 1:
+                double[8, 128, stream](a, kept[0])
+        else:
+            out.copy_to_device(kept[0], stream=stream)
+    return launch
+"""
+
+
+@pytest.fixture
+def run_case(pytester, plugin_option):
+    """Runs a variant of the problem in a process of its own; the outcome and what the run file says."""
+
+    def run(variant, *options, scopes=("kernel",)):
+        source = PROBLEM.replace("SCOPES", repr(scopes)).replace("VARIANT", variant)
+        pytester.makepyfile(test_doubling=source)
+        result = pytester.runpytest_subprocess(
+            "--gpu-benchmark", "--gpukern-output=run.json", *plugin_option, *options
+        )
+        (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        return result, found
+
+    return run
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
+    result, found = run_case(RIGHT, f"--gpukern-cache={cache}")
+    result.assert_outcomes(passed=1)
+    assert found["correctness"] == "PASSED"
+    main, beside = found["measurements"]
+    assert (main["timer"], beside["timer"]) == ("cupti", "event")
+    assert (main["buffer_sets"], beside["buffer_sets"]) == (3, 3)
+    (work,) = main["work"]
+    assert "double" in work["name"]
+    assert (work["kind"], work["count"]) == ("kernel", 1.0), "no poison, no flush and no warming"
+    assert (work["shape"]["grid"], work["shape"]["block"]) == ([8, 1, 1], [128, 1, 1])
+    assert 500 < main["summary"]["median_ns"] < 10_000
+    assert main["busy_ns"] == pytest.approx(main["summary"]["median_ns"], abs=1)
+    assert main["invalid"] is beside["invalid"] is None
+    assert list(found["verdicts"]) == [f"kernel/cupti/{cache}"]
+
+
+def test_copies_are_seen_beside_the_hosts_clock(run_case):
+    result, found = run_case(RIGHT, scopes=("kernel", "transfer", "end_to_end"))
+    result.assert_outcomes(passed=1)
+    timers = [(each["scope"], each["timer"], each["beside"]) for each in found["measurements"]]
+    assert timers == [
+        ("kernel", "cupti", False),
+        ("kernel", "event", True),
+        ("transfer", "host", False),
+        ("transfer", "cupti", True),
+        ("end_to_end", "host", False),
+        ("end_to_end", "cupti", True),
+    ]
+    transfer, end_to_end = found["measurements"][3], found["measurements"][5]
+    assert [work["kind"] for work in transfer["work"]] == ["memcpy", "memcpy"]
+    assert [work["kind"] for work in end_to_end["work"]] == ["memcpy", "kernel", "memcpy"]
+    assert [work["size_bytes"] for work in transfer["work"]] == [4000, 4000]
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+@pytest.mark.parametrize(
+    ("variant", "fault"),
+    [(STOPS_WRITING, "not written: 1000 of 1000"), (REPLAYS_THE_FIRST_ANSWER, "wrong values")],
+    ids=["stops writing", "replays"],
+)
+def test_what_turns_wrong_while_it_is_timed_fails_as_incorrect(run_case, cache, variant, fault):
+    result, found = run_case(variant, f"--gpukern-cache={cache}")
+    result.assert_outcomes(failed=1)
+    assert found["correctness"] == "INCORRECT"
+    assert found["diagnosis"].startswith("right before timing, wrong after it")
+    assert fault in found["diagnosis"]
+    assert found["measurements"] == []
+
+
+# poison
+
+SLOWLY = r"""
+extern "C" __global__ void slowly(float *out, unsigned long long n, unsigned long long ns) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+  for (unsigned long long i = 0; i < n; ++i) out[i] = 1.0f;
+}
+"""
+N = 1001
+
+
+@pytest.fixture
+def runtime():
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def workspace():
+    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+
+    made = CudaWorkspace({}, {"out": Output((N,), np.float32)}, lambda array: array)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def write_slowly(runtime, workspace):
+    """Queues a kernel on the timed stream that writes ones after 5 ms."""
+    from cuda.core import LaunchConfig, launch
+
+    kernel = runtime.kernel(SLOWLY, "slowly")
+    pointer = workspace.arrays["out"].pointer
+
+    def write(ns=5_000_000):
+        config = LaunchConfig(grid=1, block=1)
+        launch(runtime.stream, config, kernel, pointer, np.uint64(N), np.uint64(ns))
+
+    write(0)
+    runtime.synchronize()
+    return write
+
+
+def test_poison_is_queued_on_the_timed_stream_behind_what_writes_and_ahead_of_it(
+    runtime, workspace, write_slowly
+):
+    def unwritten():
+        runtime.synchronize()
+        return workspace.compare("out", np.ones(N), Tolerance()).unwritten
+
+    workspace.queue_poison(runtime.stream)
+    write_slowly()
+    assert unwritten() == 0
+    write_slowly()
+    workspace.queue_poison(runtime.stream)
+    assert unwritten() == N
+    assert workspace.fetch("out").view(np.uint32)[[0, -1]].tolist() == [verify.POISON] * 2
+
+
+def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
+    """The kernel ahead of it still runs when the host goes on."""
+    write_slowly(50_000_000)
+    ended = runtime.device.create_event()
+    runtime.stream.record(ended)
+    workspace.queue_poison(runtime.stream)
+    assert not ended.is_done
+    runtime.synchronize()
+
+
+def test_poison_is_a_memset_on_the_timed_stream(runtime, workspace, write_slowly):
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    timer = CuptiTimer(runtime)
+    call = Iteration(lambda: (workspace.queue_poison(runtime.stream), write_slowly(5_000)))
+    batch = timer.collect([call] * 10, cold=True)
+    assert [(work.kind, work.count) for work in batch.work] == [("memset", 1.0), ("kernel", 1.0)]
+    assert timer.suspicion(call) is None
+
+
+def test_new_contents_come_from_copies_on_the_device(runtime):
+    """A buffer set is filled from the copy that the first one was, and nothing is changed in it."""
+    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+
+    first, second = (np.random.default_rng(seed).random(N) for seed in (1, 2))
+    workspace = CudaWorkspace({"a": first}, {}, lambda array: array)
+    try:
+        assert runtime.copy_of(first) is runtime.copy_of(first)
+        workspace.fill({"a": second})
+        np.testing.assert_array_equal(workspace.arrays["a"].download(), second)
+        np.testing.assert_array_equal(runtime.copy_of(first).download(), first)
+        free = runtime.free_bytes()
+        runtime.forget_copies()
+        assert runtime.free_bytes() >= free
+        workspace.fill({"a": first})
+        np.testing.assert_array_equal(workspace.arrays["a"].download(), first)
+    finally:
+        workspace.close()

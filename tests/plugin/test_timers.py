@@ -1,0 +1,105 @@
+"""Which timers a run uses, what it keeps of each, and which of them is judged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from . import fake_gpu
+from .conftest import FIRST, SECOND, results_in
+
+CUPTI, EVENT = "kernel/cupti/cold", "kernel/event/cold"
+
+
+@pytest.fixture
+def with_cupti(gpu, monkeypatch):
+    """As `gpu`, on a machine with CUPTI."""
+    fake_gpu.install(monkeypatch, cupti=True)
+    return gpu
+
+
+def recorded_keys(pytester):
+    (stored,) = (pytester.path / "baselines").glob("*.json")
+    cases = json.loads(stored.read_text())["cases"]
+    sessions = [session for case in cases.values() for session in case["epochs"][0]["sessions"]]
+    return {tuple(sorted(session["measurements"])) for session in sessions}
+
+
+def measured(pytester):
+    """The run file's medians of a case by key, and its verdicts."""
+    result = results_in(pytester.path / "run.json")[FIRST]
+    medians = {
+        "/".join((each["scope"], each["timer"], each["cache"])): each["summary"]["median_ns"]
+        for each in result["measurements"]
+    }
+    return medians, {key: verdict["kind"] for key, verdict in result["verdicts"].items()}
+
+
+def test_both_timers_numbers_are_kept_and_one_is_judged(with_cupti, pytester):
+    with_cupti("--gpukern-baseline=create").assert_outcomes(passed=2)
+    assert recorded_keys(pytester) == {(CUPTI, EVENT)}
+    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    medians, verdicts = measured(pytester)
+    assert medians == {CUPTI: pytest.approx(1000), EVENT: pytest.approx(1500)}
+    assert verdicts == {CUPTI: "SAME"}
+
+
+def test_a_regression_is_said_once(with_cupti, monkeypatch):
+    with_cupti("--gpukern-baseline=create")
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = with_cupti()
+    result.assert_outcomes(passed=1, failed=1)
+    said = [line for line in result.outlines if line.startswith("SLOWER (")]
+    assert len(said) == 1
+    assert said[0].startswith(f"SLOWER ({CUPTI}): +10.0 %")
+
+
+def test_a_baseline_from_a_machine_without_cupti_is_compared_by_events(gpu, monkeypatch, pytester):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1500")
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    assert recorded_keys(pytester) == {(EVENT,)}
+    fake_gpu.install(monkeypatch, cupti=True)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1000")  # events read 500 more here
+    monkeypatch.setenv("SECOND_TAKES_NS", "600")
+    result = gpu("--gpukern-output=run.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"SLOWER ({EVENT}): +10.0 %*", f"FAILED *{SECOND}*"])
+    assert measured(pytester)[1] == {EVENT: "SAME"}
+
+
+def test_a_baseline_of_both_is_compared_by_events_where_cupti_is_missing(with_cupti, monkeypatch, pytester):
+    with_cupti("--gpukern-baseline=create")
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1500")
+    monkeypatch.setenv("SECOND_TAKES_NS", "1500")
+    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    assert measured(pytester)[1] == {EVENT: "SAME"}
+
+
+def test_where_cupti_is_missing_the_measurement_says_so_with_the_reason(gpu, pytester):
+    gpu("--gpukern-output=run.json").assert_outcomes(passed=2)
+    (only,) = results_in(pytester.path / "run.json")[FIRST]["measurements"]
+    assert only["timer"] == "event"
+    assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {fake_gpu.NO_CUPTI}"
+
+
+def test_a_timer_that_is_asked_for_is_the_only_one(with_cupti, pytester):
+    with_cupti("--gpukern-timer=event", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    assert set(measured(pytester)[0]) == {EVENT}
+
+
+def test_a_plain_test_has_both_numbers_too(with_cupti, pytester):
+    pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)\n")
+    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=1)
+    (found,) = results_in(pytester.path / "run.json").values()
+    assert [(each["timer"], each["beside"]) for each in found["measurements"]] == [
+        ("cupti", False),
+        ("event", True),
+    ]
+
+
+def test_buffer_sets_travel_with_the_measurement(with_cupti, pytester):
+    with_cupti("--gpukern-output=run.json")
+    found = results_in(pytester.path / "run.json")[FIRST]["measurements"]
+    assert [each["buffer_sets"] for each in found] == [3, 3]

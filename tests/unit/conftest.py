@@ -1,0 +1,47 @@
+"""Fixtures of the core's tests: a GPU that NumPy computes for, and timers that read made-up times."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from fakes import FakeGpu, FakeTimer
+
+
+@pytest.fixture
+def events():
+    """What happened, in order."""
+    return []
+
+
+@pytest.fixture
+def gpu(events, monkeypatch):
+    """A backend that claims to run on a GPU, and a CUDA runtime with a gigabyte of memory."""
+    from pytest_gpukern.backends import cuda
+
+    runtime = SimpleNamespace(
+        free_bytes=lambda: 2**30,
+        forget_copies=lambda: events.append("forget"),
+        synchronize=lambda: None,
+        l2_bytes=2**10,
+    )
+    monkeypatch.setattr(cuda, "runtime", lambda: runtime)
+    return FakeGpu(events)
+
+
+@pytest.fixture
+def timer(events, monkeypatch):
+    """The timer of every scope, by whatever name it is asked for; `.asked` has those with their streams."""
+    from pytest_gpukern import scopes
+
+    made = FakeTimer(events=events)
+    made.asked = []
+
+    def gpu_timer(name, stream, *, any_stream=False, queues=True):
+        made.name = name
+        made.asked.append((name, stream, any_stream))
+        return made
+
+    monkeypatch.setattr(scopes, "gpu_timer", gpu_timer)
+    monkeypatch.setattr(scopes, "HostTimer", lambda synchronize: gpu_timer("host", None))
+    return made

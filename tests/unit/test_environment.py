@@ -1,0 +1,107 @@
+"""Which backends can run here: missing libraries, no GPU, libraries that do not open, those not asked for."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import host_cuda
+import pytest
+
+from pytest_gpukern import backends
+from pytest_gpukern.environment import Environment
+from pytest_gpukern.settings import Settings
+
+
+class DeviceRefusedError(Exception):
+    """What CUDA raises where the device cannot be used at all."""
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Every library is there and opens; the dict says, by backend, what opening it raises or notes."""
+    behaviour = {}
+
+    def open_backend(name, *, simulated):
+        found = behaviour.get(name, ())
+        behaviour.setdefault("opened", []).append(name)
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(name=name, notes=found)
+
+    def runtime():
+        if "device" in behaviour:
+            raise behaviour["device"]
+
+    monkeypatch.setattr(backends, "missing_library", lambda name: None)
+    monkeypatch.setattr(backends, "open_backend", open_backend)
+    host_cuda.put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=runtime)
+    return behaviour
+
+
+def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
+    monkeypatch.setattr(Environment, "has_gpu", gpu)
+    monkeypatch.setattr(Environment, "missing_gpu", None if gpu else "no driver")
+    state = SimpleNamespace(active=simulating, reason="asked for")
+    return Environment(Settings(asked=True, **settings), state)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ImportError("libcurand.so.10: cannot\nopen it"), "ImportError: libcurand.so.10: cannot open it"),
+        (AttributeError("numpy has no 'row_stack'"), "AttributeError: numpy has no 'row_stack'"),
+        (RuntimeError(), "RuntimeError: no reason given"),
+    ],
+)
+def test_a_library_that_does_not_open_is_a_reason_in_its_own_words(monkeypatch, opened, error, words):
+    opened["pycuda"] = error
+    made = environment(monkeypatch)
+    assert made.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
+    assert made.unusable("cupy") is None
+
+
+def test_a_backend_is_opened_once_to_be_asked_and_used(monkeypatch, opened):
+    made = environment(monkeypatch)
+    assert made.unusable("torch") is None
+    assert made.unusable("torch") is None
+    assert made.backend("torch").name == "torch"
+    assert opened["opened"] == ["torch"]
+
+
+def test_a_device_that_refuses_is_no_reason_to_skip(monkeypatch, opened):
+    opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
+    with pytest.raises(DeviceRefusedError):
+        environment(monkeypatch).unusable("cupy")
+
+
+def test_a_missing_library_is_said_before_anything_is_opened(monkeypatch, opened):
+    monkeypatch.setattr(backends, "missing_library", lambda name: f"{name} is not installed")
+    assert environment(monkeypatch).unusable("torch") == "torch is not installed"
+    assert "opened" not in opened
+
+
+def test_a_backend_that_was_not_asked_for_is_not_opened(monkeypatch, opened):
+    made = environment(monkeypatch, backends=("cupy", "host"))
+    assert made.unusable("torch") == "not selected: --gpukern-backend=cupy,host"
+    assert made.unusable("cupy") is None
+    assert opened["opened"] == ["cupy"]
+
+
+def test_without_a_gpu_nothing_is_opened(monkeypatch, opened):
+    made = environment(monkeypatch, gpu=False)
+    assert made.unusable("pycuda") == "no GPU: no driver"
+    assert made.unusable("host") is None
+    simulating = environment(monkeypatch, gpu=False, simulating=True)
+    assert simulating.unusable("numba") is None
+    assert re.match("no GPU: the simulator runs Numba", simulating.unusable("skcuda"))
+    assert "opened" not in opened
+
+
+def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, opened):
+    opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is stood in for",)
+    made = environment(monkeypatch)
+    assert made.notes == []
+    made.unusable("cupy")
+    made.unusable("skcuda")
+    assert made.notes == ["scikit-cuda 0.5.3: pkg_resources is stood in for"]

@@ -1,0 +1,387 @@
+"""What is timed in each scope and by which timer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
+
+from pytest_gpukern import scopes as scopes_module
+from pytest_gpukern.marker import MarkerOptions
+from pytest_gpukern.result import Correctness, Measurement, Summary
+from pytest_gpukern.scopes import measured_by, scopes_of, with_warning
+from pytest_gpukern.timers import TimerUnavailable
+
+N = 8
+
+# scopes
+
+
+@pytest.mark.parametrize(
+    ("scope", "one_call"),
+    [
+        ("transfer", ["load", "fetch"]),
+        ("end_to_end", ["queue_poison", "load", "launch", "fetch"]),
+        ("kernel", ["queue_poison", "launch"]),
+    ],
+)
+def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, scope, one_call):
+    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=measuring(scopes=(scope,))))
+    (measurement,) = result.measurements
+    assert measurement.scope == scope
+    assert result.correctness is Correctness.PASSED
+    first, last = events.index("timed"), len(events) - 1 - events[::-1].index("timed")
+    after_timing = events.index("fill", last)
+    executed = [event for event in events[first:after_timing] if event != "timed"]
+    assert executed == one_call * len(measurement.samples_ns)
+
+
+def test_outputs_are_poisoned_before_anything_is_timed_that_is_not_poisoned_in_turn(timer, events):
+    """On the host a fill would cost more than the call; still no answer of the check may be left."""
+    held = []
+
+    def prepare(a, out):
+        def launch():
+            held.append(np.isnan(out).all())
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    assert run(case_of(prepare, "host"), FakeEnvironment()).correctness is Correctness.PASSED
+    assert held[:4] == [True, True, True, True], "three checked launches, and the first of the warm-up"
+    assert held[4:-1].count(True) == 0
+    assert held[-1], "the checked launch after timing"
+
+
+def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events):
+    fetched = []
+    original = gpu.workspace
+
+    def workspace(inputs, outputs):
+        made = original(inputs, outputs)
+        fetch = made.fetch
+        made.fetch = lambda name, into=None: fetched.append(fetch(name, into)) or fetched[-1]
+        return made
+
+    gpu.workspace = workspace
+    returned = []
+
+    def prepare(a):
+        def launch():
+            returned.append(2 * a)
+            return returned[-1]
+
+        return launch
+
+    case = case_of(prepare, allocates=True)
+    result = run(case, FakeEnvironment(gpu, settings=measuring(scopes=("end_to_end",))))
+    assert result.correctness is Correctness.PASSED
+    after_timing = len(gpu.workspaces)  # a checked launch on other inputs for each set
+    assert np.array_equal(fetched[-1], returned[-1 - after_timing])
+
+
+@pytest.mark.parametrize("allocates", [False, True])
+def test_nothing_is_copied_out_before_the_launch_has_ended(gpu, timer, allocates):
+    queue = []
+    gpu.synchronize = queue.clear
+    original = gpu.workspace
+
+    def workspace(inputs, outputs):
+        made = original(inputs, outputs)
+        fetch, adopt = made.fetch, made.adopt
+
+        def when_idle(method):
+            def checked(*args, **kwargs):
+                assert not queue, "the launch still runs"
+                return method(*args, **kwargs)
+
+            return checked
+
+        made.fetch, made.adopt = when_idle(fetch), when_idle(adopt)
+        return made
+
+    gpu.workspace = workspace
+
+    def writes(a, out):
+        return lambda: queue.append("work") or np.multiply(a, 2, out=out)
+
+    def returns(a):
+        return lambda: queue.append("work") or 2 * a
+
+    case = case_of(returns if allocates else writes, allocates=allocates)
+    result = run(case, FakeEnvironment(gpu, settings=measuring(scopes=("end_to_end",))))
+    assert result.correctness is Correctness.PASSED
+
+
+def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_it(gpu, timer):
+    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
+    measured = {m.scope: m for m in run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements}
+    assert list(measured) == ["kernel", "transfer", "end_to_end"]
+    assert {scope: m.traffic_bytes for scope, m in measured.items()} == {
+        "kernel": 8 * N,
+        "transfer": 4 * N + 4 * N,
+        "end_to_end": 4 * N + 4 * N,
+    }
+    assert {scope: m.flops for scope, m in measured.items()} == {
+        "kernel": N,
+        "transfer": None,
+        "end_to_end": N,
+    }
+
+
+def test_declared_transfer_bytes_replace_counted_ones(gpu, timer):
+    problem = doubling(N, scopes=("transfer",), transfer_bytes=lambda n: 100 * n)
+    (measurement,) = run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements
+    assert measurement.traffic_bytes == 100 * N
+
+
+def test_a_host_variant_is_measured_end_to_end_with_nothing_to_copy_or_flush(timer, events):
+    result = run(case_of(noting(events), backend="host"), FakeEnvironment())
+    (measurement,) = result.measurements
+    assert (measurement.scope, measurement.cache) == ("end_to_end", "hot")
+    assert measurement.traffic_bytes == 8 * N
+    assert set(timer.colds) == {False}
+
+
+def test_a_variant_that_moves_its_own_data_gets_host_arrays_and_is_timed_as_it_is(gpu, timer, events):
+    given = []
+
+    def prepare(a, out):
+        given.append(type(a))
+        return noting(events)(a, out)
+
+    result = run(case_of(prepare, host_data=True), FakeEnvironment(gpu))
+    assert given == [np.ndarray]
+    assert [measurement.scope for measurement in result.measurements] == ["end_to_end"]
+    assert {"load", "fetch", "poison"}.isdisjoint(events), "its arrays are not in the GPU's workspace"
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "arguments", "expected"),
+    [
+        ((), "numba", {}, ("kernel",)),
+        (("transfer", "kernel"), "numba", {}, ("transfer", "kernel")),
+        (("kernel",), "host", {}, ()),
+        (("kernel", "end_to_end"), "host", {}, ("end_to_end",)),
+        (("kernel",), "numba", {"host_data": True}, ()),
+    ],
+)
+def test_scopes_asked_for_are_kept_where_they_make_sense(asked, backend, arguments, expected):
+    environment = FakeEnvironment(settings=measuring(scopes=asked))
+    assert scopes_of(case_of(right, backend, **arguments), environment) == expected
+
+
+# two timers' numbers
+
+CONTRADICTION = (
+    "events read {} % less than CUPTI: they missed work on another stream, or the kernel is slower while "
+    "CUPTI records it (--gpukern-timer=event)"
+)
+
+
+@pytest.mark.parametrize(
+    ("cupti_ns", "event_ns", "said"),
+    [
+        (1000.0, 4000.0, None),
+        (1000.0, 1000.0, None),
+        (1000.0, 991.0, None),
+        (1000.0, 989.0, "1.1"),
+        (1000.0, 100.0, "90.0"),
+    ],
+)
+def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_ns, event_ns, said):
+    def reads(timer, *, beside):
+        median_ns = event_ns if timer == "event" else cupti_ns
+        summary = Summary(median_ns, median_ns, median_ns, 10, ("odd",))
+        return dataclasses.replace(measurement(timer, beside=beside), summary=summary)
+
+    _, (main, other) = timed_by("auto", by=reads)
+    assert main.summary.warnings == (("odd",) if said is None else (CONTRADICTION.format(said), "odd"))
+    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), (
+        "it is a warning, and of the main timer"
+    )
+    assert other.summary.warnings == ("odd",)
+
+
+# timers and cache
+
+
+@pytest.mark.parametrize(
+    ("setting", "marker", "expected"),
+    [("cold", None, "cold"), ("hot", None, "hot"), ("cold", "hot", "hot"), ("hot", "cold", "cold")],
+)
+def test_the_markers_cache_policy_wins_over_the_runs(gpu, timer, setting, marker, expected):
+    environment = FakeEnvironment(gpu, settings=measuring(cache=setting))
+    (measurement,) = run(case_of(right), environment, MarkerOptions(cache=marker)).measurements
+    assert measurement.cache == expected
+    assert set(timer.colds) == {expected == "cold"}
+
+
+NO_CUPTI = TimerUnavailable("cupti-python is not installed")
+
+
+def measurement(timer, *, beside, warnings=()):
+    summary = Summary(1.0, 1.0, 1.0, 10, warnings)
+    return Measurement("kernel", timer, "", "cold", (1.0,), 1, summary, "", beside=beside)
+
+
+def by(timer, *, beside):
+    """Measures with a timer that is only a name, or an exception."""
+    if isinstance(timer, Exception):
+        raise timer
+    return measurement(timer, beside=beside, warnings=("odd",))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """(name, stream, any_stream) of each timer that was asked for; `.unusable` maps names to why not."""
+
+    class Opened(list):
+        def __init__(self):
+            super().__init__()
+            self.unusable = {}
+
+    found = Opened()
+
+    def gpu_timer(name, stream, *, any_stream=False, queues=True):
+        found.append((name, stream, any_stream))
+        if name in found.unusable:
+            raise found.unusable[name]
+        return name
+
+    monkeypatch.setattr(scopes_module, "gpu_timer", gpu_timer)
+    return found
+
+
+def timed_by(wanted, scope="kernel", by=by, *, any_stream=False):
+    found = measured_by(by, wanted, scope=scope, stream="s", any_stream=any_stream)
+    return [(each.timer, each.beside) for each in found], found
+
+
+@pytest.mark.parametrize("any_stream", [True, False])
+def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
+    timers, found = timed_by("auto", any_stream=any_stream)
+    assert timers == [("cupti", False), ("event", True)]
+    assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
+    assert [each.summary.warnings for each in found] == [("odd",)] * 2
+
+
+@pytest.mark.parametrize("when", ["opened", "used"])
+def test_without_cupti_events_are_the_main_timer_and_the_first_warning_says_why(opened, when):
+    def unusable(timer, *, beside):
+        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
+
+    if when == "opened":
+        opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("auto", by=unusable)
+    assert timers == [("event", False)]
+    assert only.summary.warnings == (
+        "timed by events, not by CUPTI: cupti-python is not installed",
+        "odd",
+    )
+
+
+@pytest.mark.parametrize("wanted", ["cupti", "event", "graph", "host"])
+def test_a_timer_that_was_asked_for_by_name_is_the_only_one(opened, wanted):
+    timers, _ = timed_by(wanted)
+    assert timers == [(wanted, False)]
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("when", ["opened", "used"])
+def test_a_timer_that_was_asked_for_by_name_is_replaced_by_none_that_looks_valid(opened, when):
+    def unusable(timer, *, beside):
+        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
+
+    if when == "opened":
+        opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("cupti", by=unusable)
+    assert timers == [("host", False)]
+    assert only.invalid == (
+        "the timer 'cupti' cannot time it: cupti-python is not installed; "
+        "--gpukern-timer=auto takes one that can"
+    )
+
+
+@pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
+@pytest.mark.parametrize("wanted", ["auto", "cupti"])
+def test_what_ends_on_the_host_is_timed_by_its_clock_with_cupti_beside_it_on_any_stream(
+    opened, scope, wanted
+):
+    timers, _ = timed_by(wanted, scope)
+    assert timers == [("host", False), ("cupti", True)]
+    assert opened[1] == ("cupti", "s", True)
+
+
+@pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
+def test_what_ends_on_the_host_needs_no_cupti_and_does_not_mention_it(opened, scope):
+    opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("auto", scope)
+    assert timers == [("host", False)]
+    assert only.summary.warnings == ("odd",)
+
+
+@pytest.mark.parametrize("wanted", ["event", "graph", "host"])
+def test_another_timer_than_cupti_explains_nothing_about_what_ends_on_the_host(opened, wanted):
+    assert timed_by(wanted, "end_to_end")[0] == [("host", False)]
+
+
+def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
+    opened.unusable = {"cupti": RuntimeError("broken")}
+    for scope in ("kernel", "transfer"):
+        with pytest.raises(RuntimeError, match="broken"):
+            timed_by("auto", scope)
+
+
+def test_a_warning_is_added_in_front_and_nothing_else_changes():
+    before = measurement("event", beside=False, warnings=("odd",))
+    after = with_warning(before, "first")
+    assert after.summary.warnings == ("first", "odd")
+    assert before.summary.warnings == ("odd",)
+    assert with_warning(before, "x") == with_warning(before, "x")
+
+
+def test_every_scope_of_a_case_has_its_main_timer_and_one_beside_it(gpu, timer):
+    problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
+    environment = FakeEnvironment(gpu, settings=measuring(timer="auto"))
+    found = run(case_of(right, problem=problem), environment).measurements
+    assert [(each.key, each.beside) for each in found] == [
+        ("kernel/cupti/cold", False),
+        ("kernel/event/cold", True),
+        ("transfer/host/cold", False),
+        ("transfer/cupti/cold", True),
+        ("end_to_end/host/cold", False),
+        ("end_to_end/cupti/cold", True),
+    ]
+    assert {stream for _, stream, _ in timer.asked} == {gpu.timed_stream}
+    assert {name: any_stream for name, _, any_stream in timer.asked[:2]} == {"cupti": False, "event": False}
+
+
+def test_the_number_beside_takes_a_third_of_the_time_and_looks_at_no_outputs_again(gpu, timer, monkeypatch):
+    asked = []
+
+    def noted(executions, timer, **values):
+        asked.append((timer.name, values["rule"], values["inspect"] is not None))
+        return measure(executions, timer, **values)
+
+    measure = scopes_module.measure
+    monkeypatch.setattr(scopes_module, "measure", noted)
+    environment = FakeEnvironment(gpu, settings=measuring(timer="auto", scopes=("kernel", "transfer")))
+    run(case_of(right), environment)
+    (main, main_rule, looks), (beside, beside_rule, looks_again), (_, _, at_a_transfer), _ = asked
+    assert (main, looks) == ("cupti", True)
+    assert (beside, looks_again) == ("event", False)
+    assert beside_rule.budget_s == main_rule.budget_s / 3
+    assert not at_a_transfer, "it launches nothing whose outputs could be looked at"
+
+
+@pytest.mark.parametrize(
+    ("setting", "marker", "expected"),
+    [("event", None, "event"), ("event", "cupti", "cupti"), ("auto", "graph", "graph")],
+)
+def test_the_markers_timer_wins_over_the_runs(gpu, timer, setting, marker, expected):
+    environment = FakeEnvironment(gpu, settings=measuring(timer=setting))
+    (only,) = run(case_of(right), environment, MarkerOptions(timer=marker)).measurements
+    assert only.timer == expected

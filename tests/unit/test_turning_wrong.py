@@ -1,0 +1,308 @@
+"""Variants that pass the first check and are wrong later: no number of theirs survives."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
+
+from pytest_gpukern.result import Correctness
+
+N = 8
+CHECKED = 3
+"""Launches of the first check, one for each contents; each further buffer set has one of its own."""
+CACHES = pytest.mark.parametrize("cache", ["cold", "hot"])
+
+
+@pytest.fixture(autouse=True)
+def look_behind(monkeypatch):
+    """Fixes behind which execution the outputs are looked at: the first, unless a test says another."""
+
+    def fix(number):
+        monkeypatch.setattr(random, "randrange", lambda count: number)
+
+    fix(0)
+    return fix
+
+
+def diagnosed(gpu, prepare, cache="cold", problem=None, **arguments):
+    """What is wrong with a variant; asserts that something is, and that none of its times is kept."""
+    case = case_of(prepare, problem=problem, **arguments)
+    result = run(case, FakeEnvironment(gpu, settings=measuring(cache=cache)))
+    assert result.correctness is Correctness.INCORRECT
+    assert result.measurements == (), "its times are worth nothing"
+    return result.diagnosis
+
+
+def wrong_after_timing(diagnosis):
+    first, second = diagnosis.splitlines()[:2]
+    assert first == "right before timing, wrong after it"
+    return second
+
+
+# what changes for good
+
+
+def stop_writing(a, out):
+    pass
+
+
+def write_something_else(a, out):
+    out[:] = 7
+
+
+def write_nan(a, out):
+    out[:] = np.nan
+
+
+def spoil_the_input(a, out):
+    np.multiply(a, 2, out=out)
+    a += 1
+
+
+@CACHES
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        (write_something_else, "out: wrong values"),
+        (write_nan, "out: unexpected NaN"),
+        (stop_writing, "out: not written: 8 of 8"),
+        (spoil_the_input, "out: wrong values"),
+    ],
+)
+@pytest.mark.parametrize("after", [CHECKED, CHECKED + 1, 60])
+def test_what_turns_wrong_once_it_is_timed_is_incorrect(gpu, timer, events, then, message, after, cache):
+    """Three launches are checked and fifty warm up, so each of these turns wrong before its timing ends."""
+    found = diagnosed(gpu, noting(events, after, then), cache)
+    assert wrong_after_timing(found).startswith(message)
+    assert "timed" in events
+
+
+@CACHES
+@pytest.mark.parametrize("after", [5, 6, 55, 56, 57, 70, 100])
+def test_what_stops_writing_after_so_many_launches_of_the_process_is_incorrect(gpu, timer, after, cache):
+    """Five launches are checked on three sets; the counter is that of all sets together."""
+    count = []
+
+    def prepare(a, out):
+        def launch():
+            count.append(1)
+            if len(count) <= after:
+                np.multiply(a, 2, out=out)
+
+        return launch
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: not written: 8 of 8")
+
+
+# what is wrong only now and then
+
+
+@CACHES
+@pytest.mark.parametrize("counted", ["on its set", "on all"])
+def test_what_writes_only_on_odd_launches_is_incorrect(gpu, timer, counted, cache):
+    launches = []
+
+    def prepare(a, out):
+        own = [] if counted == "on its set" else launches
+
+        def launch():
+            own.append(1)
+            if len(own) % 2:
+                np.multiply(a, 2, out=out)
+
+        return launch
+
+    assert diagnosed(gpu, prepare, cache).startswith("out: not written: 8 of 8"), "before anything is timed"
+
+
+@pytest.mark.parametrize("counted", ["on its set", "on all"])
+@pytest.mark.parametrize("parity", [0, 1])
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_what_writes_on_every_second_launch_once_it_is_timed_is_incorrect(
+    gpu, timer, events, look_behind, counted, parity, chosen
+):
+    """Its last launch wrote nothing, or the one that is checked after timing does not."""
+    look_behind(chosen)
+    timed = []
+
+    def prepare(a, out):
+        own = [] if counted == "on its set" else timed
+
+        def launch():
+            if "timed" in events:
+                own.append(1)
+            if len(own) % 2 == parity or "timed" not in events:
+                np.multiply(a, 2, out=out)
+
+        return launch
+
+    assert "not written: 8 of 8" in diagnosed(gpu, prepare)
+
+
+@CACHES
+@pytest.mark.parametrize("chosen", [0, 4, 9])
+def test_what_is_wrong_only_in_the_first_executions_is_found_behind_the_one_that_was_chosen(
+    gpu, timer, events, look_behind, chosen, cache
+):
+    """At the end all is right again: only a look in between can tell."""
+    look_behind(chosen)
+    timed = []
+
+    def prepare(a, out):
+        def launch():
+            if "timed" in events:
+                timed.append(1)
+            np.multiply(a, 3 if 0 < len(timed) <= 12 else 2, out=out)
+
+        return launch
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
+    assert events.count("timed") == 1, "found behind the first batch, which ends with the chosen execution"
+
+
+def behaves_while_checked(a, out, events):
+    """Right whenever the outputs were poisoned just now, as they are before a checked launch."""
+    return lambda: np.multiply(a, 2 if events[-1] == "poison" else 3, out=out)
+
+
+@CACHES
+def test_what_is_wrong_only_while_it_is_timed_is_incorrect(gpu, timer, events, cache):
+    found = diagnosed(gpu, lambda a, out: behaves_while_checked(a, out, events), cache)
+    assert wrong_after_timing(found).startswith("out: wrong values")
+
+
+@CACHES
+def test_an_array_that_was_returned_while_timing_is_checked_too(gpu, timer, events, cache):
+    def prepare(a):
+        return lambda: behaves_while_checked(a, np.empty_like(a), events)()
+
+    found = diagnosed(gpu, prepare, cache, allocates=True)
+    assert wrong_after_timing(found).startswith("out: wrong values")
+
+
+# what is right on some of the sets
+
+
+@pytest.mark.parametrize("wrong_on", [1, 2])
+def test_what_is_right_on_the_first_set_only_is_not_even_timed(gpu, timer, events, wrong_on):
+    prepared = []
+
+    def prepare(a, out):
+        number = len(prepared)
+        prepared.append(number)
+        return lambda: np.multiply(a, 3 if number == wrong_on else 2, out=out)
+
+    assert diagnosed(gpu, prepare).startswith("out: wrong values")
+    assert "timed" not in events
+
+
+@CACHES
+@pytest.mark.parametrize("wrong_on", [0, 1, 2])
+def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
+    gpu, timer, events, look_behind, wrong_on, cache
+):
+    look_behind((wrong_on + 1) % 3)  # in turn, another set is looked at
+    prepared = []
+
+    def prepare(a, out):
+        number = len(prepared)
+        prepared.append(number)
+        return lambda: np.multiply(a, 3 if number == wrong_on and "timed" in events else 2, out=out)
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
+
+
+# what replays
+
+
+def test_what_replays_the_answer_of_the_set_it_saw_first_is_not_even_timed(gpu, timer, events):
+    answers = []
+
+    def prepare(a, out):
+        def launch():
+            answers.append(2 * a)
+            out[...] = answers[0]
+
+        return launch
+
+    assert diagnosed(gpu, prepare).startswith("out: stale result")
+    assert "timed" not in events
+
+
+@CACHES
+def test_what_comes_to_replay_the_answer_of_the_set_it_saw_first_is_incorrect(gpu, timer, events, cache):
+    answers = []
+
+    def prepare(a, out):
+        def launch():
+            answers.append(2 * a)
+            out[...] = answers[0 if "timed" in events else -1]
+
+        return launch
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
+
+
+@CACHES
+def test_what_replays_the_answer_that_its_own_set_had_is_found_by_other_contents_after_timing(
+    gpu, timer, cache
+):
+    """What it replays is right as long as the contents stay, so only other contents can tell."""
+
+    def prepare(a, out):
+        answers = []
+
+        def launch():
+            if len(answers) < CHECKED:
+                answers.append(2 * a)
+            out[...] = answers[-1]
+
+        return launch
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
+
+
+@CACHES
+@pytest.mark.parametrize("replays_on", [0, 1, 2])
+def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, replays_on, cache):
+    prepared = []
+
+    def prepare(a, out):
+        number = len(prepared)
+        prepared.append(number)
+        answers = []
+
+        def launch():
+            if not ("timed" in events and number == replays_on and answers):
+                answers.append(2 * a)
+            out[...] = answers[-1]
+
+        return launch
+
+    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
+
+
+# what else is asked again, and what is not blamed
+
+
+def test_a_statistical_check_is_asked_again_after_timing(gpu, timer):
+    asked = []
+
+    def check(runs):
+        asked.append(len(runs))
+        return "the mean drifted" if len(asked) == 2 else None
+
+    problem = doubling(N, reference=None, check=check, check_seeds=3)
+    found = diagnosed(gpu, right, problem=problem)
+    assert asked == [3, 1]
+    assert found == "right before timing, wrong after it\nthe mean drifted"
+
+
+@CACHES
+def test_what_stays_right_is_correct(gpu, timer, events, cache):
+    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=measuring(cache=cache)))
+    assert result.correctness is Correctness.PASSED
+    assert result.measurements
