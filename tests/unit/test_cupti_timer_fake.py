@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 
@@ -233,6 +234,60 @@ def test_what_serial_recording_adds_is_that_of_the_session(serial):
 def test_serial_recording_that_adds_nothing_has_nothing_taken_off(machine):
     machine.cupti.serial_cost_ns = -300
     assert serial_cost_ns(machine, cold=True) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tick_ns", "serially_ns", "mean_ns"),
+    [
+        (1, [3000, 9000], 3000),  # the mean of the two in the middle would have none of them near it
+        (1, [9000, 3000, 9000, 9000], 9000),
+        (1, [3000, 3256], 3128),
+        (1, [3000, 3257], 3000),
+        (256, [3072, 3584], 3328),  # two ticks
+        (256, [3072, 3840], 3072),
+    ],
+)
+def test_what_serial_recording_adds_is_the_mean_of_the_records_near_the_lower_median(
+    machine, monkeypatch, tick_ns, serially_ns, mean_ns
+):
+    """Half of the records may lie far from the others."""
+    durations = itertools.cycle(serially_ns)
+    machine.cupti.serial_tick_ns = tick_ns
+
+    def launch():
+        serially = ActivityKind.KERNEL in machine.cupti.enabled
+        machine.kernel("gpukern_empty", next(durations) if serially else EMPTY_NS)()
+
+    monkeypatch.setattr(cupti, "empty_kernel", lambda runtime, stream: launch)
+    assert serial_cost_ns(machine, cold=False) == mean_ns - EMPTY_NS
+
+
+def rounded_by_up_to_7_ns(machine, monkeypatch, tick_ns):
+    """Ticks whose conversion to nanoseconds adds a little, now more, now less."""
+    monkeypatch.setattr(machine.cupti, "_ticked", lambda time: time // tick_ns * tick_ns + time * 7 % 8)
+
+
+@pytest.mark.parametrize("tick_ns", [32, 256])
+def test_steps_of_under_16_ns_are_the_rounding_of_coarser_ticks(machine, monkeypatch, tick_ns):
+    rounded_by_up_to_7_ns(machine, monkeypatch, tick_ns)
+    assert serial_tick_ns(machine) == pytest.approx(tick_ns, abs=14)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_where_all_records_are_equal_but_for_rounding_the_tick_is_taken_for_coarse(
+    machine, monkeypatch, rounded
+):
+    monkeypatch.setattr(machine, "flush_l2", lambda stream=None: machine.kernel(ns=51_200, stream=stream)())
+    if rounded:
+        rounded_by_up_to_7_ns(machine, monkeypatch, 1024)
+    assert serial_tick_ns(machine) == 1024
+
+
+def test_ticks_that_are_finer_than_rounding_are_not_taken_for_coarse(serial):
+    assert serial_tick_ns(serial) == 16
+    timer = CuptiTimer(serial)
+    batch = timer.collect(repeated(serial.kernel(ns=2_000, grid=MANY), 64), cold=True)
+    assert (batch.iterations, batch.samples_ns) == (1, [2_000.0] * 64)
 
 
 def test_a_kernel_is_never_shorter_than_a_tick_for_what_is_taken_off(serial):
