@@ -36,7 +36,7 @@ class Prepared:
     Attributes:
         launch: exactly what is timed.
         dataset: what the buffers hold now.
-        datasets: all sets that it was checked on, in that order.
+        datasets: all sets that it is checked on, in that order.
         errors: worst error of each output so far.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
@@ -89,11 +89,26 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
 
 
 def check(
-    case: Case, point: Point, backend: Backend, workspace: Workspace, datasets: list[Dataset]
+    case: Case,
+    point: Point,
+    backend: Backend,
+    workspace: Workspace,
+    datasets: list[Dataset],
+    *,
+    checked_again: bool = False,
 ) -> Prepared:
     """Launches the variant on every data set, in the same buffers, and checks each launch.
 
-    Returns the variant prepared on the last set, correct so far.
+    Returns the variant prepared on the last of these sets, correct so far.
+
+    Args:
+        case: problem, variant and point as asked for.
+        point: the point as it runs here.
+        backend: the variant's.
+        workspace: holds the first of `datasets`.
+        datasets: different contents.
+        checked_again: whether another check on other contents follows, after timing. Then a slow launch on
+            the host is checked on the first set only, unless a statistical check wants to see all.
 
     Raises:
         IncorrectError: with the first fault found.
@@ -103,8 +118,8 @@ def check(
     runs = []
     for number, dataset in enumerate(datasets):
         slow = not backend.on_gpu and (prepared.last_call_ns or 0.0) > _SLOW_ON_HOST_NS
-        if slow and case.problem.check is None:
-            break  # the check after timing brings other contents
+        if slow and checked_again and case.problem.check is None and dataset.scalars == datasets[0].scalars:
+            break
         if number:
             if dataset.scalars != prepared.dataset.scalars:
                 # Before the arrays are loaded: what is computed while preparing is wrong for them.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fakes import doubling, only_case
 
+from pytest_gpukern import check as check_module
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check import IncorrectError, check
 from pytest_gpukern.dataset import Datasets
@@ -16,16 +17,16 @@ from pytest_gpukern.verify import Fault
 N = 8
 
 
-def checked(prepare, problem=None, *, contents=2, **arguments):
+def checked(prepare, problem=None, *, contents=2, checked_again=False, on_gpu=False, **arguments):
     """Checks a variant of `doubling` on the host; returns it prepared."""
     problem = problem or doubling(N)
     problem.variant("host", **arguments)(prepare)
     case = only_case(problem)
     datasets = Datasets().for_check(problem, case.point, contents=contents, available_bytes=1e9)
     backend = HostBackend()
-    return check(
-        case, case.point, backend, backend.workspace(datasets[0].inputs, datasets[0].specs), datasets
-    )
+    backend.on_gpu = on_gpu
+    workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
+    return check(case, case.point, backend, workspace, datasets, checked_again=checked_again)
 
 
 def rejected(prepare, problem=None, **arguments):
@@ -276,6 +277,56 @@ def test_a_variant_is_prepared_again_where_a_scalar_changed():
     prepared = checked(scale, scaled())
     assert len(set(given)) == 2
     assert prepared.workspace.arrays["k"] == given[-1]
+
+
+# slow launches on the host
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Every launch counts as slow."""
+    monkeypatch.setattr(check_module, "_SLOW_ON_HOST_NS", 0)
+
+
+def launches(problem=None, **options):
+    """How often a right variant is launched by a check with two contents."""
+    count = []
+
+    def counting(a, out):
+        return lambda: count.append(1) or np.multiply(a, 2, out=out)
+
+    checked(counting, problem, **options)
+    return len(count)
+
+
+def test_a_slow_launch_on_the_host_is_checked_on_its_first_set_only_where_another_check_follows(slow):
+    assert launches(checked_again=True) == 1
+    assert checked(right, checked_again=True).dataset.seed_offset == 0
+    assert launches() == 2, "nobody would look again"
+
+
+def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(monkeypatch):
+    monkeypatch.setattr(check_module, "_SLOW_ON_HOST_NS", 1e18)
+    assert launches(checked_again=True) == 2
+    monkeypatch.setattr(check_module, "_SLOW_ON_HOST_NS", 0)
+    assert launches(checked_again=True, on_gpu=True) == 2
+
+
+def test_a_statistical_check_sees_all_seeds_of_a_slow_launch(slow):
+    seen = []
+    assert launches(statistical(seen.extend), checked_again=True) == 3
+    assert len(seen) == 3
+
+
+def test_a_slow_launch_whose_scalars_change_is_checked_on_all_since_no_later_check_changes_them(slow):
+    given = []
+
+    def scale(a, out, k):
+        given.append(k)
+        return lambda: np.multiply(a, np.float32(k), out=out)
+
+    checked(scale, scaled(), checked_again=True)
+    assert len(set(given)) == 2
 
 
 # variants that return new arrays

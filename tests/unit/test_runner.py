@@ -92,9 +92,9 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
     one_set = 4 * N + 4 * N
     free = 2**30
 
-    def check(*arguments):
+    def check(*arguments, **options):
         nonlocal free
-        prepared = checking(*arguments)
+        prepared = checking(*arguments, **options)
         free = free_sets * one_set
         return prepared
 
@@ -113,16 +113,23 @@ def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monke
     assert len(contents) == 3
 
 
-def test_a_slow_call_stays_on_one_set(gpu, contents, monkeypatch):
-    monkeypatch.setattr(runner, "_TOO_SLOW_TO_ROTATE_NS", 0)
+@pytest.mark.parametrize(("call_s", "expected"), [(0.09, 3), (0.1, 3), (0.11, 1)])
+def test_a_call_over_a_tenth_of_a_second_stays_on_one_set(gpu, contents, monkeypatch, call_s, expected):
+    def check(*arguments, **options):
+        prepared = checking(*arguments, **options)
+        prepared.last_call_ns = 1e9 * call_s
+        return prepared
+
+    checking = runner.check
+    monkeypatch.setattr(runner, "check", check)
     run(case_of(right), FakeEnvironment(gpu))
-    assert len(contents) == 1
+    assert len(contents) == expected
 
 
 @pytest.mark.parametrize(
     ("backend", "arguments", "settings", "checked_on"),
     [
-        ("host", {}, measuring(), 3),
+        ("host", {}, measuring(), 2),
         ("numba", {"host_data": True}, measuring(), 3),
         ("numba", {}, Settings(asked=True), 2),
     ],

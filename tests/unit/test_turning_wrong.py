@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
+from fakes import FakeClock, FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
+from pytest_gpukern import check as check_module
 from pytest_gpukern.result import Correctness
+from pytest_gpukern.runner import diagnose_case
+from pytest_gpukern.settings import Settings
+from pytest_gpukern.verify import Fault
 
 N = 8
 CHECKED = 3
@@ -30,7 +35,8 @@ def look_behind(monkeypatch):
 def diagnosed(gpu, prepare, cache="cold", problem=None, **arguments):
     """What is wrong with a variant; asserts that something is, and that none of its times is kept."""
     case = case_of(prepare, problem=problem, **arguments)
-    result = run(case, FakeEnvironment(gpu, settings=measuring(cache=cache)))
+    environment = FakeEnvironment(*[gpu] if gpu else [], settings=measuring(cache=cache))
+    result = run(case, environment)
     assert result.correctness is Correctness.INCORRECT
     assert result.measurements == (), "its times are worth nothing"
     return result.diagnosis
@@ -283,6 +289,58 @@ def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, repla
         return launch
 
     assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
+
+
+# slow launches on the host
+
+
+@pytest.fixture(params=[1.0, 6.0])
+def slow_on_host(request, monkeypatch):
+    """Every launch on the host takes so many seconds by the check's clock; six are launched less often."""
+    clock = FakeClock(tick=int(request.param * 1e9))
+    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter_ns=clock))
+
+
+def replays(a, out):
+    answers = []
+
+    def launch():
+        answers.append(2 * a)
+        out[...] = answers[0]
+
+    return launch
+
+
+def test_what_replays_its_answer_slowly_on_the_host_is_found_after_timing(slow_on_host, timer, events):
+    found = diagnosed(None, replays, backend="host")
+    assert wrong_after_timing(found).startswith("out: stale result")
+    assert "timed" in events, "before it, it was checked on one set only"
+
+
+def test_what_replays_its_answer_slowly_is_found_at_once_where_nothing_is_timed(slow_on_host):
+    case = case_of(replays, "host")
+    assert run(case, FakeEnvironment(settings=Settings(asked=True))).correctness is Correctness.INCORRECT
+    assert diagnose_case(case, FakeEnvironment()).fault is Fault.STALE_RESULT
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_launch_of_seconds_that_was_checked_on_all_sets_is_not_launched_once_more(
+    monkeypatch, timer, seeds
+):
+    clock = FakeClock(tick=6 * 10**9)
+    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter_ns=clock))
+    problem = doubling(N, reference=None, check=lambda runs: None, check_seeds=seeds)
+    launched = []
+    result = run(case_of(noting(launched), "host", problem), FakeEnvironment())
+    (measurement,) = result.measurements
+    assert len(launched) == seeds + measurement.summary.n
+
+
+def test_a_slow_launch_that_stays_right_is_correct(slow_on_host, timer, events):
+    assert run(case_of(noting(events), "host"), FakeEnvironment()).correctness is Correctness.PASSED
+    first, last = events.index("timed"), len(events) - 1 - events[::-1].index("timed")
+    assert events[:first] == ["launch"], "checked once, and not warmed up"
+    assert events[last:].count("launch") > 1, "timed, and once more on other contents"
 
 
 # what else is asked again, and what is not blamed
