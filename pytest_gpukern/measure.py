@@ -118,7 +118,10 @@ def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
 
 
 def rule_beside(call_ns: float) -> StoppingRule:
-    """The stopping rule of a second timer, kept beside the first: a third of the time."""
+    """The stopping rule of a second timer, kept beside the first: a third of the time.
+
+    Of calls over 1 ms it takes exactly 10 samples, over 50 ms 3, over half a second 1.
+    """
     rule = rule_for(call_ns)
     if call_ns > 5e8:
         return StoppingRule(min_samples=1, max_samples=1, budget_s=0.0)

@@ -132,10 +132,38 @@ def test_slow_calls_get_fewer_samples_and_more_time(call_ns, fewest, budget_s):
 
 
 @pytest.mark.parametrize(
-    ("call_ns", "fewest", "most", "budget_s"),
-    [(1000, 10, 500, 0.05), (2 * MS, 10, 500, 0.5 / 3), (51 * MS, 5, 500, 1 / 3), (SECOND, 1, 1, 0.0)],
+    ("call_ns", "fewest"),
+    [
+        (1000, 10),
+        (MS + 1, 10),
+        (50 * MS, 10),
+        (50 * MS + 1, 5),
+        (SECOND // 2, 5),
+        (SECOND // 2 + 1, 1),
+        (11 * SECOND, 1),
+    ],
 )
-def test_a_second_timer_takes_a_third_of_the_time_and_slow_calls_one_sample(call_ns, fewest, most, budget_s):
+def test_by_the_hosts_clock_a_tenth_of_a_second_is_enough(call_ns, fewest):
+    rule = rule_for(call_ns, by_host=True)
+    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (fewest, 500, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("call_ns", "fewest", "most", "budget_s"),
+    [
+        (1000, 10, 500, 0.05),
+        (MS, 10, 500, 0.05),
+        (MS + 1, 10, 10, 0.0),
+        (50 * MS, 10, 10, 0.0),
+        (50 * MS + 1, 3, 3, 0.0),
+        (SECOND // 2, 3, 3, 0.0),
+        (SECOND, 1, 1, 0.0),
+        (11 * SECOND, 1, 1, 0.0),
+    ],
+)
+def test_a_second_timer_takes_a_third_of_the_time_and_few_samples_of_calls_over_1_ms(
+    call_ns, fewest, most, budget_s
+):
     rule = rule_beside(call_ns)
     assert (rule.min_samples, rule.max_samples) == (fewest, most)
     assert rule.budget_s == pytest.approx(budget_s)

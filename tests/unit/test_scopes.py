@@ -10,6 +10,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, 
 
 from pytest_gpukern import scopes as scopes_module
 from pytest_gpukern.marker import MarkerOptions
+from pytest_gpukern.measure import rule_beside, rule_for
 from pytest_gpukern.result import Correctness, Measurement, Summary
 from pytest_gpukern.scopes import measured_by, scopes_of, with_warning
 from pytest_gpukern.timers import TimerUnavailable
@@ -50,8 +51,8 @@ def test_outputs_are_poisoned_before_anything_is_timed_that_is_not_poisoned_in_t
         return launch
 
     assert run(case_of(prepare, "host"), FakeEnvironment()).correctness is Correctness.PASSED
-    assert held[:4] == [True, True, True, True], "three checked launches, and the first of the warm-up"
-    assert held[4:-1].count(True) == 0
+    assert held[:3] == [True, True, True], "two checked launches, and the first of the warm-up"
+    assert held[3:-1].count(True) == 0
     assert held[-1], "the checked launch after timing"
 
 
@@ -305,14 +306,19 @@ def test_a_timer_that_was_asked_for_by_name_is_replaced_by_none_that_looks_valid
     )
 
 
-@pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
 @pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_what_ends_on_the_host_is_timed_by_its_clock_with_cupti_beside_it_on_any_stream(
-    opened, scope, wanted
-):
-    timers, _ = timed_by(wanted, scope)
+def test_end_to_end_is_timed_by_the_hosts_clock_with_cupti_beside_it_on_any_stream(opened, wanted):
+    timers, _ = timed_by(wanted, "end_to_end")
     assert timers == [("host", False), ("cupti", True)]
     assert opened[1] == ("cupti", "s", True)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cupti"])
+def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
+    """It is nothing but copies, which CUPTI need not tell from kernels."""
+    timers, _ = timed_by(wanted, "transfer")
+    assert timers == [("host", False)]
+    assert len(opened) == 1, "CUPTI is not even opened"
 
 
 @pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
@@ -330,7 +336,7 @@ def test_another_timer_than_cupti_explains_nothing_about_what_ends_on_the_host(o
 
 def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
     opened.unusable = {"cupti": RuntimeError("broken")}
-    for scope in ("kernel", "transfer"):
+    for scope in ("kernel", "end_to_end"):
         with pytest.raises(RuntimeError, match="broken"):
             timed_by("auto", scope)
 
@@ -343,7 +349,7 @@ def test_a_warning_is_added_in_front_and_nothing_else_changes():
     assert with_warning(before, "x") == with_warning(before, "x")
 
 
-def test_every_scope_of_a_case_has_its_main_timer_and_one_beside_it(gpu, timer):
+def test_every_scope_of_a_case_has_its_main_timer_and_all_but_a_transfer_one_beside_it(gpu, timer):
     problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
     environment = FakeEnvironment(gpu, settings=measuring(timer="auto"))
     found = run(case_of(right, problem=problem), environment).measurements
@@ -351,7 +357,6 @@ def test_every_scope_of_a_case_has_its_main_timer_and_one_beside_it(gpu, timer):
         ("kernel/cupti/cold", False),
         ("kernel/event/cold", True),
         ("transfer/host/cold", False),
-        ("transfer/cupti/cold", True),
         ("end_to_end/host/cold", False),
         ("end_to_end/cupti/cold", True),
     ]
@@ -359,22 +364,42 @@ def test_every_scope_of_a_case_has_its_main_timer_and_one_beside_it(gpu, timer):
     assert {name: any_stream for name, _, any_stream in timer.asked[:2]} == {"cupti": False, "event": False}
 
 
-def test_the_number_beside_takes_a_third_of_the_time_and_looks_at_no_outputs_again(gpu, timer, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """(timer, whether outputs are looked at, length of the call, rule) of each measurement, in order."""
+    found = []
 
     def noted(executions, timer, **values):
-        asked.append((timer.name, values["rule"], values["inspect"] is not None))
+        found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
         return measure(executions, timer, **values)
 
     measure = scopes_module.measure
     monkeypatch.setattr(scopes_module, "measure", noted)
-    environment = FakeEnvironment(gpu, settings=measuring(timer="auto", scopes=("kernel", "transfer")))
-    run(case_of(right), environment)
-    (main, main_rule, looks), (beside, beside_rule, looks_again), (_, _, at_a_transfer), _ = asked
-    assert (main, looks) == ("cupti", True)
-    assert (beside, looks_again) == ("event", False)
-    assert beside_rule.budget_s == main_rule.budget_s / 3
-    assert not at_a_transfer, "it launches nothing whose outputs could be looked at"
+    return found
+
+
+def test_each_timer_has_its_rule_and_only_the_main_one_looks_at_outputs_that_are_launched(gpu, timer, asked):
+    scopes = ("kernel", "transfer", "end_to_end")
+    run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto", scopes=scopes)))
+    assert [(name, looks) for name, looks, _, _ in asked] == [
+        ("cupti", True),
+        ("event", False),
+        ("host", False),  # a transfer launches nothing
+        ("host", True),
+        ("cupti", False),
+    ]
+    main, beside, transfer, end_to_end, explaining = ((call_ns, rule) for _, _, call_ns, rule in asked)
+    assert main[1] == rule_for(main[0])
+    for call_ns, rule in (beside, explaining):
+        assert rule == rule_beside(call_ns)
+    for call_ns, rule in (transfer, end_to_end):
+        assert rule == rule_for(call_ns, by_host=True)
+
+
+def test_on_the_host_outputs_are_looked_at_only_before_and_after_timing(timer, asked):
+    run(case_of(right, "host"), FakeEnvironment())
+    ((name, looks, call_ns, rule),) = asked
+    assert (name, looks, rule) == ("host", False, rule_for(call_ns, by_host=True))
 
 
 @pytest.mark.parametrize(
