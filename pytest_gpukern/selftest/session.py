@@ -167,7 +167,8 @@ def _timers_truth(session: Session, ready: list[Ready], environment: Environment
         spinning.free()
     for each in ready:
         with each.sets[0].backend.current():
-            nodes.append(_node(each.name, each.sets[0].launch, default, stream))
+            # A timer of its own: one that has seen small grids goes on recording as those need it.
+            nodes.append(_node(each.name, each.sets[0].launch, gpu_timer(default.name, stream), stream))
     return dataclasses.replace(
         session,
         default_timer=default.name,
