@@ -86,10 +86,11 @@ def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))
     yield (
-        values.get("timer") == "event" and host_only,
+        values.get("timer") in ("cupti", "event", "graph") and host_only,
         "timer",
-        f"events time a GPU, and only host variants are selected by {labels.get('backend')}; use host",
+        f"it times a GPU, and only host variants are selected by {labels.get('backend')}; use host",
     )
+    yield bool(values.get("energy")) and not benchmark, "energy", "nothing is measured; add --gpu-benchmark"
     yield (
         values.get("require") == "gpu" and host_only,
         "require",

@@ -23,7 +23,7 @@ class MarkerOptions:
         bytes: fewest bytes that one call moves through device memory; gives GB/s.
         flops: floating-point operations of one call; gives GFLOP/s.
         threshold: smallest relative slowdown that matters for this test, 0.02 or "2%".
-        timer: `auto`, `event` or `host`.
+        timer: `auto`, `cupti`, `event`, `graph` or `host`.
         cache: `cold` or `hot`.
         group: pytest-benchmark's group; by default the test's module.
     """

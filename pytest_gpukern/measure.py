@@ -200,13 +200,11 @@ class Watched:
     Attributes:
         state: of the device: clocks, temperature, power; empty where there is none.
         warnings: what is worth saying about it, in words.
-        energy_mj: energy of a call in millijoules, or None.
         invalid: why the numbers cannot be trusted, or None.
     """
 
     state: JsonDict = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    energy_mj: float | None = None
     invalid: str | None = None
 
 
@@ -314,7 +312,6 @@ def measure(
         buffer_sets=executions.buffer_sets,
         invalid_samples=sampling.invalid_samples,
         state=seen.state,
-        energy_mj=seen.energy_mj,
         beside=beside,
         traffic_bytes=traffic_bytes,
         flops=flops,

@@ -85,6 +85,11 @@ OPTIONS = (
         "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
         choices=("fail", "warn", "off"),
     ),
+    Option(
+        "energy",
+        "run each kernel on a GPU back to back for a second more, and tell the energy of a call",
+        flag=True,
+    ),
     Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),
     Option(
         "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")

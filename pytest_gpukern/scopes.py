@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check import Prepared, adopt, check_outputs
+from pytest_gpukern.energy import energy_of_a_call_mj
 from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
 from pytest_gpukern.rotation import Rotation
@@ -143,9 +144,20 @@ def _measure_scope(
     stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
     try:
-        return measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+        found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
     except NothingLaunched as reason:
         return [not_of_the_device(by, stream, reason)]
+    if kernel and environment.settings.energy and environment.instruments is not None:
+        found[0] = dataclasses.replace(
+            found[0],
+            energy_mj=energy_of_a_call_mj(
+                executions,
+                environment.instruments.states.state,
+                backend.synchronize,
+                call_ns=found[0].summary.median_ns,
+            ),
+        )
+    return found
 
 
 def measured_by(

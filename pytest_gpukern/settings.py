@@ -40,7 +40,7 @@ class Settings:
         measure_all: tests that use pytest-benchmark's fixture are measured here without a marker too.
         device: how to choose the GPU, or None for the first visible.
         simulator: `auto`, `always` or `never`.
-        timer: `auto`, `event` or `host`.
+        timer: `auto`, `cupti`, `event`, `graph` or `host`.
         cache: `cold` or `hot`.
         scopes: scopes asked for; empty for each problem's own.
         backends: backends asked for; empty for all.
@@ -50,6 +50,7 @@ class Settings:
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
         gate: `fail`, `warn` or `off`.
+        energy: whether the energy of a call is measured too, which takes a second a case.
         strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
         threshold: relative slowdown that matters, 0.02 for 2 %.
@@ -70,6 +71,7 @@ class Settings:
     baseline_dir: Path | None = None
     output: Path | None = None
     gate: str = "fail"
+    energy: bool = False
     strict: bool = False
     require_gpu: bool = False
     threshold: float = DEFAULT_THRESHOLD
@@ -144,6 +146,7 @@ class Settings:
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
             gate=values.get("gate", "fail"),
+            energy=values.get("energy", False),
             strict=values.get("strict", False),
             require_gpu=require == "gpu",
             threshold=values.get("threshold", DEFAULT_THRESHOLD),

@@ -58,9 +58,9 @@ class Instruments:
         """Seconds since NVML was asked."""
         return time.monotonic() - self._asked
 
-    def state(self) -> DeviceState:
-        """The device's state now; one of 20 ms ago is still taken, since asking takes some of them."""
-        if self._last is None or self.age_s > _FRESH_S:
+    def state(self, *, now: bool = False) -> DeviceState:
+        """The device's state: one of 20 ms ago will do, since asking takes some, unless `now` is wanted."""
+        if now or self._last is None or self.age_s > _FRESH_S:
             self._last = self.states.state()
             self._asked = time.monotonic()
         return self._last
@@ -124,7 +124,7 @@ class BatchWatch:
         self._clocks.append(clock)
         if not self.settled:
             return None
-        now = self._instruments.state()
+        now = self._instruments.state(now=True)
         disturbance = batch_fault(
             before,
             now,

@@ -34,6 +34,7 @@ _TIME = time
 _KEPT: dict[str, Any] = {name: getattr(time, name) for name in _NAMES if hasattr(time, name)}
 _PACKAGE = __name__.partition(".")[0]
 
+_TRIES = 10
 _SHARE, _SLACK_NS = 0.01, 1_000_000
 """Clocks of a host differ by the rate at which NTP slews one of them, at most 0.05 %, and by when each is
 read; a device's clock differs from the host's by some parts in a million."""
@@ -59,8 +60,13 @@ class ClockGuard:
         self._raw_ns = raw_ns or _raw_clock()
 
     def read(self) -> ClockReading:
-        """Read both clocks, before what is guarded."""
-        return ClockReading(self._perf_counter_ns(), self._raw_ns() if self._raw_ns else None)
+        """Read both clocks, before what is guarded; again where this thread had to wait between them."""
+        for _ in range(_TRIES):
+            first = self._perf_counter_ns()
+            raw = self._raw_ns() if self._raw_ns else None
+            if raw is None or self._perf_counter_ns() - first < _SLACK_NS / 10:
+                break
+        return ClockReading(first, raw)
 
     def fault(self, since: ClockReading) -> str | None:
         """Why times taken since a reading cannot be trusted, naming the clock, or None."""

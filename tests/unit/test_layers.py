@@ -23,7 +23,7 @@ LAYERS = (
     {"timers/", "dataset", "discovery", "check", "gate"},
     {"rotation"},
     {"measure", "rounds", "baseline/"},
-    {"ceilings", "watch"},
+    {"ceilings", "energy", "watch"},
     {"scopes", "environment", "report/"},
     {"runner", "interop"},
     {"benchmark"},

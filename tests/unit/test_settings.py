@@ -71,7 +71,24 @@ def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
 
 def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     tested = {name for name, *_ in VALUES}
-    assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "output", "write-in-ci", "all"}
+    assert {option.name for option in OPTIONS} - tested == {
+        "baseline-dir",
+        "output",
+        "write-in-ci",
+        "all",
+        "energy",
+    }
+
+
+@pytest.mark.parametrize("source", ["given", "ini"])
+def test_energy_is_read_from_the_command_line_and_from_its_ini_twin(source):
+    assert read(benchmark=True, **{source: {"energy": True}}).energy
+    assert not read(benchmark=True).energy
+
+
+def test_energy_of_a_run_that_does_not_measure_is_refused():
+    with pytest.raises(SettingsError, match="--gpukern-energy: nothing is measured; add --gpu-benchmark"):
+        read(given={"energy": True})
 
 
 @pytest.mark.parametrize("source", ["given", "ini"])

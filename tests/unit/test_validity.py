@@ -153,9 +153,15 @@ def test_the_events_themselves_cannot_be_patched() -> None:
 
 def passing(perf_ns: float, raw_ns: float | None) -> str | None:
     """The verdict on clocks by which these nanoseconds passed."""
-    perf, raw = iter([0, round(perf_ns)]), iter([0, round(raw_ns or 0)])
+    perf, raw = iter([0, 0, round(perf_ns), round(perf_ns)]), iter([0, round(raw_ns or 0)])
     guard = ClockGuard(lambda: next(perf), lambda: next(raw))
     return guard.fault(guard.read())
+
+
+def test_clocks_between_which_the_thread_had_to_wait_are_read_again() -> None:
+    perf, raw = iter([0, 4_000_000, 5_000_000, 5_000_000]), iter([4_000_000, 5_000_000])
+    guard = ClockGuard(lambda: next(perf), lambda: next(raw))
+    assert guard.read() == clocks.ClockReading(5_000_000, 5_000_000)
 
 
 def test_clocks_that_diverge_are_named_with_what_each_says() -> None:

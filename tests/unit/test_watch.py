@@ -38,7 +38,7 @@ class FakeInstruments:
         self.age_s = 0.0
         self.asked = 0
 
-    def state(self):
+    def state(self, *, now=False):
         found = self.states[min(self.asked, len(self.states) - 1)]
         self.asked += 1
         self.age_s = 0.0
@@ -185,7 +185,7 @@ def test_on_the_host_every_batch_counts_at_once_and_there_is_no_state():
     assert watch.after(BATCH, last=False) is None
     assert watch.settled
     found = finished(watch)
-    assert (found.state, found.energy_mj, found.invalid) == ({}, None, None)
+    assert (found.state, found.invalid) == ({}, None)
 
 
 # what makes it invalid
@@ -343,3 +343,16 @@ def test_a_state_lasts_from_one_measurement_to_the_next_but_not_over_a_pause(clo
     assert len(asked) == 3, "before, behind, and after the pause"
     BatchWatch(instruments).before()
     assert len(asked) == 3
+
+
+def test_a_state_of_just_now_is_not_asked_for_again_unless_it_has_to_be_of_now():
+    asked = []
+
+    def ask():
+        asked.append(state())
+        return asked[-1]
+
+    instruments = Instruments(SimpleNamespace(state=ask))
+    assert instruments.state() is instruments.state() is asked[0]
+    assert instruments.state(now=True) is asked[1]
+    assert len(asked) == 2
