@@ -50,6 +50,7 @@ class Environment:
         self.store = Store(settings.baseline, directory_override=settings.baseline_dir)
         self.datasets = Datasets()
         self.warnings: list[str] = []
+        self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
         self._backends: dict[str, Backend] = {}
@@ -201,7 +202,13 @@ class Environment:
         """What the device does at best, measured once; None without a GPU. Ask while holding the device."""
         if not self.has_gpu:
             return None
-        return load_or_measure(self.fingerprint, warn=self.warnings.append)
+        return load_or_measure(self.fingerprint, warn=self._late_warnings.append)
+
+    def take_late_warnings(self) -> tuple[str, ...]:
+        """What is worth saying since the header was printed; each is given once, to the result at hand."""
+        taken = tuple(self._late_warnings)
+        self._late_warnings.clear()
+        return taken
 
     # baselines
 
@@ -219,7 +226,12 @@ class Environment:
 
     @functools.cached_property
     def _lock(self) -> DeviceLock | None:
-        return device.DeviceLock(self.device.uuid) if self.has_gpu and self.device else None
+        if not self.has_gpu or self.device is None:
+            return None
+        lock = device.DeviceLock(self.device.uuid)
+        if lock.unavailable_reason is not None:
+            self._late_warnings.append(lock.unavailable_reason)
+        return lock
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -211,15 +211,16 @@ def with_facts(result: Result, environment: Environment) -> Result:
 
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    code = machine_code()
+    code, ceilings = machine_code(), environment.ceilings
     return dataclasses.replace(
         result,
+        notes=(*result.notes, *environment.take_late_warnings()),
         kernels=kernel_facts(
             of_kernels[0].work if of_kernels else (),
             device.compute_capability,
             code.sha256 if code is not None else None,
         ),
-        ceilings=environment.ceilings.to_json() if environment.ceilings is not None else {},
+        ceilings=ceilings.to_json() if ceilings is not None else {},
     )
 
 

@@ -147,6 +147,8 @@ def _measure_scope(
         found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
     except NothingLaunched as reason:
         return [not_of_the_device(by, stream, reason)]
+    if found[0].timer == "graph" and cache == "cold":
+        found[0] = _perhaps_warm(found[0], first, len(sets))
     if kernel and environment.settings.energy and environment.instruments is not None:
         found[0] = dataclasses.replace(
             found[0],
@@ -158,6 +160,22 @@ def _measure_scope(
             ),
         )
     return found
+
+
+def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
+    """A cold graph's measurement, with a warning where its buffer sets are too few to evict each other."""
+    from pytest_gpukern.backends.cuda import runtime
+    from pytest_gpukern.timers.graph import sets_needed
+
+    dataset = prepared.dataset
+    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+    if sets >= needed:
+        return measurement
+    return with_warning(
+        measurement,
+        f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
+        f"the {needed} that evict each other",
+    )
 
 
 def measured_by(

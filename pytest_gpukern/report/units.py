@@ -34,12 +34,6 @@ def time(nanoseconds: float | None, half_width: float | None = None) -> str:
     return _scaled(nanoseconds, _TIMES, digits)
 
 
-def time_within(nanoseconds: float | None, half_width: float | None) -> str:
-    """A time with its uncertainty: `48.62 µs ± 0.25 %`; arguments as for `time`."""
-    text = time(nanoseconds, half_width)
-    return text if text == NOTHING else f"{text} ± {uncertainty(half_width)}"
-
-
 def uncertainty(half_width: float | None) -> str:
     """Half an interval relative to its centre, in percent with two digits: 0.0025 → `0.25 %`."""
     if not is_number(half_width):

@@ -212,9 +212,14 @@ class FakeEnvironment:
         self.locked = False
         self.instruments = self.peaks = self.ceilings = self.device = None
         self.has_gpu = False
+        self.late = []
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())
         self._missing = missing or {}
+
+    def take_late_warnings(self):
+        taken, self.late = tuple(self.late), []
+        return taken
 
     def unusable(self, name):
         return self._missing.get(name)

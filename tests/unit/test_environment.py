@@ -105,3 +105,19 @@ def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, o
     made.unusable("cupy")
     made.unusable("skcuda")
     assert made.notes == ["scikit-cuda 0.5.3: pkg_resources is stood in for"]
+
+
+def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch):
+    from pytest_gpukern import device
+
+    made = SimpleNamespace(
+        unavailable_reason="no flock here", acquire=lambda on_wait: None, release=lambda: None
+    )
+    monkeypatch.setattr(device, "DeviceLock", lambda uuid: made)
+    monkeypatch.setattr(Environment, "device", SimpleNamespace(uuid="GPU-1"))
+    found = environment(monkeypatch)
+    for _ in range(2):
+        with found.exclusive():
+            pass
+    assert found.take_late_warnings() == ("no flock here",)
+    assert found.take_late_warnings() == ()

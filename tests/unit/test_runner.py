@@ -240,6 +240,14 @@ def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(g
     assert result.ceilings == {}
 
 
+def test_what_was_found_out_while_measuring_is_said_with_the_first_result(gpu, timer, known):
+    environment = on_an_h200(gpu)
+    environment.late = ["the copy was faster than the memory"]
+    made = measured(gpu, timer, ("kernel", (work(),)))
+    assert "the copy was faster than the memory" in with_facts(made, environment).notes
+    assert "the copy was faster than the memory" not in with_facts(made, environment).notes
+
+
 def test_the_ceilings_of_the_device_come_along(gpu, timer, known):
     environment = on_an_h200(gpu)
     environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})

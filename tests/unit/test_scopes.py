@@ -410,3 +410,16 @@ def test_the_markers_timer_wins_over_the_runs(gpu, timer, setting, marker, expec
     environment = FakeEnvironment(gpu, settings=measuring(timer=setting))
     (only,) = run(case_of(right), environment, MarkerOptions(timer=marker)).measurements
     assert only.timer == expected
+
+
+@pytest.mark.parametrize(("most", "fewer"), [(4, True), (512, False)])
+def test_a_cold_graph_on_too_few_buffer_sets_says_that_it_may_be_warm(gpu, timer, monkeypatch, most, fewer):
+    from pytest_gpukern import runner
+
+    monkeypatch.setattr(runner, "MOST_SETS", most)
+    environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
+    (only,) = run(case_of(right), environment).measurements
+    assert only.buffer_sets == (4 if fewer else 33)
+    warned = [warning for warning in only.summary.warnings if "may be warm" in warning]
+    assert bool(warned) is fewer
+    assert all("its 4 buffer sets are fewer than the 33 that evict each other" in text for text in warned)
