@@ -645,3 +645,10 @@ def test_five_hundred_samples_in_a_row_are_all_attributed(machine):
 def test_small_buffers_change_nothing(machine):
     machine.cupti.buffer_records = 7
     assert collected(machine, machine.kernel(ns=1000), machine.copy(500)).samples_ns == [2000.0] * COUNT
+
+
+def test_what_is_recorded_serially_is_trusted_less_between_sessions(machine):
+    timer = CuptiTimer(machine)
+    concurrently = timer.jitter_ns
+    timer.collect([Iteration(machine.kernel(ns=5000, grid=(100_000, 1, 1)))] * 4, cold=False)
+    assert timer.jitter_ns > concurrently
