@@ -263,38 +263,13 @@ def measure(
         TimerUnavailable: the timer cannot time this call.
     """
     rule, watch, cold = rule or rule_for(call_ns), watch or _NoWatch(), cache == "cold"
-    chosen = random.randrange(rule.min_samples) + 1 if inspect is not None else 0
-    # Between the calls of a graph nothing is flushed: they are cold on all sets in turn only.
-    turn = executions.buffer_sets if cold and timer.name == "graph" else 1
     sampling = _Sampling()
-    executed, started = 0, clock()
-    while sampling.stopped is None:
-        # What an execution takes with all that is around it: at first only the call's share is known.
-        each_s = max(call_ns / 1e9, 1e-9, (clock() - started) / executed if executed else _LEAST_S)
-        size = min(
-            int(_BATCH_S / each_s),
-            executions.largest_batch,
-            (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
-            chosen - executed if executed < chosen else rule.max_samples,
-        )
-        watch.before()
-        taken = executions.take(max(1, size // turn) * turn, cold=cold)
-        batch = timer.collect(taken, cold=cold)
-        executed += len(taken)
-        if inspect is not None and executed >= chosen:
-            inspect()
-            inspect = None
-        sampling.add(batch, len(taken))
-        stopped = rule.decide(sampling.samples, clock() - started, resolution_ns=timer.resolution_ns)
-        fault = watch.after(batch, last=stopped is not None)
-        if fault is None:
-            sampling.settle(stopped, settled=watch.settled)
-        elif not sampling.give_up(fault, watch.hopeless()):
-            timer.collect(executions.take(turn, cold=cold), cold=cold)  # the device has rested
+    last = _sample(sampling, executions, timer, rule, watch, inspect, cold, call_ns, clock)
     # At the end the timer knows of all batches.
-    suspicion = None if beside else timer.suspicion(taken[-1])
+    suspicion = None if beside else timer.suspicion(last)
     seen = watch.finish(sampling.samples, resolution_ns=timer.resolution_ns)
     summary = summarize(sampling.samples, resolution_ns=timer.resolution_ns)
+    assert sampling.stopped is not None
     warnings = (*sampling.warnings, *seen.warnings, *summary.warnings)
     return Measurement(
         scope=scope,
@@ -317,6 +292,49 @@ def measure(
         flops=flops,
         invalid=sampling.invalid or suspicion or seen.invalid,
     )
+
+
+def _sample(
+    sampling: _Sampling,
+    executions: Executions,
+    timer: Timer,
+    rule: StoppingRule,
+    watch: Watch,
+    inspect: Callable[[], None] | None,
+    cold: bool,
+    call_ns: float,
+    clock: Callable[[], float],
+) -> Iteration:
+    """Takes batches until the rule or the watch says why to stop; returns the execution that came last."""
+    chosen = random.randrange(rule.min_samples) + 1 if inspect is not None else 0
+    # Between the calls of a graph nothing is flushed: they are cold on all sets in turn only.
+    turn = executions.buffer_sets if cold and timer.name == "graph" else 1
+    executed, started = 0, clock()
+    while True:
+        # What an execution takes with all that is around it: at first only the call's share is known.
+        each_s = max(call_ns / 1e9, 1e-9, (clock() - started) / executed if executed else _LEAST_S)
+        size = min(
+            int(_BATCH_S / each_s),
+            executions.largest_batch,
+            (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
+            chosen - executed if executed < chosen else rule.max_samples,
+        )
+        watch.before()
+        taken = executions.take(max(1, size // turn) * turn, cold=cold)
+        batch = timer.collect(taken, cold=cold)
+        executed += len(taken)
+        if inspect is not None and executed >= chosen:
+            inspect()
+            inspect = None
+        sampling.add(batch, len(taken))
+        stopped = rule.decide(sampling.samples, clock() - started, resolution_ns=timer.resolution_ns)
+        fault = watch.after(batch, last=stopped is not None)
+        if fault is None:
+            sampling.settle(stopped, settled=watch.settled)
+        elif not sampling.give_up(fault, watch.hopeless()):
+            timer.collect(executions.take(turn, cold=cold), cold=cold)  # the device has rested
+        if sampling.stopped is not None:
+            return taken[-1]
 
 
 class _Sampling:

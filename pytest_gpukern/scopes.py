@@ -100,22 +100,15 @@ def _measure_scope(
         poisons = scope != "transfer" and poisoned_in_turn(case, backend)
         executions = Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
 
-    def inspect() -> None:
-        last = executions.last if isinstance(executions, Rotation) else first
-        backend.synchronize()
-        adopt_last(last)
-        check_outputs(last)
-
     cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
     flops = None if scope == "transfer" else case.problem.flops(point)
+    traffic_bytes = case.problem.traffic_bytes(point)
     floor = None
     if kernel and environment.peaks is not None:
         floor = environment.peaks.floor(
-            cache=cache,
-            traffic_bytes=case.problem.traffic_bytes(point),
-            flops=flops,
-            dtypes=first.dataset.dtypes,
+            cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
+    looks = backend.on_gpu and scope != "transfer"
 
     def by(timer: Timer, *, beside: bool) -> Measurement:
         return measure(
@@ -130,10 +123,8 @@ def _measure_scope(
                 floor=floor,
                 device_timed=timer.name in DEVICE_TIMERS,
             ),
-            inspect=inspect if backend.on_gpu and not beside and scope != "transfer" else None,
-            traffic_bytes=case.problem.traffic_bytes(point)
-            if kernel or not backend.on_gpu
-            else transfer_bytes(first, point),
+            inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
+            traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
             flops=flops,
             beside=beside,
         )
@@ -150,16 +141,23 @@ def _measure_scope(
     if found[0].timer == "graph" and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
     if kernel and environment.settings.energy and environment.instruments is not None:
-        found[0] = dataclasses.replace(
-            found[0],
-            energy_mj=energy_of_a_call_mj(
-                executions,
-                environment.instruments.states.state,
-                backend.synchronize,
-                call_ns=found[0].summary.median_ns,
-            ),
-        )
+        state = environment.instruments.states.state
+        call_ns = found[0].summary.median_ns
+        energy_mj = energy_of_a_call_mj(executions, state, backend.synchronize, call_ns=call_ns)
+        found[0] = dataclasses.replace(found[0], energy_mj=energy_mj)
     return found
+
+
+def _check_last(executions: Executions, first: Prepared) -> None:
+    """Checks what the last execution left behind, on the set that it used.
+
+    Raises:
+        IncorrectError: it was wrong.
+    """
+    last = executions.last if isinstance(executions, Rotation) else first
+    last.backend.synchronize()
+    adopt_last(last)
+    check_outputs(last)
 
 
 def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
