@@ -90,7 +90,7 @@ def test_what_a_replay_costs_does_not_make_replays_too_short(device, driver):
     driver.replay_ms = 0.010
     timer = GraphTimer(device)
     batch = timer.collect([Iteration(device.call(0.002))], cold=False)
-    assert batch.samples_ns[0] * batch.iterations >= 200_000
+    assert batch.samples_ns[0] * batch.iterations >= 200_000 * (1 - 1e-9)  # but for rounding
     assert batch.samples_ns[0] < 2300
 
 
