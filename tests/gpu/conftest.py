@@ -6,6 +6,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+SPIN = r"""
+extern "C" __global__ void spin(unsigned long long ns) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+}
+"""
 
 
 def pytest_collection_modifyitems(items):
@@ -26,3 +33,27 @@ def plugin_option():
     from importlib.metadata import entry_points
 
     return () if entry_points(group="pytest11", name="gpukern") else ("-p", "pytest_gpukern.plugin")
+
+
+@pytest.fixture
+def runtime():
+    from pytest_gpukern.backends.cuda import runtime
+
+    return runtime()
+
+
+@pytest.fixture
+def spin(runtime):
+    """Makes launches of a kernel that spins for so many nanoseconds, loaded and run once."""
+    import numpy as np
+    from cuda.core import LaunchConfig, launch
+
+    kernel = runtime.kernel(SPIN, "spin")
+    config = LaunchConfig(grid=1, block=1)
+
+    def make(ns, stream=None):
+        return lambda: launch(stream or runtime.stream, config, kernel, np.uint64(ns))
+
+    make(1000)()
+    runtime.synchronize()
+    return make

@@ -25,13 +25,6 @@ def opened(name):
     return open_backend(name, simulated=False)
 
 
-@pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
 @pytest.fixture(params=GPU_BACKENDS)
 def backend(request):
     """A backend; one whose library is there must open."""

@@ -169,13 +169,6 @@ N = 1001
 
 
 @pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
-@pytest.fixture
 def workspace():
     from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
 

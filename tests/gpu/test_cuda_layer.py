@@ -8,13 +8,6 @@ from pytest_gpukern.problem import Output, Tolerance
 
 
 @pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
-@pytest.fixture
 def upload():
     from pytest_gpukern.backends.cuda import DeviceArray
 

@@ -44,13 +44,6 @@ def cupti():
 
 
 @pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
-@pytest.fixture
 def timer(runtime):
     from pytest_gpukern.timers.cupti import CuptiTimer
 

@@ -5,36 +5,6 @@ import pytest
 
 from pytest_gpukern.timers import Iteration
 
-SPIN = r"""
-extern "C" __global__ void spin(unsigned long long ns) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-}
-"""
-
-
-@pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
-@pytest.fixture
-def spin(runtime):
-    from cuda.core import LaunchConfig, launch
-
-    kernel = runtime.kernel(SPIN, "spin")
-    config = LaunchConfig(grid=1, block=1)
-
-    def make(ns, stream=None):
-        return lambda: launch(stream or runtime.stream, config, kernel, np.uint64(ns))
-
-    make(1000)()
-    runtime.synchronize()
-    return make
-
 
 @pytest.mark.parametrize("ns", [50_000, 200_000, 2_000_000])
 @pytest.mark.parametrize("cold", [True, False])

@@ -8,11 +8,6 @@ import pytest
 from pytest_gpukern.timers import Iteration, TimerUnavailable
 
 SOURCE = r"""
-extern "C" __global__ void spin(unsigned long long ns) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-}
 extern "C" __global__ void exponential(const float *x, float *y, unsigned long long n) {
   size_t stride = (size_t)gridDim.x * blockDim.x;
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) y[i] = expf(x[i]);
@@ -22,32 +17,10 @@ extern "C" __global__ void increment(unsigned *x) { *x += 1; }
 
 
 @pytest.fixture
-def runtime():
-    from pytest_gpukern.backends.cuda import runtime
-
-    return runtime()
-
-
-@pytest.fixture
 def timer(runtime):
     from pytest_gpukern.timers.graph import GraphTimer
 
     return GraphTimer(runtime)
-
-
-@pytest.fixture
-def spin(runtime):
-    from cuda.core import LaunchConfig, launch
-
-    kernel = runtime.kernel(SOURCE, "spin")
-    config = LaunchConfig(grid=1, block=1)
-
-    def make(ns, stream=None):
-        return lambda: launch(stream or runtime.stream, config, kernel, np.uint64(ns))
-
-    make(1000)()
-    runtime.synchronize()
-    return make
 
 
 @pytest.fixture
