@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.cuda import runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.on_gpu import GpuBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,13 +15,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Output
 
 
-class CupyBackend:
+class CupyBackend(GpuBackend):
     """CuPy; arrays are `cupy.ndarray`, and the timed stream is current during a launch."""
 
     name = "cupy"
-    on_gpu = True
-    simulated = False
-    notes = ()
 
     def __init__(self) -> None:
         import cupy
@@ -37,11 +35,6 @@ class CupyBackend:
         """The timed stream as a CuPy stream."""
         return self._stream
 
-    @property
-    def timed_stream(self) -> Any:
-        """The runtime's stream."""
-        return runtime().stream
-
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
         """CuPy arrays, inputs loaded and outputs poisoned."""
         return CudaWorkspace(inputs, outputs, self._cupy.asarray)
@@ -49,10 +42,6 @@ class CupyBackend:
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream CuPy's current one."""
         return self._stream  # type: ignore[no-any-return]
-
-    def synchronize(self) -> None:
-        """Waits for the whole device."""
-        runtime().synchronize()
 
     def release(self) -> None:
         """Empties CuPy's memory pools."""

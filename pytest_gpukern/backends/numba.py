@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.cuda import runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.on_gpu import GpuBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,13 +16,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Output
 
 
-class NumbaBackend:
+class NumbaBackend(GpuBackend):
     """Numba's CUDA target; arrays are Numba device arrays."""
 
     name = "numba"
-    on_gpu = True
-    simulated = False
-    notes = ()
 
     def __init__(self) -> None:
         from numba import cuda
@@ -35,11 +33,6 @@ class NumbaBackend:
         """The timed stream as a Numba stream; Numba launches elsewhere unless a launch names it."""
         return self._stream
 
-    @property
-    def timed_stream(self) -> Any:
-        """The runtime's stream."""
-        return runtime().stream
-
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
         """Numba device arrays, inputs loaded and outputs poisoned."""
         return CudaWorkspace(inputs, outputs, self._cuda.as_cuda_array)
@@ -47,10 +40,6 @@ class NumbaBackend:
     def current(self) -> AbstractContextManager[Any]:
         """Silences Numba's advice on small grids: some variants are slow on purpose, and sizes are given."""
         return _without_advice()
-
-    def synchronize(self) -> None:
-        """Waits for the whole device."""
-        runtime().synchronize()
 
     def release(self) -> None:
         """Frees what Numba holds back for later."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.cuda import CudaError, checked, runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.on_gpu import GpuBackend
 from pytest_gpukern.backends.wheels import load_library, missing_include_folder, nvcc_on_path
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Output
 
 
-class PycudaBackend:
+class PycudaBackend(GpuBackend):
     """PyCUDA in the primary context, on a stream of its own; arrays are `pycuda.gpuarray.GPUArray`.
 
     PyCUDA launches on no stream but its own, so the timed stream is made by it. The stream is a blocking one,
@@ -35,8 +36,6 @@ class PycudaBackend:
     """
 
     name = "pycuda"
-    on_gpu = True
-    simulated = False
 
     def __init__(self) -> None:
         runtime()  # makes the primary context current, which PyCUDA then takes
@@ -45,7 +44,6 @@ class PycudaBackend:
         import pycuda.driver
         from cuda.core import Stream
 
-        self.notes: tuple[str, ...] = ()
         if supplied:
             self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
         self._stream = pycuda.driver.Stream()
@@ -74,10 +72,6 @@ class PycudaBackend:
             yield
         finally:
             self._context.pop()
-
-    def synchronize(self) -> None:
-        """Waits for the whole device."""
-        runtime().synchronize()
 
     def release(self) -> None:
         """Nothing: PyCUDA pools no memory by itself, and the pool of a variant goes with the variant."""

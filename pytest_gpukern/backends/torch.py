@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.cuda import runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.on_gpu import GpuBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Output
 
 
-class TorchBackend:
+class TorchBackend(GpuBackend):
     """PyTorch; arrays are CUDA tensors, and the timed stream is current during a launch.
 
     Raises:
@@ -24,9 +25,6 @@ class TorchBackend:
     """
 
     name = "torch"
-    on_gpu = True
-    simulated = False
-    notes = ()
 
     def __init__(self) -> None:
         stream = runtime().stream
@@ -43,11 +41,6 @@ class TorchBackend:
         """The timed stream as PyTorch's."""
         return self._stream
 
-    @property
-    def timed_stream(self) -> Any:
-        """The runtime's stream."""
-        return runtime().stream
-
     def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
         """CUDA tensors, inputs loaded and outputs poisoned."""
         return CudaWorkspace(inputs, outputs, self._tensor_over)
@@ -55,10 +48,6 @@ class TorchBackend:
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream PyTorch's current one."""
         return self._torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
-
-    def synchronize(self) -> None:
-        """Waits for the whole device."""
-        runtime().synchronize()
 
     def release(self) -> None:
         """Empties PyTorch's caching allocator."""

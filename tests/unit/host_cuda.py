@@ -91,10 +91,10 @@ class OnDevice(np.ndarray):
 
 def install(monkeypatch, *modules):
     """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
-    from pytest_gpukern.backends import cuda_workspace
+    from pytest_gpukern.backends import cuda_workspace, on_gpu
 
     made = HostRuntime()
-    for module in (cuda_workspace, *modules):
+    for module in (cuda_workspace, on_gpu, *modules):
         monkeypatch.setattr(module, "runtime", lambda: made)
         if hasattr(module, "checked"):
             monkeypatch.setattr(module, "checked", driver_call)
