@@ -306,7 +306,7 @@ class GpuBenchmark:
         from pytest_gpukern.measure import measure, rule_beside, rule_for, warm_up
         from pytest_gpukern.rounds import rule_of_rounds
         from pytest_gpukern.runner import with_facts
-        from pytest_gpukern.scopes import DEVICE_TIMERS, measured_by, not_of_the_device
+        from pytest_gpukern.scopes import measured_by, not_of_the_device
         from pytest_gpukern.timers import NothingLaunched
         from pytest_gpukern.timers.per_call import PerCall
         from pytest_gpukern.watch import BatchWatch
@@ -325,9 +325,7 @@ class GpuBenchmark:
                 cache=cache,
                 call_ns=warm.settled_ns,
                 rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
-                watch=BatchWatch(
-                    environment.instruments, floor=floor, device_timed=timer.name in DEVICE_TIMERS
-                ),
+                watch=BatchWatch(environment.instruments, floor=floor, device_timed=timer.name != "host"),
                 traffic_bytes=self._marker.bytes,
                 flops=self._marker.flops,
                 beside=beside,

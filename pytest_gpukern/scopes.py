@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check import Prepared, adopt, check_outputs
+from pytest_gpukern.check import SLOW_ON_HOST_NS, Prepared, adopt, check_outputs
 from pytest_gpukern.energy import energy_of_a_call_mj
 from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.timers import Timer
 
 _CONTRADICTION = 0.01
-DEVICE_TIMERS = ("cupti", "event", "graph")
-"""Timers whose samples are the device's own times."""
 NEEDS_NO_WARM_UP_NS = 5e9
 """A call this long has warmed up everything while it was checked."""
-SLOW_ON_HOST_NS = 5e8
-"""The same on the host, which has no clocks to raise."""
 
 
 def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
@@ -121,7 +117,7 @@ def _measure_scope(
             watch=BatchWatch(
                 environment.instruments if backend.on_gpu else None,
                 floor=floor,
-                device_timed=timer.name in DEVICE_TIMERS,
+                device_timed=timer.name != "host",
             ),
             inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
             traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
@@ -141,9 +137,8 @@ def _measure_scope(
     if found[0].timer == "graph" and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
     if kernel and environment.settings.energy and environment.instruments is not None:
-        state = environment.instruments.states.state
-        call_ns = found[0].summary.median_ns
-        energy_mj = energy_of_a_call_mj(executions, state, backend.synchronize, call_ns=call_ns)
+        state, median_ns = environment.instruments.states.state, found[0].summary.median_ns
+        energy_mj = energy_of_a_call_mj(executions, state, backend.synchronize, call_ns=median_ns)
         found[0] = dataclasses.replace(found[0], energy_mj=energy_mj)
     return found
 
