@@ -87,7 +87,8 @@ OPTIONS = (
     ),
     Option(
         "energy",
-        "run each kernel on a GPU back to back for a second more, and tell the energy of a call",
+        "run each case on a GPU back to back for a second more, and tell the energy of a call; not for tests "
+        "of callables of their own",
         flag=True,
     ),
     Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),
