@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.timers import Timer
 
 _CONTRADICTION = 0.01
-NEEDS_NO_WARM_UP_NS = 5e9
-"""A call this long has warmed up everything while it was checked."""
+SLOW_ON_DEVICE_NS = 1e8
+"""A launch this long has warmed up everything while it was checked."""
 
 
 def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
@@ -67,7 +67,9 @@ def measure_scopes(
         with backend.current():
             call_ns = first.last_call_ns or 0.0
             launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
-            if not launched or call_ns < (NEEDS_NO_WARM_UP_NS if backend.on_gpu else SLOW_ON_HOST_NS):
+            compiled = not backend.on_gpu or call_ns != first.first_call_ns
+            slow = call_ns > (SLOW_ON_DEVICE_NS if backend.on_gpu else SLOW_ON_HOST_NS)
+            if not (launched and compiled and slow):
                 call_ns = warm_up(calls[0], backend.synchronize, compiled=launched).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
     return tuple(measurements)
@@ -205,14 +207,15 @@ def measured_by(
             why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
             return [_instead(by, stream, why)]
     try:
-        main = by(gpu_timer("cupti", stream, any_stream=any_stream), beside=False)
+        timer = gpu_timer("cupti", stream, any_stream=any_stream)
+        main = by(timer, beside=False)
     except NothingLaunched:
         raise  # events would time each other
     except TimerUnavailable as reason:
         main = by(gpu_timer("event", stream), beside=False)
         return [with_warning(main, f"timed by events, not by CUPTI: {reason}")]
     try:
-        other = by(gpu_timer("event", stream), beside=True)
+        other = by(gpu_timer("event", stream, queues=getattr(timer, "queues", True)), beside=True)
     except TimerUnavailable:
         return [main]
     return _agreeing(main, other)
@@ -270,7 +273,7 @@ def gpu_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool 
     if name == "event":
         from pytest_gpukern.timers.event import EventTimer
 
-        return EventTimer(runtime(), stream)
+        return EventTimer(runtime(), stream, queues=queues)
     return HostTimer(runtime().synchronize, lambda: runtime().flush_l2(stream))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.result import LaunchShape
 from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers.activity_records import LayoutUnknownError, RecordBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ class Activity:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's mangled name, empty for one of ours; for a copy, its direction and the host's kind
             of memory; else `memset`.
-        start_ns: on the device's clock.
+        start_ns: since the first activity of the recording began.
         end_ns: the same.
         stream: CUPTI's number of the stream.
         call: the external id that was on the launching thread's stack; None for another thread's work.
@@ -98,7 +99,25 @@ class ActivityTrace:
         self._calls: dict[int, int] = {}
         self._found: list[Any] = []
         self._error: BaseException | None = None
-        self.attempt(lambda: cupti.activity_register_callbacks(_request_buffer, self._completed))
+        # Kept also where objects are read later: CUPTI may still have one of its buffers.
+        self._buffers: RecordBuffers | None = None
+        try:
+            self._buffers = RecordBuffers(cupti, self._completed, self._failed)
+            self._reads_buffers = not self._buffers.register()
+        except LayoutUnknownError:
+            self._reads_buffers = False
+        if not self._reads_buffers:
+            self.read_objects()
+
+    def read_objects(self) -> None:
+        """Has cupti-python read the records from now on: slower, where its layouts do not fit."""
+        self.attempt(lambda: self.cupti.activity_register_callbacks(_request_buffer, self._completed))
+        self._reads_buffers = False
+
+    @property
+    def reads_buffers(self) -> bool:
+        """Whether records are read from CUPTI's buffers, not from cupti-python's objects."""
+        return self._reads_buffers
 
     def open(self, *, concurrently: bool) -> None:
         """Begins to record; what this thread launches counts as `OURS` until a call is pushed.
@@ -140,7 +159,9 @@ class ActivityTrace:
         try:
             if self._error is not None:
                 raise self._error
-            found = [self._activity(record) for record in self._found]
+            # A float holds nanoseconds since 1970 in steps of 256: of whole numbers the difference is exact.
+            origin = min((record.start for record in self._found), default=0)
+            found = [self._activity(record, origin) for record in self._found]
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
@@ -190,6 +211,9 @@ class ActivityTrace:
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
 
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+
     def _completed(self, records: Sequence[Any]) -> None:
         """Takes a full buffer; runs on a thread of CUPTI's, to which an error must not get through."""
         try:
@@ -209,7 +233,7 @@ class ActivityTrace:
         elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
             self._found.append(record)
 
-    def _activity(self, record: Any) -> Activity:
+    def _activity(self, record: Any, origin: int) -> Activity:
         call = self._calls.get(record.correlation_id)
         kinds, kind = self.cupti.ActivityKind, record.kind
         name, what = "", "kernel"
@@ -221,7 +245,8 @@ class ActivityTrace:
             what, name, size_bytes = "memcpy", _direction(record), record.bytes
         else:
             what, name, size_bytes = "memset", "memset", record.bytes
-        return Activity(what, name, record.start, record.end, record.stream_id, call, size_bytes, shape)
+        start_ns, end_ns = float(record.start - origin), float(record.end - origin)
+        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, shape)
 
 
 def _request_buffer() -> tuple[int, int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.backends.cuda import CudaRuntime
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
-TIMEOUT_NS = 250_000_000
+TIMEOUT_NS = 100_000_000
 
 
 class BlockingKernel:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -42,14 +41,8 @@ _SERIAL_JITTER_NS = 50.0
 100 µs read 1617 to 1746 ns more than the slope of their graphs."""
 _FEW_BLOCKS = 4
 """Blocks for each multiprocessor up to which recording them costs less than a tick: about 10 ns each."""
-_ROUNDED_UP_NS = 16.0
-"""Records are the device's ticks, converted and rounded to nanoseconds: smaller steps come from that."""
 _NEAR_NS = 256.0
 _CALIBRATION = 64
-_PRECISION = 0.0025
-_MOST_TOGETHER = 16
-_COARSEST_NS = 1024.0
-"""Assumed where all of a calibration's records were equal, but for rounding."""
 _OWN_STREAMS = (
     "the call waits for the device or uses streams of its own, so the host's launch cost is in the number"
 )
@@ -76,6 +69,7 @@ class CuptiTimer:
 
     name = "cupti"
     fixed_cost_ns = None
+    resolution_ns = _TICK_NS
 
     def __init__(
         self, runtime: CudaRuntime, stream: Any = None, *, any_stream: bool = False, queues: bool = True
@@ -89,8 +83,8 @@ class CuptiTimer:
         self.jitter_ns = _JITTER_NS
         self._few_blocks = False
         self._apart = not queues
-        self._together = 1
         self._elsewhere: str | None = None
+        self._looked = False
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration; see `LaunchQueue` for calls that wait for the device.
@@ -113,39 +107,24 @@ class CuptiTimer:
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
         self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
+        self._looked = True
         if not self._concurrently:
             cost_ns = serial_cost_ns(self._runtime, cold=cold)
             calls = [[_shortened(activity, cost_ns) for activity in work] for work in calls]
-        spans, self._together = self._resolved([_span(work) for work in calls])
         # A single kernel or copy reads the same however long the host took to launch it.
         with_gaps = not queued and any(len(work) > 1 for work in calls)
         return Batch(
-            spans,
-            iterations=self._together,
+            [_span(work) for work in calls],
             launch_included=with_gaps,
             warnings=[_OWN_STREAMS if self._any_stream else LAUNCH_COST] if with_gaps else [],
             busy_ns=[busy(work) for work in calls],
             work=summed(calls),
         )
 
-    def _resolved(self, spans: list[float]) -> tuple[list[float], int]:
-        """Samples that a tick does not blur, and how many executions each is the mean of.
-
-        Where a tick is more than the precision wanted, the means of neighbours are taken: start and end are
-        rounded each for itself, at moments that have nothing to do with the tick, so that the rounding
-        averages out. On one H200 serial records have a tick of 32 ns, on another of 256.
-        """
-        if self._concurrently:
-            return spans, 1
-        wanted_ns = max(_TICK_NS, _PRECISION * statistics.median(spans))
-        together = min(_MOST_TOGETHER, math.ceil(serial_tick_ns(self._runtime) / wanted_ns), len(spans))
-        starts = range(0, len(spans) - together + 1, together)
-        return [statistics.fmean(spans[start : start + together]) for start in starts], together
-
     @property
-    def resolution_ns(self) -> float:
-        """Steps between samples: a tick, spread over the executions of a sample."""
-        return _TICK_NS if self._concurrently else serial_tick_ns(self._runtime) / self._together
+    def queues(self) -> bool:
+        """Whether its calls are queued, as far as is known by now."""
+        return self._queue.queues
 
     def _record_otherwise(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> bool:
         """Whether the calls have to be recorded in another way, which is then set.
@@ -192,11 +171,9 @@ class CuptiTimer:
         return queued, activities, marks.calls
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Work on another stream or from another thread in any batch so far; at first, in a few calls."""
-        if self._elsewhere is None:
-            for _ in range(2):
-                iteration = iteration.again()  # made only now: it may undo the one before
-                self.collect([iteration], cold=False)
+        """Work on another stream or from another thread in any batch so far; before the first, in a call."""
+        if not self._looked:
+            self.collect([iteration.again()], cold=False)
         return self._elsewhere
 
     def _found_elsewhere(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
@@ -223,6 +200,20 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         TimerUnavailable: why it cannot be used here.
     """
     trace = activity_trace()
+    try:
+        activities = _of_one_flush(trace, runtime)
+    except TimerUnavailable:
+        if not trace.reads_buffers:
+            raise
+        trace.read_objects()
+        activities = _of_one_flush(trace, runtime)
+    found = [activity for activity in activities if activity.call == OURS + 1]
+    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
+        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
+    return trace
+
+
+def _of_one_flush(trace: ActivityTrace, runtime: CudaRuntime) -> list[Activity]:
     trace.open(concurrently=True)
     try:
         trace.push(OURS + 1)
@@ -231,21 +222,15 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         runtime.synchronize()
     finally:
         activities = trace.close()
-    found = [activity for activity in activities if activity.call == OURS + 1]
-    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
-        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
-    return trace
+    return activities
 
 
 @functools.cache
 def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
     """What serial recording adds: an empty kernel recorded so, less the same one recorded concurrently.
 
-    Means of what lies near the median, within two ticks at least, since serial records may have coarse ones:
-    a narrower part of them would be rounded. Measured once a process for each cache policy, in a few
-    milliseconds.
+    Means of what lies near the median. Measured once a process for each cache policy, in a few milliseconds.
     """
-    near_ns = max(_NEAR_NS, 2 * serial_tick_ns(runtime))
     launch = empty_kernel(runtime, runtime.stream)
     means = []
     for concurrently in (True, False):
@@ -254,24 +239,8 @@ def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
         _, activities, ids = timer._recorded([Iteration(launch)] * _CALIBRATION, cold=cold)
         spans = [_span(work) for work in _by_call(activities, ids)]
         median = statistics.median_low(spans)  # one of them, so that something is near it
-        means.append(statistics.fmean(span for span in spans if abs(span - median) <= near_ns))
+        means.append(statistics.fmean(span for span in spans if abs(span - median) <= _NEAR_NS))
     return max(0.0, means[1] - means[0])
-
-
-@functools.cache
-def serial_tick_ns(runtime: CudaRuntime) -> float:
-    """The smallest step between durations of kernels recorded serially, found with flushes of the L2."""
-    timer = CuptiTimer(runtime)
-    timer._concurrently = False
-    empty = Iteration(empty_kernel(runtime, runtime.stream))
-    _, activities, _ = timer._recorded([empty] * _CALIBRATION, cold=True)
-    ours = [a.end_ns - a.start_ns for a in activities if a.call == OURS and a.kind == "kernel"]
-    flush_ns = statistics.median_low(ours)  # the blocking kernel, which is among them, takes some other time
-    spans = sorted({span for span in ours if abs(span - flush_ns) <= flush_ns / 4})
-    steps = [later - earlier for earlier, later in itertools.pairwise(spans)]
-    if spans[-1] - spans[0] > _TICK_NS and max(steps) <= _ROUNDED_UP_NS:
-        return _ROUNDED_UP_NS  # rounding alone scatters less: it is the ticks that are this fine
-    return min((step for step in steps if step > _ROUNDED_UP_NS), default=_COARSEST_NS)
 
 
 @dataclass

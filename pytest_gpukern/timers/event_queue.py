@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,14 @@ class EventQueue:
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the executions launch on, as a cuda.core stream.
-
-    Attributes:
-        resolution_ns: the smallest step between readings of an empty pair.
+        queues: whether calls are queued; those that are known to wait for the device need not be tried.
     """
 
-    def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
+    def __init__(self, runtime: CudaRuntime, stream: Any, *, queues: bool = True) -> None:
         self._runtime = runtime
         self._stream = stream
-        self._queue = LaunchQueue(runtime, stream)
+        self._queue = LaunchQueue(runtime, stream, queues=queues)
         self._events: Pairs = []
-        self.resolution_ns = self._tick()
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration; `LaunchQueue.execute` says how. The batch says where it was not
@@ -44,11 +42,10 @@ class EventQueue:
             return Batch(marks.samples_ns)
         return Batch(marks.samples_ns, launch_included=True, warnings=[LAUNCH_COST])
 
-    def _tick(self) -> float:
-        """The smallest step between readings of an empty pair; what CUDA documents if none is seen."""
-        readings = sorted(set(self.collect([Iteration(lambda: None)] * LARGEST_PART, cold=False).samples_ns))
-        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later - earlier > 1]
-        return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
+    @property
+    def resolution_ns(self) -> float:
+        """The smallest step between readings."""
+        return event_tick_ns(self._runtime)
 
     def _pairs(self, count: int) -> Pairs:
         from cuda.core import EventOptions
@@ -58,6 +55,18 @@ class EventQueue:
         while len(self._events) < count:
             self._events.append((create(options), create(options)))
         return self._events[:count]
+
+
+@functools.cache
+def event_tick_ns(runtime: CudaRuntime) -> float:
+    """The smallest step between readings of an empty pair; what CUDA documents if none is seen.
+
+    Measured once a process, in a few milliseconds.
+    """
+    empty = [Iteration(lambda: None)] * LARGEST_PART
+    readings = sorted(set(EventQueue(runtime, runtime.stream).collect(empty, cold=False).samples_ns))
+    steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later - earlier > 1]
+    return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
 
 
 class _EventMarks:

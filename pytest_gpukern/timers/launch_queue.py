@@ -22,7 +22,7 @@ _QUEUE_ENTRIES = 512
 several."""
 ENTRIES_OF_BEFORE = 4
 """Assumed of what comes before a call: a memset for each of a few outputs."""
-_QUEUEING_NS = 100_000_000
+_QUEUEING_NS = 40_000_000
 """No more is queued after this time, well before the blocking kernel gives up."""
 LAUNCH_COST = "the call waits for the device, so the host's launch cost is in the number"
 
@@ -66,6 +66,11 @@ class LaunchQueue:
         runtime.reset_persisting_l2()
         runtime.flush_l2(stream)  # compiled and loaded before anything can be blocked
         runtime.synchronize()
+
+    @property
+    def queues(self) -> bool:
+        """Whether calls are queued, as far as is known by now."""
+        return self._limit > 0
 
     def give_up(self) -> None:
         """Has calls executed unqueued from now on, from an idle device each."""

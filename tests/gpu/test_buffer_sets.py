@@ -122,7 +122,7 @@ def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
     assert list(found["verdicts"]) == [f"kernel/cupti/{cache}"]
 
 
-def test_copies_are_seen_beside_the_hosts_clock(run_case):
+def test_copies_and_kernel_are_told_apart_beside_the_hosts_clock(run_case):
     result, found = run_case(RIGHT, scopes=("kernel", "transfer", "end_to_end"))
     result.assert_outcomes(passed=1)
     timers = [(each["scope"], each["timer"], each["beside"]) for each in found["measurements"]]
@@ -130,14 +130,12 @@ def test_copies_are_seen_beside_the_hosts_clock(run_case):
         ("kernel", "cupti", False),
         ("kernel", "event", True),
         ("transfer", "host", False),
-        ("transfer", "cupti", True),
         ("end_to_end", "host", False),
         ("end_to_end", "cupti", True),
     ]
-    transfer, end_to_end = found["measurements"][3], found["measurements"][5]
-    assert [work["kind"] for work in transfer["work"]] == ["memcpy", "memcpy"]
+    end_to_end = found["measurements"][4]
     assert [work["kind"] for work in end_to_end["work"]] == ["memcpy", "kernel", "memcpy"]
-    assert [work["size_bytes"] for work in transfer["work"]] == [4000, 4000]
+    assert [work["size_bytes"] for work in end_to_end["work"]] == [4000, 0, 4000]
 
 
 @pytest.mark.parametrize("cache", ["cold", "hot"])

@@ -44,6 +44,41 @@ def cupti():
 
 
 @pytest.fixture
+def read_as_objects(cupti):
+    """Has cupti-python make objects of the records, and afterwards the buffers read again."""
+    cupti.read_objects()
+    yield cupti
+    assert not cupti._buffers.register()
+    cupti._reads_buffers = True
+
+
+def test_records_are_read_from_the_buffers(cupti):
+    assert cupti.reads_buffers
+
+
+def test_buffers_and_objects_tell_the_same_of_a_call(runtime, spin, array, request):
+    from pytest_gpukern.backends.cuda import checked
+    from pytest_gpukern.timers.cupti import CuptiTimer
+
+    source, target = array((1000,)), array((1000,))
+    spin_20_us, stream = spin(20_000), int(runtime.stream.handle)
+
+    def call():
+        checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, 4000, stream)
+        spin_20_us()
+        target.fill(0, runtime.stream)
+
+    def found():
+        batch = CuptiTimer(runtime).collect([Iteration(call)] * 8, cold=True)
+        return [(work.kind, work.name, work.count, work.size_bytes, work.shape) for work in batch.work]
+
+    from_buffers = found()
+    request.getfixturevalue("read_as_objects")
+    assert from_buffers == found()
+    assert [kind for kind, *_ in from_buffers] == ["memcpy", "kernel", "memset"]
+
+
+@pytest.fixture
 def timer(runtime):
     from pytest_gpukern.timers.cupti import CuptiTimer
 

@@ -7,6 +7,8 @@ import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
+from pytest_gpukern.timers.blocking import TIMEOUT_NS
+
 MS = 1_000_000
 
 
@@ -106,7 +108,7 @@ class FakeDevice:
             self.capture.valid = False
             raise RuntimeError("cuCtxSynchronize: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED\nand more")
         if self.blocked:
-            self.host_ns += 250 * MS
+            self.host_ns += TIMEOUT_NS
             self.timed_out = True
 
     def call(self, duration_ms=0.002):

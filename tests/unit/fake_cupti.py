@@ -3,6 +3,9 @@
 Records are written only for kinds that are enabled when work is launched, and are handed to the callback on a
 thread of CUPTI's when a buffer is full or flushed. An external id is written beside the record of the API
 call, so only where API calls are recorded; it is the last one that the launching thread pushed.
+
+`FakeCupti` shows records as objects only. `RawCupti` also exports their layouts and CUPTI's functions, and
+writes them into the memory that it is given.
 """
 
 from __future__ import annotations
@@ -14,8 +17,14 @@ import sys
 import threading
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
+
+from pytest_gpukern.timers.blocking import TIMEOUT_NS
+
 CONTEXT = 42
 SUBSCRIBER = 4711
+EPOCH_NS = 1_795_188_000_000_000_077
+"""Records tell nanoseconds since 1970, of which a float holds every 256th."""
 
 
 class ActivityKind(enum.IntEnum):
@@ -53,6 +62,7 @@ class ModuleResource(ctypes.Structure):
 
 class Result(enum.IntEnum):
     ERROR_INVALID_PARAMETER = 1
+    ERROR_MAX_LIMIT_REACHED = 12
     ERROR_NOT_COMPATIBLE = 14
     ERROR_QUEUE_EMPTY = 18
     ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED = 33
@@ -75,7 +85,6 @@ class FakeCupti:
         lost: tells which records are never delivered.
         buffer_records: records in a buffer; a full one is delivered at once.
         serial_cost_ns: by how much a kernel that is recorded serially reads longer.
-        serial_tick_ns: start and end of such a kernel are rounded down to multiples of this.
         enabled: kinds that are recorded now.
         subscribed: the callback of the one subscriber, or None.
         called_back: (domain, id) of the events that it is called for.
@@ -93,7 +102,6 @@ class FakeCupti:
         self.lost = lambda record: False
         self.buffer_records = 10**9
         self.serial_cost_ns = 0
-        self.serial_tick_ns = 1
         self.enabled = set()
         self.registered = 0
         self.subscribed = None
@@ -181,9 +189,10 @@ class FakeCupti:
 
         def finished(start, end):
             if recorded and kind is ActivityKind.KERNEL:
-                start, end = (self._ticked(time) for time in (start, end + self.serial_cost_ns))
+                end += self.serial_cost_ns
             if recorded:
-                self._write(kind, start=start, end=end, correlation_id=correlation, **fields)
+                times = {"start": EPOCH_NS + start, "end": EPOCH_NS + end}
+                self._write(kind, **times, correlation_id=correlation, **fields)
 
         return finished
 
@@ -198,22 +207,20 @@ class FakeCupti:
         for kernel in kernels:
             self._write(ActivityKind.FUNCTION, name=kernel, module_id=number)
 
-    def _ticked(self, time):
-        return time // self.serial_tick_ns * self.serial_tick_ns
-
     def _write(self, kind, **fields):
         record = SimpleNamespace(kind=int(kind), **fields)
         if kind in self.enabled and not self.lost(record):
-            self._buffer.append(record)
-            if len(self._buffer) >= self.buffer_records:
-                self._deliver()
+            self._keep(record)
+
+    def _keep(self, record):
+        self._buffer.append(record)
+        if len(self._buffer) >= self.buffer_records:
+            self._deliver()
 
     def _deliver(self):
         records, self._buffer = self._buffer, []
         if records:
-            thread = threading.Thread(target=self._completed, args=(records,))
-            thread.start()
-            thread.join()
+            on_cuptis_thread(self._completed, records)
 
     def _stack(self, kind):
         return self._stacks.__dict__.setdefault(kind, [])
@@ -224,17 +231,218 @@ class FakeCupti:
             raise cuptiError(status)
 
 
+def on_cuptis_thread(callback, *arguments):
+    thread = threading.Thread(target=callback, args=arguments)
+    thread.start()
+    thread.join()
+
+
+def _layout(fields, **nested):
+    """Of a C structure with these fields, each `name:format`."""
+    pairs = [field.split(":") for field in fields.split()]
+    return np.dtype([(name, nested.get(name, of)) for name, of in pairs], align=True)
+
+
+_CACHE_CONFIG = np.dtype(
+    {
+        "names": ["both", "config"],
+        "formats": ["u1", [("requested_executed", "u1")]],
+        "offsets": [0, 0],
+        "itemsize": 1,
+    }
+)
+LAYOUTS = {
+    "activity_api_dtype": _layout(
+        "kind:i4 cbid:u4 start:u8 end:u8 process_id:u4 thread_id:u4 correlation_id:u4 return_value:u4"
+    ),
+    "activity_external_correlation_dtype": _layout(
+        "kind:i4 external_kind:i4 external_id:u8 correlation_id:u4 reserved:u4"
+    ),
+    "activity_function_dtype": _layout(
+        "kind:i4 id:u4 context_id:u4 module_id:u4 function_ind_ex:u4 pad:u4 name:i8"
+    ),
+    "activity_kernel10_dtype": _layout(
+        "kind:i4 cache_config:u1 shared_memory_config:u1 registers_per_thread:u2 "
+        "partitioned_global_cache_requested:i4 partitioned_global_cache_executed:i4 start:u8 end:u8 "
+        "completed:u8 device_id:u4 context_id:u4 stream_id:u4 grid_x:i4 grid_y:i4 grid_z:i4 block_x:i4 "
+        "block_y:i4 block_z:i4 static_shared_memory:i4 dynamic_shared_memory:i4 local_memory_per_thread:u4 "
+        "local_memory_total:u4 correlation_id:u4 grid_id:i8 name:i8 reserved0:i8 queued:u8 submitted:u8 "
+        "launch_type:u1 is_shared_memory_carveout_requested:u1 shared_memory_carveout_requested:u1 "
+        "padding:u1 shared_memory_executed:u4 graph_node_id:u8 shmem_limit_config:i4 graph_id:u4 "
+        "p_access_policy_window:i8 channel_id:u4 channel_type:i4 cluster_x:u4 cluster_y:u4 cluster_z:u4 "
+        "cluster_scheduling_policy:u4 local_memory_total_v2:u8 max_potential_cluster_size:u4 "
+        "max_active_clusters:u4 is_device_launched:u1 padding3:7u1",
+        cache_config=_CACHE_CONFIG,
+    ),
+    "activity_memcpy6_dtype": _layout(
+        "kind:i4 copy_kind:u1 src_kind:u1 dst_kind:u1 flags_:u1 bytes:u8 start:u8 end:u8 device_id:u4 "
+        "context_id:u4 stream_id:u4 correlation_id:u4 runtime_correlation_id:u4 pad:u4 reserved0:i8 "
+        "graph_node_id:u8 graph_id:u4 channel_id:u4 channel_type:i4 is_device_launched:u1 pad2:3u1 "
+        "copy_count:u8"
+    ),
+    "activity_memset4_dtype": _layout(
+        "kind:i4 value:u4 bytes:u8 start:u8 end:u8 device_id:u4 context_id:u4 stream_id:u4 "
+        "correlation_id:u4 flags_:u2 memory_kind:u2 pad:u4 reserved0:i8 graph_node_id:u8 graph_id:u4 "
+        "channel_id:u4 channel_type:i4 is_device_launched:u1 pad2:3u1"
+    ),
+}
+"""As cupti-python 13.0.1 exports them."""
+_LAYOUT_OF = {
+    ActivityKind.MEMCPY: "activity_memcpy6_dtype",
+    ActivityKind.MEMSET: "activity_memset4_dtype",
+    ActivityKind.KERNEL: "activity_kernel10_dtype",
+    ActivityKind.DRIVER: "activity_api_dtype",
+    ActivityKind.RUNTIME: "activity_api_dtype",
+    ActivityKind.CONCURRENT_KERNEL: "activity_kernel10_dtype",
+    ActivityKind.FUNCTION: "activity_function_dtype",
+    ActivityKind.EXTERNAL_CORRELATION: "activity_external_correlation_dtype",
+}
+
+# Of cupti_activity.h: CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc, and the functions.
+_REQUESTED = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_COMPLETED = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+_REGISTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_GET_NEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p))
+
+
+class RawCupti(FakeCupti):
+    """The same where cupti-python exports all that is needed to read its buffers.
+
+    Whoever registered last, cupti-python or its user, gets the records.
+
+    Attributes:
+        cycupti: the module `cupti.cycupti`.
+        longer: kind → by how many bytes its records are longer than their layout.
+        given_back: sizes of the valid parts of the buffers that were given back.
+        dropped: records for which there was no buffer.
+    """
+
+    def __init__(self):
+        super().__init__()
+        vars(self).update(LAYOUTS)
+        self.longer = {}
+        self.given_back = []
+        self.dropped = 0
+        self._callbacks = None
+        self._address = None
+        self._texts = {}
+        self._functions = {
+            "cuptiActivityRegisterCallbacks": _REGISTER(self._register),
+            "cuptiActivityGetNextRecord": _GET_NEXT(self._get_next),
+        }
+        self._signatures = []
+        self.cycupti = ModuleType("cupti.cycupti")
+        self.cycupti.__pyx_capi__ = {}
+        self.export(
+            "cuptiActivityRegisterCallbacks",
+            b"CUptiResult (CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc)",
+        )
+        self.export("cuptiActivityGetNextRecord", b"CUptiResult (uint8_t *, size_t, CUpti_Activity **)")
+
+    def export(self, name, signature):
+        """Has cupti-python export this function as one of this signature."""
+        self._signatures.append(signature)  # a capsule only points to it
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        pointer = ctypes.cast(self._functions[name], ctypes.c_void_p)
+        self.cycupti.__pyx_capi__[name] = new(pointer, signature, None)
+
+    def activity_register_callbacks(self, requested, completed):
+        super().activity_register_callbacks(requested, completed)
+        self._callbacks = None
+
+    def request_buffer(self):
+        """Asks for a buffer, as CUPTI does when it has none to write to."""
+        address, size, most_records = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(77)
+        self._callbacks[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most_records))
+        self._address, self._size, self._used = address.value, size.value, 0
+        assert (self._address or 0) % 8 == 0
+        assert most_records.value == 0, "as many as fit"
+
+    def _register(self, requested, completed):
+        for name in ("cuptiActivityRegisterCallbacks", "activity_register_callbacks"):
+            if name in self.errors:
+                return self.errors[name]
+        self._callbacks = (_REQUESTED(requested), _COMPLETED(completed))
+        self.registered += 1
+        return 0
+
+    def _get_next(self, buffer, valid, record):
+        place = record[0]
+        place = buffer if place is None else place + self._length(ctypes.c_int32.from_address(place).value)
+        if place >= buffer + valid:
+            return Result.ERROR_MAX_LIMIT_REACHED
+        record[0] = place
+        return 0
+
+    def _length(self, kind):
+        return LAYOUTS[_LAYOUT_OF[kind]].itemsize + self.longer.get(kind, 0)
+
+    def _keep(self, record):
+        if self._callbacks is not None:
+            self._put(self._in_memory(record))
+        super()._keep(record)
+
+    def _put(self, data):
+        if self._address is not None and self._used + len(data) > self._size:
+            self._deliver()
+        if self._address is None:
+            self.request_buffer()
+        if self._address is None:
+            self.dropped += 1
+            return
+        assert self._used + len(data) <= self._size
+        ctypes.memmove(self._address + self._used, data, len(data))
+        self._used += len(data)
+
+    def _in_memory(self, record):
+        layout = LAYOUTS[_LAYOUT_OF[record.kind]]
+        data = bytearray(b"\xee" * max(layout.itemsize, self._length(record.kind)))
+        values = np.frombuffer(data, layout, 1)
+        for field, value in vars(record).items():
+            values[field] = self._text(value) if field == "name" else value
+        return bytes(data[: self._length(record.kind)])
+
+    def _text(self, text):
+        """Where this name lies in memory; of None, nowhere."""
+        if text is None:
+            return 0
+        text = text.encode() if isinstance(text, str) else text
+        return ctypes.addressof(self._texts.setdefault(text, ctypes.create_string_buffer(text)))
+
+    def _deliver(self):
+        if self._callbacks is None:
+            super()._deliver()
+            return
+        self._buffer = []
+        if self._address is not None:
+            address, self._address = self._address, None
+            self.given_back.append(self._used)
+            on_cuptis_thread(self._callbacks[1], None, 0, address, self._size, self._used)
+
+
+WAYS = {"objects": FakeCupti, "buffers": RawCupti}
+"""By what the plugin then reads."""
+
+
 def stream_number(handle):
     """CUPTI's number of a stream."""
     return handle % 1000
 
 
 def install(monkeypatch, cupti):
-    """Makes `from cupti import cupti` import this one."""
+    """Makes `from cupti import cupti` import this one, and `cycupti` its own or none."""
     package = ModuleType("cupti")
     package.cupti = cupti
     monkeypatch.setitem(sys.modules, "cupti", package)
     monkeypatch.setitem(sys.modules, "cupti.cupti", cupti)
+    monkeypatch.delitem(sys.modules, "cupti.cycupti", raising=False)
+    if hasattr(cupti, "cycupti"):
+        package.cycupti = cupti.cycupti
 
 
 class FakeStream:
@@ -356,7 +564,7 @@ class FakeMachine:
             self._run(stream, ns, finished)
 
     def _give_up(self):
-        self.now += 250_000_000
+        self.now += TIMEOUT_NS
         self.timed_out = True
         self.release()
 

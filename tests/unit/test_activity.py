@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from fake_cupti import ActivityKind, ExternalCorrelationKind, FakeCupti, FakeMachine, Result, install
+from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install
 
 from pytest_gpukern.result import LaunchShape
 from pytest_gpukern.timers import TimerUnavailable
@@ -17,10 +17,10 @@ RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {Ac
 """Whether kernels are recorded concurrently → the kinds of records that are asked for."""
 
 
-@pytest.fixture
-def cupti(monkeypatch):
-    """CUPTI as `from cupti import cupti` finds it."""
-    made = FakeCupti()
+@pytest.fixture(params=WAYS)
+def cupti(request, monkeypatch):
+    """CUPTI as `from cupti import cupti` finds it, read in one way and the other."""
+    made = WAYS[request.param]()
     install(monkeypatch, made)
     activity_trace.cache_clear()
     yield made
@@ -321,7 +321,8 @@ def test_records_that_cannot_be_flushed_say_why_and_recording_ends(cupti, machin
     assert unused(cupti)
 
 
-def test_a_record_that_is_not_understood_is_reported_where_the_records_are_wanted(cupti, machine):
+@pytest.mark.parametrize("cupti", ["objects"], indirect=True)
+def test_an_object_that_lacks_a_field_is_reported_where_the_records_are_wanted(cupti, machine):
     trace = ActivityTrace()
     trace.open(concurrently=True)
     cupti.launched(ActivityKind.MEMSET, stream_id=7)(1, 2)
@@ -336,11 +337,11 @@ def test_what_fails_on_cuptis_thread_is_reported_where_the_records_are_wanted(cu
     trace = ActivityTrace()
 
     def fails(record):
-        raise ValueError(f"cbid {record.cbid}")
+        raise ValueError(f"{record.bytes} bytes")
 
-    trace.listeners[ActivityKind.DRIVER] = fails
-    with pytest.raises(TimerUnavailable, match="records could not be read: cbid 307"):
-        recorded(trace, machine.kernel())
+    trace.listeners[ActivityKind.MEMSET] = fails
+    with pytest.raises(TimerUnavailable, match="records could not be read: 256 bytes"):
+        recorded(trace, machine.memset(size=256))
     assert unused(cupti)
     trace.listeners.clear()
     assert len(recorded(trace, machine.kernel())) == 1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import threading
 
 import pytest
-from fake_cupti import ActivityKind, FakeCupti, FakeMachine, Result, install
+from fake_cupti import WAYS, ActivityKind, FakeMachine, Result, install
 from fakes import repeated, with_fresh_arguments
 
 from pytest_gpukern.backends import cuda
@@ -16,7 +15,7 @@ from pytest_gpukern.result import DeviceWork, LaunchShape
 from pytest_gpukern.stats import StoppingRule
 from pytest_gpukern.timers import Iteration, NothingLaunched, TimerUnavailable, cupti, launch_queue
 from pytest_gpukern.timers.activity import activity_trace
-from pytest_gpukern.timers.cupti import CuptiTimer, proven_trace, serial_cost_ns, serial_tick_ns
+from pytest_gpukern.timers.cupti import CuptiTimer, proven_trace, serial_cost_ns
 
 COUNT = 5
 EMPTY_NS = 1311
@@ -24,15 +23,15 @@ MANY = (4 * FakeMachine.multiprocessors + 1, 1, 1)
 """The smallest grid that is recorded serially."""
 
 
-@pytest.fixture
-def machine(monkeypatch):
-    """A device whose work CUPTI records, and nothing proven about it yet."""
-    made = FakeMachine(FakeCupti())
+@pytest.fixture(params=WAYS)
+def machine(request, monkeypatch):
+    """A device whose work CUPTI records, read in one way and the other, and nothing proven about it yet."""
+    made = FakeMachine(WAYS[request.param]())
     install(monkeypatch, made.cupti)
     monkeypatch.setattr(launch_queue, "blocking_kernel", lambda: made)
     monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
     monkeypatch.setattr(cupti, "empty_kernel", lambda runtime, stream: made.kernel("gpukern_empty", EMPTY_NS))
-    cached = (activity_trace, proven_trace, serial_cost_ns, serial_tick_ns)
+    cached = (activity_trace, proven_trace, serial_cost_ns)
     for function in cached:
         function.cache_clear()
     yield made
@@ -237,22 +236,19 @@ def test_serial_recording_that_adds_nothing_has_nothing_taken_off(machine):
 
 
 @pytest.mark.parametrize(
-    ("tick_ns", "serially_ns", "mean_ns"),
+    ("serially_ns", "mean_ns"),
     [
-        (1, [3000, 9000], 3000),  # the mean of the two in the middle would have none of them near it
-        (1, [9000, 3000, 9000, 9000], 9000),
-        (1, [3000, 3256], 3128),
-        (1, [3000, 3257], 3000),
-        (256, [3072, 3584], 3328),  # two ticks
-        (256, [3072, 3840], 3072),
+        ([3000, 9000], 3000),  # the mean of the two in the middle would have none of them near it
+        ([9000, 3000, 9000, 9000], 9000),
+        ([3000, 3256], 3128),
+        ([3000, 3257], 3000),
     ],
 )
 def test_what_serial_recording_adds_is_the_mean_of_the_records_near_the_lower_median(
-    machine, monkeypatch, tick_ns, serially_ns, mean_ns
+    machine, monkeypatch, serially_ns, mean_ns
 ):
     """Half of the records may lie far from the others."""
     durations = itertools.cycle(serially_ns)
-    machine.cupti.serial_tick_ns = tick_ns
 
     def launch():
         serially = ActivityKind.KERNEL in machine.cupti.enabled
@@ -262,78 +258,16 @@ def test_what_serial_recording_adds_is_the_mean_of_the_records_near_the_lower_me
     assert serial_cost_ns(machine, cold=False) == mean_ns - EMPTY_NS
 
 
-def rounded_by_up_to_7_ns(machine, monkeypatch, tick_ns):
-    """Ticks whose conversion to nanoseconds adds a little, now more, now less."""
-    monkeypatch.setattr(machine.cupti, "_ticked", lambda time: time // tick_ns * tick_ns + time * 7 % 8)
-
-
-@pytest.mark.parametrize("tick_ns", [32, 256])
-def test_steps_of_under_16_ns_are_the_rounding_of_coarser_ticks(machine, monkeypatch, tick_ns):
-    rounded_by_up_to_7_ns(machine, monkeypatch, tick_ns)
-    assert serial_tick_ns(machine) == pytest.approx(tick_ns, abs=14)
-
-
-@pytest.mark.parametrize("rounded", [True, False])
-def test_where_all_records_are_equal_but_for_rounding_the_tick_is_taken_for_coarse(
-    machine, monkeypatch, rounded
-):
-    monkeypatch.setattr(machine, "flush_l2", lambda stream=None: machine.kernel(ns=51_200, stream=stream)())
-    if rounded:
-        rounded_by_up_to_7_ns(machine, monkeypatch, 1024)
-    assert serial_tick_ns(machine) == 1024
-
-
-def test_ticks_that_are_finer_than_rounding_are_not_taken_for_coarse(serial):
-    assert serial_tick_ns(serial) == 16
-    timer = CuptiTimer(serial)
-    batch = timer.collect(repeated(serial.kernel(ns=2_000, grid=MANY), 64), cold=True)
-    assert (batch.iterations, batch.samples_ns) == (1, [2_000.0] * 64)
-
-
 def test_a_kernel_is_never_shorter_than_a_tick_for_what_is_taken_off(serial):
     assert collected(serial, serial.kernel(ns=20, grid=MANY)).samples_ns == [32.0] * COUNT
 
 
-def test_coarse_ticks_are_found_and_evened_out_by_the_means_of_neighbours(serial):
-    serial.cupti.serial_tick_ns = 256
-    timer = CuptiTimer(serial)
-    grids = [Iteration(serial.kernel(ns=9_000, grid=MANY))] * 64
-    batch = timer.collect(grids, cold=True)
-    assert serial_tick_ns(serial) == 256
-    assert (batch.iterations, len(batch.samples_ns), len(batch.busy_ns)) == (8, 8, 64), "32 ns are wanted"
-    assert timer.resolution_ns == 256 / 8
-    assert statistics.fmean(batch.samples_ns) == pytest.approx(9_000, abs=32)
-    assert all(abs(sample - 9_000) < 128 for sample in batch.samples_ns)
-
-
-@pytest.mark.parametrize(("ns", "together"), [(2_000, 8), (51_200, 2), (200_000, 1)])
-def test_of_a_long_kernel_fewer_are_needed(serial, ns, together):
-    """Until a tick is a quarter of a percent of it."""
-    serial.cupti.serial_tick_ns = 256
-    call = serial.kernel(ns=ns, grid=MANY)
-    assert CuptiTimer(serial).collect(repeated(call, 64), cold=True).iterations == together
-
-
-def test_ticks_that_do_not_blur_the_samples_leave_one_for_each_execution(serial):
-    serial.cupti.serial_tick_ns = 32
-    timer = CuptiTimer(serial)
-    batch = timer.collect(repeated(serial.kernel(ns=9_000, grid=MANY), 64), cold=True)
-    assert (batch.iterations, len(batch.samples_ns)) == (1, 64)
-    assert timer.resolution_ns == 32
-
-
-def test_a_measurement_of_coarse_ticks_takes_the_samples_that_its_rule_asks_for(serial):
-    serial.cupti.serial_tick_ns = 256
-    found = measure(
-        Repeated(serial.kernel(ns=9_000, grid=MANY)),
-        CuptiTimer(serial),
-        scope="kernel",
-        cache="cold",
-        call_ns=9_000.0,
-        rule=StoppingRule(0, 40, 40),
-    )
-    assert (found.iterations, found.summary.n, found.invalid) == (8, 40, None)
-    assert found.summary.median_ns == pytest.approx(9_000, abs=32)
+@pytest.mark.parametrize("ns", [2_000, 48_623, 300_033])
+def test_what_is_taken_off_leaves_no_coarser_steps_than_the_records_have(serial, ns):
+    """Nanoseconds since 1970, taken off as a float, come in steps of 256."""
+    serial.cupti.serial_cost_ns = 1679
+    batch = collected(serial, serial.kernel(ns=ns, grid=MANY))
+    assert batch.samples_ns == [float(ns)] * COUNT
 
 
 # calls with streams of their own
@@ -440,12 +374,17 @@ def test_what_escaped_in_any_batch_is_not_forgotten(machine):
     assert "theirs" in timer.suspicion(quiet)
 
 
-def test_a_suspicion_uses_fresh_arguments_for_each_execution(machine):
+def test_only_before_the_first_batch_a_suspicion_needs_a_call_which_has_fresh_arguments(machine):
     seen = []
     call = lambda argument: (seen.append(argument), machine.kernel()())  # noqa: E731
-    (iteration,) = with_fresh_arguments(call, 1, setup=lambda: object())
-    assert CuptiTimer(machine).suspicion(iteration) is None
-    assert len(set(map(id, seen))) == len(seen) >= 2
+    first, second = with_fresh_arguments(call, 2, setup=object)
+    timer = CuptiTimer(machine)
+    assert timer.suspicion(first) is None
+    assert len(seen) == 1
+    timer.collect([second], cold=True)
+    assert len(set(map(id, seen))) == len(seen) == 2
+    assert timer.suspicion(second) is None
+    assert len(seen) == 2
 
 
 def test_work_that_escapes_only_later_makes_the_measurement_invalid(machine):

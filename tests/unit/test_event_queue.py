@@ -126,7 +126,7 @@ def test_a_host_that_is_slow_to_launch_does_not_outlast_the_blocking_kernel(queu
 
     def slow():
         launch()
-        device.host_ns += 40 * MS
+        device.host_ns += 16 * MS
 
     batch = queue.collect(repeated(slow, 7), cold=False)
     assert (parts(device), batch.launch_included) == ([3, 3, 1], False)

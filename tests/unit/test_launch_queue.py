@@ -187,11 +187,11 @@ def test_the_execution_that_needs_most_of_the_queue_decides(queue_on):
 def test_a_slow_host_queues_only_as_long_as_the_blocking_kernel_is_sure_to_wait(queue_on):
     device = FakeDevice()
     made = []
-    call = device.call(takes_ns=60 * MS)
+    call = device.call(takes_ns=24 * MS)
     iterations = with_fresh_arguments(call, 5, lambda: made.append(1) or len(made))
     queued, marks = executed(device, iterations, queue_on)
     assert queued
-    assert marks.parts == [5, 3, 1], "two calls of 60 ms pass 100 ms"
+    assert marks.parts == [5, 3, 1], "two calls of 24 ms pass 40 ms"
     assert marks.counted == 5
     assert [line for line in device.log if line.startswith("call")] == [f"call {n}" for n in range(1, 6)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from fake_cupti import FakeCupti, FakeMachine, Result, install
+from fake_cupti import WAYS, FakeMachine, Result, install
 
 from pytest_gpukern.timers import TimerUnavailable
 from pytest_gpukern.timers.activity import OURS, activity_trace
@@ -14,10 +14,10 @@ from pytest_gpukern.timers.machine_code import MachineCode, loading_observed, ma
 CODE = b"\x7fELF\x00\x00 machine code, with zeros \x00 in it"
 
 
-@pytest.fixture
-def cupti(monkeypatch):
-    """CUPTI as `from cupti import cupti` finds it, not attached yet."""
-    made = FakeCupti()
+@pytest.fixture(params=WAYS)
+def cupti(request, monkeypatch):
+    """CUPTI as `from cupti import cupti` finds it, not attached yet, read in one way and the other."""
+    made = WAYS[request.param]()
     install(monkeypatch, made)
     for function in (activity_trace, machine_code):
         function.cache_clear()
