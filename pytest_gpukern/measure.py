@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 import statistics
 import time
@@ -22,17 +23,24 @@ if TYPE_CHECKING:
 Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
 """Makes fresh positional and named arguments for one call, untimed."""
 
-_WARMUP_S = 0.05
+_WARMUP_S = 0.02
 _WARMUP_CALLS = 50
 _BATCH_S = 0.05
 _LEAST_S = 4e-4
 """What an execution takes with the launches, the flush and the records around it, until that is known."""
 _FEWEST_OF_SHORT = 50
+_FEWEST_BATCHES = 3
+"""Samples of one batch may share what those of another do not."""
 _BATCH_CALLS = 64
 """So that the stopping rule is asked, and the device looked at, often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
 """Each call of such a batch holds its own arguments in memory."""
 _SLOW_CALL_S = 0.5
+_GAP_SPREAD = 0.5
+"""Standard deviation of a gap between two kernels of a call, relative to it: on H200s the 1.2 µs between the
+two of a small matrix product were 0.8 µs more or less from batch to batch and from process to process."""
+_LAUNCH_SPREAD = 0.15
+"""The same of a time that contains the host's launches, as of the host's clock."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,10 @@ def warm_up(
     compiled: bool = False,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> WarmUp:
-    """Runs `call` until its wall time settles: three calls in a row within 5 % and 50 ms of calls.
+    """Runs `call` until its wall time settles: three calls in a row within 5 % and 20 ms of calls.
 
-    Of calls longer than 50 ms two that agree are enough. A call slower than 0.5 s is not repeated: caches and
-    clocks have settled within it.
+    Of calls longer than 20 ms two that agree are enough. A call slower than 0.5 s is not repeated: caches and
+    clocks have settled within it. After 0.4 s it ends unsettled.
 
     Args:
         call: what is warmed up.
@@ -99,17 +107,20 @@ def _agree(times: list[float]) -> bool:
 def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
 
-    ±0.25 % or 0.15 s; at least 50 samples, 10 where one takes 1 ms, 5 where one takes 50 ms, 3 where one
-    takes half a second, 2 where one takes five and 1 where one takes ten. The summary says when they are too
+    ±0.25 % or 0.1 s; at least 50 samples, 10 where one takes 1 ms, 5 where one takes 50 ms, 3 where one
+    takes 0.2 s, 2 where one takes five and 1 where one takes ten. The summary says when they are too
     few. By the host's clock, which repeats no better than to several percent, ±0.25 % would only cost time:
-    0.1 s are enough, and one sample where one takes half a second.
+    fewer samples are enough, and one where one takes half a second.
     """
     if by_host:
-        return StoppingRule(min_samples=1 if call_ns > 5e8 else 5 if call_ns > 5e7 else 10, budget_s=0.1)
+        few = 1 if call_ns > 5e8 else 3 if call_ns > 1e8 else 5 if call_ns > 5e6 else 10
+        return StoppingRule(min_samples=few)
     if call_ns > 5e9:
         return StoppingRule(min_samples=1 if call_ns > 1e10 else 2, budget_s=0.0)
     if call_ns > 5e8:
         return StoppingRule(min_samples=3, budget_s=2.0)
+    if call_ns > 2e8:
+        return StoppingRule(min_samples=3, budget_s=1.0)
     if call_ns > 5e7:
         return StoppingRule(min_samples=5, budget_s=1.0)
     if call_ns > 1e6:
@@ -120,13 +131,13 @@ def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
 def rule_beside(call_ns: float) -> StoppingRule:
     """The stopping rule of a second timer, kept beside the first: a third of the time.
 
-    Of calls over 1 ms it takes exactly 10 samples, over 50 ms 3, over half a second 1.
+    Of calls over 1 ms it takes exactly 10 samples, over 20 ms 3, over 0.1 s 1.
     """
     rule = rule_for(call_ns)
-    if call_ns > 5e8:
+    if call_ns > 1e8:
         return StoppingRule(min_samples=1, max_samples=1, budget_s=0.0)
     if call_ns > 1e6:
-        few = 3 if call_ns > 5e7 else 10
+        few = 3 if call_ns > 2e7 else 10
         return StoppingRule(min_samples=few, max_samples=few, budget_s=0.0)
     return dataclasses.replace(rule, min_samples=min(rule.min_samples, 10), budget_s=rule.budget_s / 3)
 
@@ -268,7 +279,7 @@ def measure(
     # At the end the timer knows of all batches.
     suspicion = None if beside else timer.suspicion(last)
     seen = watch.finish(sampling.samples, resolution_ns=timer.resolution_ns)
-    summary = summarize(sampling.samples, resolution_ns=timer.resolution_ns)
+    summary = summarize(sampling.samples, resolution_ns=timer.resolution_ns, batches=sampling.batches)
     assert sampling.stopped is not None
     warnings = (*sampling.warnings, *seen.warnings, *summary.warnings)
     return Measurement(
@@ -280,7 +291,7 @@ def measure(
         iterations=sampling.iterations,
         summary=dataclasses.replace(summary, warnings=warnings),
         stopped=sampling.stopped,
-        jitter_ns=timer.jitter_ns,
+        jitter_ns=math.hypot(timer.jitter_ns, sampling.jitter_ns),
         fixed_cost_ns=timer.fixed_cost_ns,
         busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
         work=sampling.work,
@@ -318,6 +329,7 @@ def _sample(
             executions.largest_batch,
             (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
             chosen - executed if executed < chosen else rule.max_samples,
+            sampling.executions_a_sample * _samples_a_batch(rule, len(sampling.samples)),
         )
         watch.before()
         taken = executions.take(max(1, size // turn) * turn, cold=cold)
@@ -327,7 +339,12 @@ def _sample(
             inspect()
             inspect = None
         sampling.add(batch, len(taken))
-        stopped = rule.decide(sampling.samples, clock() - started, resolution_ns=timer.resolution_ns)
+        stopped = rule.decide(
+            sampling.samples,
+            clock() - started,
+            resolution_ns=timer.resolution_ns,
+            batches=sampling.batches,
+        )
         fault = watch.after(batch, last=stopped is not None)
         if fault is None:
             sampling.settle(stopped, settled=watch.settled)
@@ -337,11 +354,17 @@ def _sample(
             return taken[-1]
 
 
+def _samples_a_batch(rule: StoppingRule, taken: int) -> int:
+    """The most samples of the next batch: the fewest that the rule asks for come from several."""
+    return math.ceil(rule.min_samples / _FEWEST_BATCHES) if taken < rule.min_samples else rule.max_samples
+
+
 class _Sampling:
     """The samples so far, and what is known about them."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
+        self.batches: list[int] = []
         self.busy: list[float] = []
         self.work: tuple[DeviceWork, ...] = ()
         self.warnings: dict[str, None] = {}
@@ -357,14 +380,25 @@ class _Sampling:
         """Takes the samples of a batch of so many executions, in order."""
         if self.samples and batch.launch_included != self._launch_included:
             # With the launch cost in it, the number is another quantity: begin anew.
-            self.samples, self.busy, self._settled = [], [], 0
+            self.samples, self.batches, self.busy, self._settled = [], [], [], 0
         self._launch_included = batch.launch_included
         self.samples += batch.samples_ns
+        self.batches.append(len(batch.samples_ns))
         self.busy += batch.busy_ns
         self.work = batch.work
         self.warnings.update(dict.fromkeys(batch.warnings))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))
+
+    @property
+    def jitter_ns(self) -> float:
+        """What the host adds to the spread of a session's median, since it decides when kernels begin."""
+        median = statistics.median(self.samples)
+        if self.work:
+            gaps = sum(work.count for work in self.work) - 1
+            between_ns = median - sum(work.time_ns for work in self.work)
+            return _GAP_SPREAD * max(0.0, between_ns) / math.sqrt(gaps) if gaps >= 1 else 0.0
+        return _LAUNCH_SPREAD * median if self._launch_included else 0.0
 
     def settle(self, stopped: str | None, *, settled: bool) -> None:
         """Notes why sampling ends here, if it does, and that all samples so far count, if they do."""
@@ -379,4 +413,6 @@ class _Sampling:
             self.invalid, self.stopped = hopeless, fault
         if hopeless is None or self._settled:  # otherwise what there is has to be shown
             del self.samples[self._settled :], self.busy[self._settled :]
+            while sum(self.batches) > len(self.samples):
+                self.batches.pop()
         return hopeless is not None

@@ -7,6 +7,7 @@ neighbours, so no interval of this module says anything about the next process: 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,10 +27,14 @@ _MODE_SAMPLES = 30  # fewer form gaps by chance
 _WORTH_SAYING = 0.01  # modes, trends and outliers below 1 % of the median are not mentioned
 _ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not mentioned
 _TREND_P = 0.001
+_BATCH_SAMPLES = 5  # fewer do not say where the middle of their batch is
+_BATCHES_Z = 3.09  # the normal quantile of 99.9 %: so sure is it that batches differ
 _MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution → its standard deviation
 
 
-def summarize(samples_ns: Sequence[float], *, resolution_ns: float = 0.0) -> Summary:
+def summarize(
+    samples_ns: Sequence[float], *, resolution_ns: float = 0.0, batches: Sequence[int] = ()
+) -> Summary:
     """The median of one session's samples with a distribution-free 95 % confidence interval.
 
     The interval is the pair of order statistics whose ranks follow from the binomial distribution (Hollander,
@@ -38,9 +43,14 @@ def summarize(samples_ns: Sequence[float], *, resolution_ns: float = 0.0) -> Sum
     reaches 95 %: then it is the range, and a warning says so. It is never narrower than ± half the timer's
     resolution. Samples are never dropped; what looks odd about them becomes a warning in words.
 
+    The interval takes samples for independent. Those of one batch may share what those of the next do not,
+    such as the gaps between two kernels that were queued together: where batches differ by more than chance
+    (Kruskal & Wallis 1952), the interval also contains the median of each.
+
     Args:
         samples_ns: times of one session in nanoseconds, in the order taken.
         resolution_ns: the smallest difference that the timer can show.
+        batches: how many of the samples were taken at a time, in order; by default nothing is known of it.
 
     Raises:
         ValueError: there is no sample, or one is negative or not finite; the message has value and index.
@@ -49,8 +59,10 @@ def summarize(samples_ns: Sequence[float], *, resolution_ns: float = 0.0) -> Sum
     if not (math.isfinite(resolution_ns) and resolution_ns >= 0):
         raise ValueError(f"resolution_ns must be finite and not negative, got {resolution_ns!r}")
     ordered = sorted(samples)
-    median, low, high = _median_interval(ordered)
+    middles = _differing(samples, batches, resolution_ns)
+    median, low, high = _median_interval(ordered, middles)
     warnings = (
+        _batches_differ(middles, median),
         _few(len(ordered)),
         _bimodal(ordered, median, resolution_ns),
         _trend(samples, median, resolution_ns),
@@ -81,7 +93,7 @@ class StoppingRule:
     target_half_width: float = 0.0025
     min_samples: int = 10
     max_samples: int = 500
-    budget_s: float = 0.15
+    budget_s: float = 0.1
     samples_at_resolution: int = 100
 
     def __post_init__(self) -> None:
@@ -95,9 +107,14 @@ class StoppingRule:
             raise ValueError(f"budget_s must not be negative, got {self.budget_s!r}")
 
     def decide(
-        self, samples_ns: Sequence[float], elapsed_s: float, *, resolution_ns: float = 0.0
+        self,
+        samples_ns: Sequence[float],
+        elapsed_s: float,
+        *,
+        resolution_ns: float = 0.0,
+        batches: Sequence[int] = (),
     ) -> str | None:
-        """Why to stop sampling now, in words, or None to go on. Costs one sort of the samples.
+        """Why to stop sampling now, in words, or None to go on. Costs two sorts of the samples.
 
         An interval narrower than the timer's resolution will not become narrower by sampling on.
         """
@@ -107,7 +124,8 @@ class StoppingRule:
         if n < self.min_samples:
             return None
         if n >= FEWEST_FOR_95_PERCENT:
-            median, low, high = _median_interval(sorted(samples_ns))
+            middles = _differing(samples_ns, batches, resolution_ns)
+            median, low, high = _median_interval(sorted(samples_ns), middles)
             if median > 0 and (high - low) / 2 <= self.target_half_width * median:
                 return f"median known to ±{100 * self.target_half_width:g} %"
             if resolution_ns and n >= self.samples_at_resolution and high - low <= resolution_ns:
@@ -165,12 +183,15 @@ def _checked(samples_ns: Sequence[float]) -> list[float]:
     return samples
 
 
-def _median_interval(ordered: Sequence[float]) -> tuple[float, float, float]:
-    """Median, low and high of the 95 % interval of sorted samples (their range when they are too few)."""
+def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
+    """Median, low and high of the 95 % interval of sorted samples (their range when they are too few).
+
+    It is made to contain the `middles`, the medians of batches that differ.
+    """
     n = len(ordered)
     rank = _interval_rank(n)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    return median, ordered[rank - 1], ordered[n - rank]
+    return median, min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -192,6 +213,51 @@ def _binomial_tail(n: int, k: int) -> float:
         if term < 1e-17 * total:
             break
     return total
+
+
+def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: float) -> tuple[float, ...]:
+    """The medians of the batches, where these differ by more than chance and the timer's resolution."""
+    parts, start = [], 0
+    for size in batches:
+        if size >= _BATCH_SAMPLES:
+            parts.append(samples[start : start + size])
+        start += size
+    if len(parts) < 2:
+        return ()
+    middles = [_middle(sorted(part)) for part in parts]
+    if max(middles) - min(middles) <= resolution_ns:
+        return ()
+    return tuple(middles) if _kruskal_wallis(parts) > _chi_square_999(len(parts) - 1) else ()
+
+
+def _chi_square_999(dof: int) -> float:
+    """About the 99.9 % quantile of χ², after Wilson & Hilferty (1931)."""
+    return dof * (1 - 2 / (9 * dof) + _BATCHES_Z * math.sqrt(2 / (9 * dof))) ** 3
+
+
+def _kruskal_wallis(parts: Sequence[Sequence[float]]) -> float:
+    """The statistic H, corrected for ties: large where the ranks of the parts differ."""
+    tagged = sorted((sample, number) for number, part in enumerate(parts) for sample in part)
+    n, ranks, tied, first = len(tagged), [0.0] * len(parts), 0, 0
+    for _, equal in itertools.groupby(tagged, key=lambda pair: pair[0]):
+        numbers = [number for _, number in equal]
+        for number in numbers:
+            ranks[number] += first + (len(numbers) + 1) / 2
+        tied += len(numbers) ** 3 - len(numbers)
+        first += len(numbers)
+    h = sum(total**2 / len(part) for total, part in zip(ranks, parts, strict=True))
+    varied = 1 - tied / (n**3 - n)
+    return (12 / (n * (n + 1)) * h - 3 * (n + 1)) / varied if varied > 0 else 0.0
+
+
+def _batches_differ(middles: Sequence[float], median: float) -> str | None:
+    if not middles or median <= 0 or max(middles) - min(middles) <= _WORTH_SAYING * median:
+        return None
+    low, high = (100 * (middle / median - 1) for middle in (min(middles), max(middles)))
+    return (
+        f"its {len(middles)} batches differ by more than chance: "
+        f"their medians lie {low:+.1f} … {high:+.1f} % from that of all"
+    ).replace("-", "−")
 
 
 def _few(n: int) -> str | None:

@@ -7,6 +7,7 @@ What is launched may carry `takes_ns`, and `escapes`: why its numbers cannot be 
 read `EVENT_COST_NS` more.
 """
 
+import itertools
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -44,7 +45,7 @@ def install(monkeypatch, *, cupti=False):
         fixed_cost_ns = None
 
         def __init__(self, *_, **__):
-            pass
+            self.steps = itertools.cycle([0, -1, 1, -2, 2])
 
         def collect(self, iterations, *, cold):
             for iteration in iterations:
@@ -52,7 +53,8 @@ def install(monkeypatch, *, cupti=False):
                     iteration.before()
                 iteration.run()
             takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0) + self.cost_ns
-            return Batch([takes_ns * (1 + (i % 5 - 2) / 5000) for i in range(len(iterations))])
+            steps = itertools.islice(self.steps, len(iterations))
+            return Batch([takes_ns * (1 + step / 5000) for step in steps])
 
         def suspicion(self, iteration):
             return said_by(iteration.run, "escapes", None)
@@ -62,6 +64,7 @@ def install(monkeypatch, *, cupti=False):
         cost_ns = 0.0
 
         def __init__(self, *_, **__):
+            super().__init__()
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 

@@ -38,9 +38,9 @@ def test_the_first_call_is_kept_apart_from_what_it_settles_at():
     assert (found.first_ns, found.settled_ns, found.settled) == (300 * MS, 20 * MS, True)
 
 
-def test_warming_goes_on_until_three_calls_agree_and_50_ms_have_passed():
+def test_warming_goes_on_until_three_calls_agree_and_20_ms_have_passed():
     assert warmed(300 * MS, 20 * MS).calls == 4
-    assert warmed(300 * MS, 10 * MS).calls == 7, "six calls of 10 ms are the first to exceed 50 ms"
+    assert warmed(300 * MS, 4 * MS).calls == 7, "six calls of 4 ms are the first to exceed 20 ms"
     assert warmed(MS, 30 * MS, 28 * MS, 26 * MS, 20 * MS).calls == 7, "three of 20 ms end it"
 
 
@@ -54,7 +54,7 @@ def test_two_long_calls_that_agree_are_enough():
 
 
 def test_the_time_of_the_first_call_does_not_count_as_warming():
-    assert warmed(400 * MS, MS).calls == 50, "fifty calls of 1 ms are reached before 50 ms of them"
+    assert warmed(400 * MS, MS // 4).calls == 50, "fifty calls of 0.25 ms are reached before 20 ms of them"
 
 
 def test_a_slow_call_is_not_repeated_once_it_is_compiled():
@@ -72,10 +72,10 @@ def test_a_call_that_is_slow_to_compile_only_is_warmed_like_any_other():
     assert warmed(3 * SECOND, 20 * MS).calls == 4
 
 
-def test_a_call_that_never_settles_ends_after_a_second_and_says_so():
+def test_a_call_that_never_settles_ends_after_less_than_half_a_second_and_says_so():
     found = warmed(*[(100 + 40 * (i % 2)) * MS for i in range(60)])
     assert not found.settled
-    assert found.calls == 10, "nine calls after the first exceed one second"
+    assert found.calls == 5, "four calls after the first exceed 0.4 s"
 
 
 def test_short_calls_end_after_fifty():
@@ -115,12 +115,13 @@ def test_waiting_for_the_device_is_part_of_a_call():
 @pytest.mark.parametrize(
     ("call_ns", "fewest", "budget_s"),
     [
-        (1000, 50, 0.15),
-        (MS, 50, 0.15),
+        (1000, 50, 0.1),
+        (MS, 50, 0.1),
         (2 * MS, 10, 0.5),
         (50 * MS, 10, 0.5),
         (51 * MS, 5, 1.0),
-        (SECOND // 2, 5, 1.0),
+        (SECOND // 5, 5, 1.0),
+        (SECOND // 2, 3, 1.0),
         (SECOND, 3, 2.0),
         (6 * SECOND, 2, 0.0),
         (11 * SECOND, 1, 0.0),
@@ -136,9 +137,10 @@ def test_slow_calls_get_fewer_samples_and_more_time(call_ns, fewest, budget_s):
     [
         (1000, 10),
         (MS + 1, 10),
-        (50 * MS, 10),
-        (50 * MS + 1, 5),
-        (SECOND // 2, 5),
+        (5 * MS, 10),
+        (5 * MS + 1, 5),
+        (SECOND // 10, 5),
+        (SECOND // 2, 3),
         (SECOND // 2 + 1, 1),
         (11 * SECOND, 1),
     ],
@@ -151,13 +153,13 @@ def test_by_the_hosts_clock_a_tenth_of_a_second_is_enough(call_ns, fewest):
 @pytest.mark.parametrize(
     ("call_ns", "fewest", "most", "budget_s"),
     [
-        (1000, 10, 500, 0.05),
-        (MS, 10, 500, 0.05),
+        (1000, 10, 500, 0.1 / 3),
+        (MS, 10, 500, 0.1 / 3),
         (MS + 1, 10, 10, 0.0),
-        (50 * MS, 10, 10, 0.0),
-        (50 * MS + 1, 3, 3, 0.0),
-        (SECOND // 2, 3, 3, 0.0),
-        (SECOND, 1, 1, 0.0),
+        (20 * MS, 10, 10, 0.0),
+        (20 * MS + 1, 3, 3, 0.0),
+        (100 * MS, 3, 3, 0.0),
+        (100 * MS + 1, 1, 1, 0.0),
         (11 * SECOND, 1, 1, 0.0),
     ],
 )
@@ -173,7 +175,10 @@ def test_a_second_timer_takes_a_third_of_the_time_and_few_samples_of_calls_over_
 
 
 class ScriptedTimer:
-    """Hands out these samples in order, from the second round on again; `asked` has the batches' sizes."""
+    """Hands out these samples in order, from the second round on again; `asked` has the batches' sizes.
+
+    Each sample is of `each` executions, and a batch has `most` samples at most.
+    """
 
     name = "scripted"
     measures = "what the script says"
@@ -181,8 +186,8 @@ class ScriptedTimer:
     jitter_ns = 7.0
     fixed_cost_ns = None
 
-    def __init__(self, samples, clock=None, most=10**9, warnings=(), suspicion=None):
-        self.samples, self.clock, self.most = samples, clock, most
+    def __init__(self, samples, clock=None, most=10**9, each=1, warnings=(), suspicion=None):
+        self.samples, self.clock, self.most, self.each = samples, clock, most, each
         self.warnings, self.suspicious = list(warnings), suspicion
         self.asked, self.given, self.colds = [], [], []
 
@@ -190,7 +195,7 @@ class ScriptedTimer:
         self.asked.append(len(iterations))
         self.colds.append(cold)
         start = len(self.given)
-        count = min(len(iterations), self.most)
+        count = min(len(iterations) // self.each, self.most)
         batch = [self.samples[(start + i) % len(self.samples)] for i in range(count)]
         self.given += batch
         if self.clock:
@@ -211,10 +216,10 @@ def sampled(timer, call_ns=1000.0, **arguments):
 
 
 def test_every_sample_is_kept_in_the_order_taken():
-    timer = ScriptedTimer([*WILD, 1e6], most=8)
-    found = sampled(timer, rule=StoppingRule(max_samples=40))
+    timer = ScriptedTimer([*WILD, 1e6], each=2)
+    found = sampled(timer, rule=StoppingRule(0, 40, 40))
     assert list(found.samples_ns) == timer.given
-    assert timer.asked == [40] * 5, "five executions a sample, also for the samples that are missing"
+    assert timer.asked == [14, 28, 28, 10], "two executions a sample, also for the samples that are missing"
     assert len(found.samples_ns) == found.summary.n == 40
     assert found.stopped == "40 samples"
 
@@ -244,7 +249,7 @@ def test_the_fewest_samples_are_taken_even_if_time_is_over():
 )
 def test_a_batch_is_about_50_ms_and_at_least_one_call_and_at_most_64(call_ns, batch):
     timer = ScriptedTimer(WILD)
-    sampled(timer, call_ns=call_ns, rule=StoppingRule(max_samples=500))
+    sampled(timer, call_ns=call_ns, rule=StoppingRule(0, 500, 500))
     assert timer.asked[0] == batch
 
 
@@ -252,14 +257,90 @@ def test_what_an_execution_takes_with_all_around_it_sizes_the_next_batches():
     """The warm-up knows the call's share of it only: not the flush, the poison, the records."""
     clock = FakeClock()
     timer = ScriptedTimer([5 * MS], clock)
-    sampled(timer, call_ns=2 * MS, rule=StoppingRule(0, 55, 55))
-    assert timer.asked == [25, 10, 10, 10]
+    sampled(timer, call_ns=2 * MS, rule=StoppingRule(0, 75, 75))
+    assert timer.asked == [25, 10, 10, 10, 10, 10]
 
 
 def test_the_last_batch_takes_only_what_is_missing():
     timer = ScriptedTimer(WILD)
-    sampled(timer, call_ns=MS, rule=StoppingRule(max_samples=120))
-    assert timer.asked == [50, 50, 20]
+    sampled(timer, call_ns=MS, rule=StoppingRule(0, 150, 170))
+    assert timer.asked == [50, 50, 50, 20]
+
+
+# several batches
+
+
+@pytest.mark.parametrize(
+    ("fewest", "asked"),
+    [
+        (3, [1, 1, 1, 64]),
+        (5, [2, 2, 2, 64]),
+        (10, [4, 4, 4, 64]),
+        (50, [17, 17, 17, 64]),
+        (300, [64, 64, 64, 64, 64, 64]),
+    ],
+)
+def test_the_first_samples_come_from_three_batches_at_least_and_later_batches_are_larger(fewest, asked):
+    timer = ScriptedTimer(WILD)
+    sampled(timer, rule=StoppingRule(0, fewest, 500))
+    assert timer.asked[: len(asked)] == asked
+    assert sum(asked[:2]) < fewest
+
+
+class LevelTimer(ScriptedTimer):
+    """All samples of a batch are equal; the batches take these levels in turn."""
+
+    def collect(self, iterations, *, cold):
+        batch = super().collect(iterations, cold=cold)
+        level = self.samples[(len(self.asked) - 1) % len(self.samples)]
+        batch.samples_ns = [level] * len(batch.samples_ns)
+        return batch
+
+
+def test_the_interval_contains_the_medians_of_batches_that_differ():
+    found = sampled(LevelTimer([1000.0, 1000.0, 1200.0]), rule=StoppingRule(0, 60, 60))
+    assert collections.Counter(found.samples_ns) == {1000.0: 40, 1200.0: 20}
+    assert (found.summary.median_ns, found.summary.low_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
+    assert any("its 3 batches differ by more than chance" in warning for warning in found.summary.warnings)
+
+
+@pytest.mark.parametrize(
+    ("levels", "stopped"),
+    [([1000.0, 1002.0, 1000.0], "median known to ±0.25 %"), ([1000.0, 1200.0, 1000.0], "500 samples")],
+)
+def test_sampling_goes_on_while_batches_differ_by_more_than_the_precision_wanted(levels, stopped):
+    assert sampled(LevelTimer(levels), rule=StoppingRule(min_samples=60)).stopped == stopped
+
+
+class NotingRule(StoppingRule):
+    """Keeps, as `told`, how many samples there were and from which batches, at each decision."""
+
+    def decide(self, samples_ns, elapsed_s, *, resolution_ns=0.0, batches=()):
+        vars(self).setdefault("told", []).append((len(samples_ns), list(batches)))
+        return super().decide(samples_ns, elapsed_s, resolution_ns=resolution_ns, batches=batches)
+
+
+def test_a_batch_of_samples_that_were_refused_is_forgotten_with_them(monkeypatch):
+    monkeypatch.setattr(random, "randrange", lambda count: 2)
+    rule = NotingRule(0, 30, 30)
+    sampled(ScriptedTimer(WILD), rule=rule, watch=ScriptedWatch({2}), inspect=nothing)
+    kept = [(3, [3]), (13, [3, 10]), (23, [3, 10, 10]), (30, [3, 10, 10, 7])]
+    assert rule.told == [*kept[:2], *kept[1:]], "the second batch was refused"
+
+
+def test_all_batches_since_the_last_look_are_forgotten_together():
+    rule = NotingRule(0, 8, 8)
+    sampled(ScriptedTimer(WILD, most=1), rule=rule, watch=SeldomWatch({6}))
+    assert rule.told[5:7] == [(6, [1] * 6), (4, [1] * 4)]
+    assert rule.told[-1] == (8, [1] * 8)
+
+
+def test_the_interval_knows_nothing_of_batches_that_were_refused():
+    """Were the first one's size kept, the others would be cut in the wrong places."""
+    timer = LevelTimer([9000.0, 5000.0, 1000.0, 1000.0, 1200.0])
+    found = sampled(timer, rule=StoppingRule(0, 60, 60), watch=ScriptedWatch({1}))
+    assert (found.summary.low_ns, found.summary.median_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
+    assert any("its 3 batches differ" in warning for warning in found.summary.warnings)
 
 
 @pytest.mark.parametrize(("cache", "cold"), [("cold", True), ("hot", False)])
@@ -345,12 +426,12 @@ def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
 @pytest.mark.parametrize("call_ns", [1000.0, 20 * MS])
 @pytest.mark.parametrize("chosen", [0, 1, 6, 9])
 def test_outputs_are_looked_at_exactly_behind_the_execution_that_was_chosen(monkeypatch, chosen, call_ns):
-    """Whether it falls into the first batch, as with 64 calls in one, or into a later one, as with two."""
+    """Whether it falls into the first batch, as with ten calls in one, or into a later one, as with two."""
     asked = []
     monkeypatch.setattr(random, "randrange", lambda count: asked.append(count) or chosen)
-    rule = StoppingRule(0, 10, 300)
+    rule = StoppingRule(0, 30, 300)
     assert looked_behind(rule, call_ns) == (chosen + 1, 300)
-    assert asked == [10], "among the fewest that are taken, so that it is always reached"
+    assert asked == [30], "among the fewest that are taken, so that it is always reached"
 
 
 def test_every_execution_among_the_fewest_is_chosen_equally_often():
@@ -383,7 +464,7 @@ def test_the_look_ends_measuring_where_it_finds_something():
 
 def test_without_a_look_the_first_batch_is_cut_nowhere():
     timer = ScriptedTimer(WILD)
-    sampled(timer, rule=StoppingRule(0, 10, 300))
+    sampled(timer, rule=StoppingRule(0, 300, 300))
     assert timer.asked[0] == 64
 
 
@@ -415,7 +496,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
         scope="kernel",
         cache=cache,
         call_ns=1000.0,
-        rule=StoppingRule(0, 10, 190),
+        rule=StoppingRule(0, 190, 190),
         inspect=lambda: looks.append(len(timer.given)),
         clock=FakeClock().seconds,
     )
@@ -456,10 +537,10 @@ class ScriptedWatch:
 
 
 def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
-    timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], most=2), ScriptedWatch({1, 3})
+    timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ScriptedWatch({1, 3})
     found = sampled(timer, watch=watch, rule=StoppingRule(0, 6, 6))
     assert found.samples_ns == (4.0, 5.0, 3.0, 4.0, 5.0, 6.0)
-    assert timer.asked == [6, 1, 6, 6, 1, 6, 6], "after a pause one execution warms the device up"
+    assert timer.asked == [2, 1, 2, 2, 1, 2, 2], "after a pause one execution warms the device up"
     assert (found.invalid_samples, found.invalid) == (4, None)
     assert found.stopped == "6 samples"
     assert watch.finished == list(found.samples_ns)
@@ -479,9 +560,9 @@ def test_a_refused_batch_counts_as_executed_and_its_outputs_are_looked_at(monkey
     monkeypatch.setattr(random, "randrange", lambda count: 0)
     looks = []
     timer = ScriptedTimer(WILD)
-    sampled(timer, watch=ScriptedWatch({1}), inspect=lambda: looks.append(1), rule=StoppingRule(0, 10, 40))
+    sampled(timer, watch=ScriptedWatch({1}), inspect=lambda: looks.append(1), rule=StoppingRule(0, 120, 120))
     assert looks == [1]
-    assert timer.asked == [1, 1, 40], "the second warms up and is not timed"
+    assert timer.asked == [1, 1, 40, 40, 40], "the second warms up and is not timed"
 
 
 class SeldomWatch(ScriptedWatch):
@@ -554,6 +635,12 @@ def test_once_the_launch_cost_is_in_the_number_earlier_samples_are_of_something_
     assert found.busy_ns == 22.5
 
 
+def test_the_batches_of_earlier_samples_are_then_forgotten_too():
+    rule = NotingRule(0, 30, 30)
+    sampled(TellingTimer(WILD, waits_from=3), rule=rule)
+    assert rule.told == [(10, [10]), (20, [10, 10]), (10, [10]), (20, [10, 10]), (30, [10, 10, 10])]
+
+
 def test_buffer_sets_and_whether_it_is_a_second_number_travel_along():
     found = sampled(ScriptedTimer([1000.0]), beside=True)
     assert (found.buffer_sets, found.beside) == (1, True)
@@ -564,8 +651,8 @@ def test_buffer_sets_and_whether_it_is_a_second_number_travel_along():
 
 def test_a_batch_holds_the_arguments_of_8_calls_at_most():
     timer = ScriptedTimer(WILD)
-    sampled(timer, setup=lambda: ((), {}), rule=StoppingRule(max_samples=20))
-    assert timer.asked == [8, 8, 4]
+    sampled(timer, setup=lambda: ((), {}), rule=StoppingRule(0, 30, 30))
+    assert timer.asked == [8, 8, 8, 6]
 
 
 def test_without_a_setup_every_iteration_is_the_call_itself():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -12,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.stats import StoppingRule, quantiles, student_t, summarize
+from pytest_gpukern.stats import (
+    StoppingRule,
+    _chi_square_999,
+    _kruskal_wallis,
+    quantiles,
+    student_t,
+    summarize,
+)
 
 times = st.floats(min_value=0, max_value=1e12, allow_nan=False)
 
@@ -141,6 +149,158 @@ def test_a_few_outliers_are_ordinary_and_not_worth_a_word():
 def test_all_times_zero_is_summarized_without_dividing():
     summary = summarize([0.0] * 50)
     assert (summary.median_ns, summary.low_ns, summary.high_ns, summary.warnings) == (0, 0, 0, ())
+
+
+# batches
+
+
+def in_batches(*batches, **arguments):
+    """The summary of samples that were taken in these batches."""
+    samples = list(itertools.chain(*batches))
+    return summarize(samples, batches=[len(batch) for batch in batches], **arguments)
+
+
+def of_all(*batches, **arguments):
+    """The same, with nothing known of the batches."""
+    return summarize(list(itertools.chain(*batches)), **arguments)
+
+
+DRAWS = {
+    "gauss": lambda rng: rng.gauss(1000, 30),
+    "expovariate": lambda rng: 1000 + 50 * rng.expovariate(1),
+    "ticks": lambda rng: 1000 + 32 * (rng.random() < 0.5) + 32 * (rng.random() < 0.1),
+}
+
+
+@pytest.mark.parametrize("sizes", [(5,) * 40, (8, 8), (17, 17, 17), (3, 17, 14, 64, 64), (50,) * 10], ids=str)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_batches_of_one_distribution_seldom_widen_the_interval_or_warn(draw, sizes):
+    rng = random.Random(7)
+    alarms = 0
+    for _ in range(500):
+        batches = [[DRAWS[draw](rng) for _ in range(size)] for size in sizes]
+        alarms += in_batches(*batches) != of_all(*batches)
+    assert alarms < 5
+
+
+def test_the_interval_contains_the_median_of_each_batch_where_they_differ_and_a_warning_says_so():
+    batches = [normal(20, mean, seed=seed) for seed, mean in enumerate((1000, 1000, 960, 1000, 1050))]
+    summary, plain = in_batches(*batches), of_all(*batches)
+    middles = [statistics.median(batch) for batch in batches]
+    assert min(middles) < plain.low_ns
+    assert plain.high_ns < max(middles)
+    assert (summary.low_ns, summary.high_ns) == (min(middles), max(middles))
+    assert summary.median_ns == plain.median_ns
+    assert warned(summary, "its 5 batches differ by more than chance")
+    assert not warned(plain, "batches")
+
+
+def test_the_warning_says_how_far_the_medians_of_the_batches_lie_from_that_of_all():
+    warning = in_batches([950.0] * 10, [1000.0] * 10, [1100.0] * 10).warnings[0]
+    assert warning == (
+        "its 3 batches differ by more than chance: their medians lie −5.0 … +10.0 % from that of all"
+    )
+
+
+def test_batches_that_differ_by_less_than_a_percent_are_in_the_interval_without_a_word():
+    summary = in_batches([1000.0] * 20, [1000.0] * 20, [1009.0] * 20)
+    assert (summary.low_ns, summary.high_ns, summary.warnings) == (1000, 1009, ())
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=30), min_size=1, max_size=6))
+def test_batches_widen_the_interval_by_their_medians_or_leave_all_as_it_is(batches):
+    summary, plain = in_batches(*batches), of_all(*batches)
+    if summary != plain:
+        middles = [statistics.median(batch) for batch in batches if len(batch) >= 5]
+        assert summary.low_ns == min(plain.low_ns, *middles)
+        assert summary.high_ns == max(plain.high_ns, *middles)
+
+
+@pytest.mark.parametrize(("size", "looked_at"), [(4, False), (5, True)])
+def test_batches_under_five_samples_are_not_looked_at(size, looked_at):
+    batches = [[1000.0] * size, [1000.0] * size, [1100.0] * size] * 10
+    assert (in_batches(*batches) != of_all(*batches)) is looked_at
+
+
+@pytest.mark.parametrize(("size", "differ"), [(6, False), (8, True)])
+def test_two_batches_wholly_apart_may_be_chance_with_six_samples_each_and_not_with_eight(size, differ):
+    """Two of the 924 ways to divide twelve samples into two batches, and of the 12 870 for sixteen."""
+    summary = in_batches(range(1000, 1000 + size), range(1100, 1100 + size))
+    assert warned(summary, "its 2 batches differ") is differ
+
+
+def test_samples_of_a_batch_that_is_not_looked_at_count_for_no_other():
+    summary = in_batches([1.0] * 4, [1000.0] * 10, [1.0] * 4, [1000.0] * 10, [1100.0] * 10)
+    assert (summary.low_ns, summary.high_ns) == (1000.0, 1100.0)
+    assert warned(summary, "its 3 batches differ by more than chance")
+
+
+@pytest.mark.parametrize(("resolution_ns", "high_ns"), [(31.0, 1032.0), (32.0, 1016.0)])
+def test_what_the_timer_cannot_tell_apart_is_no_difference_between_batches(resolution_ns, high_ns):
+    batches = [1000.0] * 20, [1000.0] * 20, [1032.0] * 20
+    summary = in_batches(*batches, resolution_ns=resolution_ns)
+    assert summary.high_ns == high_ns
+    assert warned(summary, "batches") is (high_ns == 1032.0)
+
+
+@pytest.mark.parametrize("batches", [(), (40,), (20, 20), (5,) * 8, (1,) * 40])
+def test_batches_of_equal_samples_do_not_differ(batches):
+    assert summarize([7.0] * 40, batches=batches) == summarize([7.0] * 40)
+
+
+def test_the_statistic_of_kruskal_and_wallis_agrees_with_their_own_example():
+    """Bottle caps made by three machines: the first example of Kruskal & Wallis (1952)."""
+    caps = [340, 345, 330, 342, 338], [339, 333, 344], [347, 343, 349, 355]
+    assert _kruskal_wallis(caps) == pytest.approx(5.656, abs=5e-4)
+
+
+def test_the_statistic_is_corrected_for_ties():
+    """The pH of four ponds: Zar, *Biostatistical Analysis* (5th ed. 2010), chapter 10; uncorrected 11.876."""
+    ponds = (
+        [7.68, 7.69, 7.70, 7.70, 7.72, 7.73, 7.73, 7.76],
+        [7.71, 7.73, 7.74, 7.74, 7.78, 7.78, 7.80, 7.81],
+        [7.74, 7.75, 7.77, 7.78, 7.80, 7.81, 7.84],
+        [7.71, 7.71, 7.74, 7.79, 7.81, 7.85, 7.87, 7.91],
+    )
+    assert _kruskal_wallis(ponds) == pytest.approx(11.943, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "statistic"),
+    [
+        ([[1.0] * 5, [1.0] * 7], 0.0),
+        ([[1.0, 2.0] * 3, [2.0, 1.0] * 4], 0.0),
+        ([[1.0] * 5, [2.0] * 5], 9.0),
+        ([[2.0] * 3, [1.0] * 5, [2.0] * 4], 11.0),
+    ],
+)
+def test_of_two_values_the_statistic_goes_from_zero_to_one_less_than_the_samples(parts, statistic):
+    """By hand: of five 1s and five 2s apart, 75/11 before the correction of 1 − 240/990, so 9."""
+    assert _kruskal_wallis(parts) == pytest.approx(statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dof", "quantile", "within"), [(1, 10.83, 0.031), (2, 13.82, 0.023), (5, 20.52, 0.02), (10, 29.59, 0.02)]
+)
+def test_what_chance_exceeds_once_in_a_thousand_agrees_with_the_tables_and_is_no_smaller(
+    dof, quantile, within
+):
+    assert quantile <= _chi_square_999(dof) <= (1 + within) * quantile
+
+
+def test_sampling_goes_on_while_the_medians_of_batches_are_farther_apart_than_wanted():
+    rule = StoppingRule(target_half_width=0.0025, budget_s=0.5)
+
+    def decided(shift, elapsed_s=0.1, **arguments):
+        samples = [*normal(60, sigma=0.2), *normal(20, 1000 + shift, sigma=0.2, seed=2)]
+        return rule.decide(samples, elapsed_s, **arguments)
+
+    batches = [20] * 4
+    assert decided(4, batches=batches) == "median known to ±0.25 %"
+    assert decided(6, batches=batches) is None
+    assert decided(6) == "median known to ±0.25 %", "where nothing is known of batches"
+    assert decided(6, batches=batches, resolution_ns=8) == "median known to ±0.25 %"
+    assert decided(6, batches=batches, elapsed_s=0.5) == "time budget of 0.5 s ended"
 
 
 def test_sampling_goes_on_until_the_fewest_samples_whatever_the_time():
