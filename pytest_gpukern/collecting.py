@@ -132,7 +132,7 @@ def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Ite
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         for name, axis in declared[0].axes.items() if declared is not None else ():
-            known.setdefault(name, []).extend((*axis.smoke, *axis.full))
+            known.setdefault(name, []).extend((*axis.smoke, *axis.values("full")))
     for name, values in axes.items() if known else ():
         if name not in known:
             raise pytest.UsageError(

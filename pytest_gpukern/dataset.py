@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation."""
+_LARGE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,9 @@ class Datasets:
     ) -> list[Dataset]:
         """The sets that a variant is checked and timed with: `contents`, or a statistical check's seeds.
 
-        Other contents in the same buffers are what a stored result does not fit. Inputs so large that one
-        set would take more than a third of the host's memory come in fewer.
+        Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
+        in two, which takes seconds to make as it is, and so large that one more would take more than a third
+        of the host's memory, in fewer.
 
         Args:
             problem: what is computed.
@@ -129,6 +131,8 @@ class Datasets:
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
         sets = [self.get(problem, point, 0)]
+        if sets[0].host_bytes > _LARGE_BYTES:
+            contents = min(contents, 2)
         while len(sets) < contents:
             if len(sets) not in self._sets and sets[0].host_bytes > available_bytes / 3:
                 break

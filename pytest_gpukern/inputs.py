@@ -1,4 +1,4 @@
-"""Large random inputs, the same on every machine."""
+"""Large arrays in a fraction of one thread's time: random inputs, and references element by element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy as np
-    from numpy.typing import DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike
+
+_CHUNK = 1 << 22
 
 
 def random_array(
@@ -38,13 +40,45 @@ def random_array(
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     array = np.empty(dims, dtype=dtype)
     flat = array.reshape(-1)
-    chunk = 1 << 22
-    children = rng.spawn(max(1, -(-flat.size // chunk)))
+    children = rng.spawn(max(1, -(-flat.size // _CHUNK)))
 
     def fill(index: int) -> None:
-        part = flat[index * chunk : (index + 1) * chunk]
+        part = flat[index * _CHUNK : (index + 1) * _CHUNK]
         draw = children[index].random if distribution == "uniform" else children[index].standard_normal
         draw(out=part, dtype=part.dtype)
 
     map_in_threads(fill, range(len(children)))
     return array
+
+
+def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float64") -> np.ndarray[Any, Any]:
+    """`ufunc` of the operands, computed in `dtype` by several threads: a reference of large arrays.
+
+    The operands are converted piece by piece, so that no copy of them in the higher precision is made.
+
+    Args:
+        ufunc: of one output, such as `numpy.exp`.
+        operands: arrays and scalars that broadcast to one shape.
+        dtype: of the computation and of the result.
+
+    Raises:
+        ValueError: the operands do not broadcast.
+    """
+    import numpy as np
+
+    arrays = [np.asarray(operand) for operand in operands]
+    out = np.empty(np.broadcast_shapes(*(array.shape for array in arrays)), dtype)
+    if not out.size:
+        return out
+    if all(array.flags.c_contiguous and array.shape in (out.shape, ()) for array in arrays):
+        arrays = [array.reshape(-1) if array.shape else array for array in arrays]
+    target = out.reshape(-1) if all(array.ndim < 2 for array in arrays) else out
+    arrays = [np.broadcast_to(array, target.shape) if array.shape else array for array in arrays]
+    rows = max(1, _CHUNK * len(target) // out.size)
+
+    def fill(start: int) -> None:
+        part = slice(start, start + rows)
+        ufunc(*(array[part] if array.shape else array for array in arrays), out=target[part], dtype=dtype)
+
+    map_in_threads(fill, range(0, len(target), rows))
+    return out

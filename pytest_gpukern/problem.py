@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.by_name import ProblemError, call_by_name
-from pytest_gpukern.inputs import random_array
+from pytest_gpukern.inputs import elementwise, random_array
 from pytest_gpukern.tolerance import Tolerance
 from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
 
@@ -30,6 +30,7 @@ __all__ = [
     "Tolerance",
     "Variant",
     "call_by_name",
+    "elementwise",
     "random_array",
 ]
 
@@ -41,19 +42,31 @@ TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 class Axis:
     """The values of one axis of a problem, at the size that CI can run and at full size.
 
-    Either may hold one awkward value (a prime, not a multiple of any block) and should.
+    Attributes:
+        smoke: values small enough for a simulator; one should be awkward.
+        full: those that matter for speed.
+        awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
+            any block. A variant runs there with the first values of its parameters and is measured in its
+            first scope only, unless the run asks for other ones.
+
+    Raises:
+        ProblemError: there is no value at one size, or one is both full and awkward.
     """
 
     smoke: tuple[Any, ...]
     full: tuple[Any, ...]
+    awkward: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.smoke or not self.full:
             raise ProblemError(f"{self}: an axis has at least one value at each size")
+        twice = [value for value in self.awkward if value in self.full]
+        if twice:
+            raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
 
     def values(self, size: str) -> tuple[Any, ...]:
         """The values at `size`, which is "smoke" or "full"."""
-        return self.smoke if size == "smoke" else self.full
+        return self.smoke if size == "smoke" else (*self.full, *self.awkward)
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,8 @@ class Problem:
         transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
         check: statistical check of several runs with different seeds: takes a list of `Run`, returns a
             diagnosis in words or None.
-        check_seeds: how many runs `check` is given.
+        check_seeds: how many runs `check` is given; at most three of a timed variant whose launch takes over
+            half a second on the host.
         scopes: the scopes to measure by default.
         speedup_against: label of the variant that speed-up is reported against.
         shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.
@@ -264,9 +278,14 @@ class Problem:
         """All cases, point by point: inputs and reference are made once for all variants of a point."""
         variants = self.registered_wrong if wrong else self.registered
         for point in self.points(size, axes):
+            awkward = size == "full" and any(
+                point[name] in axis.awkward for name, axis in self.axes.items() if name not in (axes or {})
+            )
             for variant in variants.values():
-                for values in itertools.product(*variant.parameters.values()):
-                    yield Case(self, variant, point, dict(zip(variant.parameters, values, strict=True)))
+                combinations = itertools.product(*variant.parameters.values())
+                for values in itertools.islice(combinations, 1 if awkward else None):
+                    parameters = dict(zip(variant.parameters, values, strict=True))
+                    yield Case(self, variant, point, parameters, awkward)
 
     # the problem at one point
 

@@ -23,7 +23,7 @@ from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
-from pytest_gpukern.scopes import NEEDS_NO_WARM_UP_NS, adopt_last, measure_scopes, scopes_of
+from pytest_gpukern.scopes import SLOW_ON_DEVICE_NS, adopt_last, measure_scopes, scopes_of
 from pytest_gpukern.verify import Diagnosis, Fault
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 MOST_SETS = 512
-_TOO_SLOW_TO_ROTATE_NS = 1e8
+_VERY_SLOW_NS = 5e9
 _CUDA_LIBRARIES = ("cuda", "numba", "cupy", "cupy_backends", "pycuda", "skcuda", "torch", "dask")
 
 
@@ -244,7 +244,7 @@ def _other_contents(prepared: Prepared, datasets: list[Dataset], count: int) -> 
     """
     from pytest_gpukern.backends.cuda import runtime
 
-    if (prepared.last_call_ns or 0.0) > _TOO_SLOW_TO_ROTATE_NS:
+    if (prepared.last_call_ns or 0.0) > SLOW_ON_DEVICE_NS:
         return []
     others = [dataset for dataset in datasets if dataset is not prepared.dataset][: CONTENTS - 1]
     in_turn = itertools.islice(itertools.cycle([*others, prepared.dataset]), count)
@@ -330,7 +330,7 @@ def recheck(sets: list[Prepared], point: Point) -> None:
             if complaint:
                 raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), first.errors)
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        if (first.last_call_ns or 0) < NEEDS_NO_WARM_UP_NS or others_unseen:
+        if (first.last_call_ns or 0.0) < _VERY_SLOW_NS or others_unseen:
             for prepared in sets[:CONTENTS]:
                 checked_launch(prepared, earlier=load_other_contents(prepared))
     except IncorrectError as error:

@@ -61,12 +61,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, a variant, a point on the axes and values of the variant's parameters."""
+    """A problem, a variant, a point on the axes and values of the variant's parameters.
+
+    Attributes:
+        awkward: whether the point is there to be checked more than to be measured.
+    """
 
     problem: Problem
     variant: Variant
     point: Point
     parameters: dict[str, Any]
+    awkward: bool = False
 
     @property
     def id(self) -> str:
@@ -79,4 +84,5 @@ class Case:
         """Scopes to measure. What starts and ends with host data by itself is timed end to end only."""
         if self.variant.backend == "host" or self.variant.host_data:
             return ("end_to_end",)
-        return self.variant.scopes or self.problem.scopes
+        scopes = self.variant.scopes or self.problem.scopes
+        return scopes[:1] if self.awkward else scopes

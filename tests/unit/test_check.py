@@ -312,10 +312,11 @@ def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(
     assert launches(checked_again=True, on_gpu=True) == 2
 
 
-def test_a_statistical_check_sees_all_seeds_of_a_slow_launch(slow):
+@pytest.mark.parametrize(("checked_again", "runs"), [(True, 3), (False, 5)])
+def test_a_statistical_check_sees_three_runs_of_a_slow_launch_that_is_timed(slow, checked_again, runs):
     seen = []
-    assert launches(statistical(seen.extend), checked_again=True) == 3
-    assert len(seen) == 3
+    assert launches(statistical(seen.extend, seeds=5), checked_again=checked_again) == runs
+    assert len(seen) == runs
 
 
 def test_a_slow_launch_whose_scalars_change_is_checked_on_all_since_no_later_check_changes_them(slow):
@@ -394,8 +395,8 @@ def test_a_tuple_of_another_length_than_the_outputs_is_rejected(count):
 # statistical checks
 
 
-def statistical(check, **changes):
-    return doubling(N, reference=None, check=check, check_seeds=3, **changes)
+def statistical(check, seeds=3, **changes):
+    return doubling(N, reference=None, check=check, check_seeds=seeds, **changes)
 
 
 def test_a_statistical_check_sees_point_inputs_and_outputs_of_every_seed():

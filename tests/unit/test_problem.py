@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.problem import (
+    SCOPES,
     Axis,
     Output,
     Problem,
     ProblemError,
     Tolerance,
     call_by_name,
+    elementwise,
     random_array,
 )
 
@@ -215,6 +217,75 @@ def test_inputs_are_the_same_in_every_process():
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
     there = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     assert there.strip() == here
+
+
+def sized(**axes):
+    """A problem with a swept variant on these axes, measured in all scopes."""
+    problem = Problem(
+        "sized", version=1, axes=axes, make_inputs=dict, outputs=dict, reference=dict, scopes=SCOPES
+    )
+
+    @problem.variant("numba", block=(128, 256))
+    def swept():
+        return None
+
+    return problem
+
+
+def test_at_an_awkward_value_only_the_first_parameters_and_the_first_scope_are_measured():
+    problem = sized(n=Axis(smoke=(7,), full=(64,), awkward=(61,)), k=Axis(smoke=(1,), full=(1, 2)))
+    found = [
+        (*case.point.values(), case.parameters["block"], case.scopes) for case in problem.iter_cases("full")
+    ]
+    assert found == [
+        *[(64, k, block, SCOPES) for k in (1, 2) for block in (128, 256)],
+        *[(61, k, 128, SCOPES[:1]) for k in (1, 2)],
+    ]
+
+
+@pytest.mark.parametrize(("size", "axes"), [("smoke", {}), ("full", {"n": (61,)})])
+def test_an_awkward_value_that_was_asked_for_or_is_the_smoke_tests_own_is_like_any_other(size, axes):
+    problem = sized(n=Axis(smoke=(61,), full=(64,), awkward=(61,)))
+    assert [
+        (case.point["n"], case.parameters["block"], case.scopes) for case in problem.iter_cases(size, axes)
+    ] == [
+        (61, 128, SCOPES),
+        (61, 256, SCOPES),
+    ]
+
+
+def test_a_value_is_not_named_full_and_awkward():
+    with pytest.raises(ProblemError, match="64 is full and awkward; name it once"):
+        Axis(smoke=(7,), full=(64, 128), awkward=(61, 64))
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 22])
+@pytest.mark.parametrize(
+    "shapes",
+    [[(100,), ()], [(3, 50), (3, 50)], [(5, 4), (30, 5, 4)], [(30, 1), (4,)], [(), ()], [(0, 3), (3,)]],
+    ids=str,
+)
+def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, shapes, chunk):
+    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", chunk)
+    rng = np.random.default_rng(3)
+    operands = [rng.random(shape).astype(np.float32) for shape in shapes]
+    found = elementwise(np.multiply, *operands)
+    expected = np.multiply(*(np.asarray(operand, np.float64) for operand in operands))
+    assert found.dtype == np.float64
+    assert found.shape == expected.shape
+    assert np.array_equal(found, expected)
+
+
+def test_the_pieces_of_a_view_that_is_not_contiguous_are_its_own(monkeypatch):
+    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", 10)
+    whole = np.arange(60, dtype=np.float32).reshape(6, 10)
+    assert np.array_equal(elementwise(np.exp, whole.T[::2]), np.exp(whole.T[::2].astype(np.float64)))
+    assert np.array_equal(elementwise(np.add, 2.0, np.asfortranarray(whole), dtype="float32"), whole + 2)
+
+
+def test_operands_that_do_not_broadcast_are_refused():
+    with pytest.raises(ValueError, match="shape"):
+        elementwise(np.add, np.ones(3), np.ones(4))
 
 
 @pytest.mark.parametrize("threads", [1, 7])
