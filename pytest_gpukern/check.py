@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ class IncorrectError(Exception):
 
 
 SLOW_ON_HOST_NS = 5e7
-"""A call on the host this long has warmed up everything, and is repeated as seldom as possible."""
+SLOW_ON_DEVICE_NS = 1e8
+"""A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
 _RUNS_OF_SLOW = 3
 
 
@@ -110,7 +112,8 @@ def check(
         workspace: holds the first of `datasets`.
         datasets: different contents.
         checked_again: whether another check on other contents follows, after timing. Then a slow launch on
-            the host is checked on the first set only, or on three where the check is statistical.
+            the host is checked on the first set only, or on three where the check is statistical, and one on
+            the device on two.
 
     Raises:
         IncorrectError: with the first fault found.
@@ -119,10 +122,7 @@ def check(
     prepared.datasets = datasets
     runs = []
     for number, dataset in enumerate(datasets):
-        slow = not backend.on_gpu and (prepared.last_call_ns or 0.0) > SLOW_ON_HOST_NS
-        same_scalars = dataset.scalars == datasets[0].scalars
-        enough = number >= _RUNS_OF_SLOW if case.problem.check is not None else same_scalars
-        if slow and checked_again and enough:
+        if checked_again and number >= _enough(prepared, dataset):
             break
         if number:
             if dataset.scalars != prepared.dataset.scalars:
@@ -142,6 +142,23 @@ def check(
                 Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors
             )
     return prepared
+
+
+def is_slow(prepared: Prepared) -> bool:
+    """Whether its last launch was slow, for where it runs."""
+    limit_ns = SLOW_ON_DEVICE_NS if prepared.backend.on_gpu else SLOW_ON_HOST_NS
+    return (prepared.last_call_ns or 0.0) > limit_ns
+
+
+def _enough(prepared: Prepared, dataset: Dataset) -> float:
+    """How many sets a variant that is checked again need be launched on, before `dataset` comes next."""
+    if not is_slow(prepared):
+        return math.inf
+    if prepared.case.problem.check is not None:
+        return math.inf if prepared.backend.on_gpu else _RUNS_OF_SLOW
+    if dataset.scalars != prepared.dataset.scalars:
+        return math.inf
+    return 2 if prepared.backend.on_gpu else 1
 
 
 def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset: Dataset) -> Prepared:

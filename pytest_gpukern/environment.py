@@ -165,10 +165,10 @@ class Environment:
 
         Rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
 
-        A thirty-second of what is free: up to four copies of the arrays exist at a time (the data set, a
+        A sixty-fourth of what is free: up to four copies of the arrays exist at a time (the data set, a
         variant's private one, what it stages or returns), filling them costs time, and others live here.
         """
-        return 2.0 ** math.floor(math.log2(available_host_bytes() / 32))
+        return 2.0 ** math.floor(math.log2(available_host_bytes() / 64))
 
     # what a measurement is judged by
 

@@ -35,7 +35,7 @@ _BATCH_CALLS = 64
 """So that the stopping rule is asked, and the device looked at, often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
 """Each call of such a batch holds its own arguments in memory."""
-_SLOW_CALL_S = 0.5
+_SLOW_CALL_S = 0.1
 _GAP_SPREAD = 0.5
 """Standard deviation of a gap between two kernels of a call, relative to it: on H200s the 1.2 µs between the
 two of a small matrix product were 0.8 µs more or less from batch to batch and from process to process."""
@@ -69,7 +69,7 @@ def warm_up(
 ) -> WarmUp:
     """Runs `call` until its wall time settles: three calls in a row within 5 % and 20 ms of calls.
 
-    Of calls longer than 20 ms two that agree are enough. A call slower than 0.5 s is not repeated: caches and
+    Of calls longer than 20 ms two that agree are enough. A call slower than 0.1 s is not repeated: caches and
     clocks have settled within it. After 0.4 s it ends unsettled.
 
     Args:
@@ -107,10 +107,10 @@ def _agree(times: list[float]) -> bool:
 def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
 
-    ±0.25 % or 0.1 s; at least 50 samples, 10 where one takes 1 ms, 5 where one takes 50 ms, 3 where one
-    takes 0.2 s, 2 where one takes five and 1 where one takes ten. The summary says when they are too
-    few. By the host's clock, which repeats no better than to several percent, ±0.25 % would only cost time:
-    fewer samples are enough, and one where one takes half a second.
+    ±0.25 % or 0.1 s; at least 50 samples, 10 where one takes 1 ms, 6 and 5 where one takes 20 and 50 ms, 3
+    where one takes 0.2 s, 2 where one takes five and 1 where one takes ten. The summary says when they are
+    too few. By the host's clock, which repeats no better than to several percent, ±0.25 % would only cost
+    time: fewer samples are enough, and one where one takes half a second.
     """
     if by_host:
         few = 1 if call_ns > 5e8 else 3 if call_ns > 1e8 else 5 if call_ns > 5e6 else 10
@@ -123,6 +123,8 @@ def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
         return StoppingRule(min_samples=3, budget_s=1.0)
     if call_ns > 5e7:
         return StoppingRule(min_samples=5, budget_s=1.0)
+    if call_ns > 2e7:
+        return StoppingRule(min_samples=6, budget_s=0.5)
     if call_ns > 1e6:
         return StoppingRule(budget_s=0.5)
     return StoppingRule(min_samples=_FEWEST_OF_SHORT)

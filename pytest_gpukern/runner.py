@@ -15,6 +15,7 @@ from pytest_gpukern.check import (
     check_outputs,
     checked_copy,
     checked_launch,
+    is_slow,
     load_other_contents,
     observed,
 )
@@ -23,7 +24,7 @@ from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
-from pytest_gpukern.scopes import SLOW_ON_DEVICE_NS, adopt_last, measure_scopes, scopes_of
+from pytest_gpukern.scopes import adopt_last, measure_scopes, scopes_of
 from pytest_gpukern.verify import Diagnosis, Fault
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def run_case(
                     first_call_ns=first.first_call_ns,
                 )
                 if timing:
+                    checked_on = _other_contents_of_slow(first)
                     measurements = timed(sets, point, environment, marker)
-                    recheck(sets, point)
+                    recheck(sets, point, checked_on)
                     result = dataclasses.replace(
                         result,
                         measurements=measurements,
@@ -244,7 +246,7 @@ def _other_contents(prepared: Prepared, datasets: list[Dataset], count: int) -> 
     """
     from pytest_gpukern.backends.cuda import runtime
 
-    if (prepared.last_call_ns or 0.0) > SLOW_ON_DEVICE_NS:
+    if is_slow(prepared):
         return []
     others = [dataset for dataset in datasets if dataset is not prepared.dataset][: CONTENTS - 1]
     in_turn = itertools.islice(itertools.cycle([*others, prepared.dataset]), count)
@@ -307,13 +309,28 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def recheck(sets: list[Prepared], point: Point) -> None:
+def _other_contents_of_slow(prepared: Prepared) -> list[Dataset]:
+    """Has a slow launch on the host timed on other contents than it was checked on, which spares a launch.
+
+    Returns the set that it was checked on, or nothing where the buffers still hold it.
+    """
+    if prepared.backend.on_gpu or not is_slow(prepared) or prepared.dataset is not prepared.datasets[0]:
+        return []
+    return load_other_contents(prepared)
+
+
+def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ()) -> None:
     """Checks what the last timed launches left behind, then one launch more, on other inputs where there are.
 
     A launch that has stopped writing leaves the right answer of an earlier one behind, which the poison
     shows; one that has come to replay an answer is right only for the inputs that it was timed on. What takes
-    seconds was timed so few times, on outputs poisoned before, that the first check is enough where it saw
-    more than one set.
+    seconds, or is slow on the host, was timed so few times, on outputs poisoned before, that no other launch
+    is needed where more than one set was seen.
+
+    Args:
+        sets: the variant on each buffer set.
+        point: where.
+        earlier: sets that the first buffers held before they were timed on.
 
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
@@ -323,14 +340,15 @@ def recheck(sets: list[Prepared], point: Point) -> None:
     try:
         for prepared in sets:
             adopt_last(prepared)
-            check_outputs(prepared)
+            check_outputs(prepared, list(earlier))
         statistical = first.case.problem.check
         if statistical is not None:
             complaint = statistical([observed(first, point)])
             if complaint:
                 raise IncorrectError(Diagnosis(Fault.STATISTICS, complaint), first.errors)
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        if (first.last_call_ns or 0.0) < _VERY_SLOW_NS or others_unseen:
+        slow = is_slow(first) and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
+        if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 checked_launch(prepared, earlier=load_other_contents(prepared))
     except IncorrectError as error:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check import SLOW_ON_HOST_NS, Prepared, adopt, check_outputs
+from pytest_gpukern.check import Prepared, adopt, check_outputs, is_slow
 from pytest_gpukern.energy import energy_of_a_call_mj
 from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.timers import Timer
 
 _CONTRADICTION = 0.01
-SLOW_ON_DEVICE_NS = 1e8
-"""A launch this long has warmed up everything while it was checked."""
 
 
 def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
@@ -68,9 +66,8 @@ def measure_scopes(
             call_ns = first.last_call_ns or 0.0
             launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
-            slow = call_ns > (SLOW_ON_DEVICE_NS if backend.on_gpu else SLOW_ON_HOST_NS)
-            if not (launched and compiled and slow):
-                call_ns = warm_up(calls[0], backend.synchronize, compiled=launched).settled_ns
+            if not (launched and compiled and is_slow(first)):
+                call_ns = warm_up(calls[0], backend.synchronize, compiled=True).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
     return tuple(measurements)
 

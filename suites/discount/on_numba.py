@@ -129,7 +129,7 @@ def gufunc_sliced_i_copied(mult, discount, cv, t, i, k, stream):
     return launch
 
 
-@discount.variant("numba", host_data=True)
+@discount.variant("numba", host_data=True, limits={"i": 10_000})
 def gufunc_sliced_i_from_host(mult, discount, cv):
     """The seed's fastest gufunc called with host arrays: Numba copies pageable memory in and out by itself.
 
@@ -145,7 +145,7 @@ def gufunc_sliced_i_from_host(mult, discount, cv):
     return launch
 
 
-@discount.variant("numba", host_data=True)
+@discount.variant("numba", host_data=True, limits={"i": 10_000})
 def gufunc_sliced_t_from_host(mult, discount, cv):
     """Sliced over t and called with host arrays, as in the seed: Numba copies in and out by itself."""
     gufunc = time_step_gufunc()
@@ -165,7 +165,7 @@ def multiply_ufunc():
     return vectorize(["float64(float64, float64)"], target="cuda")(multiply_scalars)
 
 
-@discount.variant("numba", scopes=("end_to_end",))
+@discount.variant("numba", scopes=("end_to_end",), limits={"i": 10_000})
 def vectorize_broadcast(mult, discount, cv, i, k, stream):
     """`multiply(mult, discount, out=cv)` on device arrays, which does not stay on the device.
 
@@ -193,7 +193,7 @@ def vectorize_each_t(mult, discount, cv, t, stream):
     return launch
 
 
-@discount.variant("numba", host_data=True)
+@discount.variant("numba", host_data=True, limits={"i": 10_000})
 def vectorize_from_host(mult, discount, cv):
     """The ufunc called with host arrays: `mult` is blown up to full size on the host and then copied in."""
     ufunc = multiply_ufunc()

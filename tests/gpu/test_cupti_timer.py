@@ -560,7 +560,8 @@ cupti.activity_enable = refuse
         ),
         (
             """
-from cupti import cupti
+from cupti import cupti, cycupti
+cycupti.__pyx_capi__.clear()  # or its buffers are read
 register = cupti.activity_register_callbacks
 cupti.activity_register_callbacks = lambda requested, completed: register(requested, lambda records: None)
 """,
