@@ -30,7 +30,7 @@ class IncorrectError(Exception):
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 1e8
 """A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
-_RUNS_OF_SLOW = 3
+_RUNS_OF_SLOW = 4
 
 
 @dataclass
@@ -112,7 +112,7 @@ def check(
         workspace: holds the first of `datasets`.
         datasets: different contents.
         checked_again: whether another check on other contents follows, after timing. Then a slow launch on
-            the host is checked on the first set only, or on three where the check is statistical, and one on
+            the host is checked on the first set only, or on four where the check is statistical, and one on
             the device on two.
 
     Raises:
