@@ -212,7 +212,7 @@ def measured_by(
         main = by(gpu_timer("event", stream), beside=False)
         return [with_warning(main, f"timed by events, not by CUPTI: {reason}")]
     try:
-        other = by(gpu_timer("event", stream, queues=getattr(timer, "queues", True)), beside=True)
+        other = by(gpu_timer("event", stream, queues=timer.queues), beside=True)
     except TimerUnavailable:
         return [main]
     return _agreeing(main, other)

@@ -90,6 +90,10 @@ class Timer(Protocol):
         """Differences between samples that are smaller than this mean nothing."""
 
     @property
+    def queues(self) -> bool:
+        """Whether calls are queued ahead of the device, as far as is known; not those that wait for it."""
+
+    @property
     def fixed_cost_ns(self) -> float | None:
         """What it reads for an empty kernel in this session beyond that kernel's own time.
 

@@ -48,6 +48,11 @@ class EventTimer:
         return self._queue.resolution_ns
 
     @property
+    def queues(self) -> bool:
+        """Whether its calls are queued, as far as is known by now."""
+        return self._queue.queues
+
+    @property
     def fixed_cost_ns(self) -> float | None:
         """What the events cost under the cache policy of the last batch; None if that was not queued.
 

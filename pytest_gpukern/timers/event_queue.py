@@ -43,6 +43,11 @@ class EventQueue:
         return Batch(marks.samples_ns, launch_included=True, warnings=[LAUNCH_COST])
 
     @property
+    def queues(self) -> bool:
+        """Whether calls are queued, as far as is known by now."""
+        return self._queue.queues
+
+    @property
     def resolution_ns(self) -> float:
         """The smallest step between readings."""
         return event_tick_ns(self._runtime)

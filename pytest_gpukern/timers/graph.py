@@ -58,6 +58,7 @@ class GraphTimer:
 
     name = "graph"
     measures = "GPU time of a call in a replayed CUDA graph: no launch cost, no pause between the calls"
+    queues = True
     jitter_ns = 9.0
     """What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an
     H200 in graphs of 20 had medians within 1.8 % of 1.35 µs, a range of 2.85 standard deviations."""

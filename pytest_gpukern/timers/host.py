@@ -31,6 +31,7 @@ class HostTimer:
     jitter_ns = 100.0
     """What the median of a session moves without any cause, beside the relative spread between sessions."""
     fixed_cost_ns = None
+    queues = False
 
     def __init__(
         self,

@@ -36,6 +36,11 @@ class PerCall:
         return self._timer.resolution_ns / self._calls
 
     @property
+    def queues(self) -> bool:
+        """As the timer's."""
+        return self._timer.queues
+
+    @property
     def fixed_cost_ns(self) -> float | None:
         """The timer's own, spread over the calls."""
         cost = self._timer.fixed_cost_ns

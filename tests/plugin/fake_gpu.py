@@ -40,6 +40,7 @@ def install(monkeypatch, *, cupti=False):
         name = "event"
         cost_ns = EVENT_COST_NS if cupti else 0.0
         measures = "what the launch says it takes"
+        queues = True
         jitter_ns = 0.0
         resolution_ns = 0.0
         fixed_cost_ns = None

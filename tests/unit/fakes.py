@@ -173,6 +173,7 @@ class FakeTimer:
     """
 
     measures = "what a test says"
+    queues = True
     resolution_ns = 0.0
     jitter_ns = 0.0
     fixed_cost_ns = None

@@ -183,6 +183,7 @@ class ScriptedTimer:
 
     name = "scripted"
     measures = "what the script says"
+    queues = True
     resolution_ns = 0.0
     jitter_ns = 7.0
     fixed_cost_ns = None

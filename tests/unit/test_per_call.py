@@ -19,6 +19,7 @@ class Timer:
 
     name = "cupti"
     measures = "device time"
+    queues = True
     jitter_ns = 8.0
     resolution_ns = 32.0
     fixed_cost_ns = None

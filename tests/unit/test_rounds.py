@@ -16,6 +16,7 @@ class LookingTimer:
 
     name = "looking"
     measures = "nothing"
+    queues = True
     jitter_ns = 3.0
     resolution_ns = 8.0
     fixed_cost_ns = None

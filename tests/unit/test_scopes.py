@@ -237,20 +237,29 @@ def by(timer, *, beside):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """(name, stream, any_stream) of each timer that was asked for; `.unusable` maps names to why not."""
+    """(name, stream, any_stream) of each timer that was asked for; `.unusable` maps names to why not.
+
+    `.queues` says whether their calls can be queued, `.tries` whether each was to try.
+    """
+
+    class Name(str):
+        queues = True
 
     class Opened(list):
         def __init__(self):
             super().__init__()
-            self.unusable = {}
+            self.unusable, self.queues, self.tries = {}, True, []
 
     found = Opened()
 
     def gpu_timer(name, stream, *, any_stream=False, queues=True):
         found.append((name, stream, any_stream))
+        found.tries.append(queues)
         if name in found.unusable:
             raise found.unusable[name]
-        return name
+        made = Name(name)
+        made.queues = found.queues
+        return made
 
     monkeypatch.setattr(scopes_module, "gpu_timer", gpu_timer)
     return found
@@ -267,6 +276,13 @@ def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
     assert timers == [("cupti", False), ("event", True)]
     assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
     assert [each.summary.warnings for each in found] == [("odd",)] * 2
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_what_cupti_could_not_queue_the_events_beside_it_do_not_try_to(opened, queues):
+    opened.queues = queues
+    timed_by("auto")
+    assert opened.tries == [True, queues]
 
 
 @pytest.mark.parametrize("when", ["opened", "used"])
