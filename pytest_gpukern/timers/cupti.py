@@ -200,6 +200,8 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         TimerUnavailable: why it cannot be used here.
     """
     trace = activity_trace()
+    runtime.flush_l2()  # the first one also fills its memory
+    runtime.synchronize()
     try:
         activities = _of_one_flush(trace, runtime)
     except TimerUnavailable:
