@@ -31,8 +31,9 @@ of microseconds or more, so that one recorded session can already say SAME at 2 
 What spreads the medians of shorter ones is a fixed jitter, which `jitter_ns` adds. For graphs it is the worst
 observed. By CUPTI two whole runs of the suites on one H200 had 239 pairs with a root mean square of 0.4 %,
 but extremes of 1.6 and, of a kernel of 6 µs, 3.6 %: of 478 verdicts either way the prior makes 345 SAME and
-none SLOWER. For the host's clock 60 copies and end-to-end times of the same two runs differed by up to 49 %
-(root mean square 22 %): what else that host did, so that the device being the same changes little.
+none SLOWER. For the host's clock two times 60 copies and end-to-end times, of two runs each on two hosts,
+differed by up to 1.9 times (root mean square 22 and 31 %): what else those hosts did, so that the device
+being the same changes little.
 """
 
 PRIOR_SPREAD_OF_DEVICES: Mapping[str, float] = MappingProxyType(
