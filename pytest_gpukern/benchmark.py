@@ -166,8 +166,9 @@ class GpuBenchmark:
             ValueError: a bound is negative or not finite.
         """
         from pytest_gpukern.backends.convert import to_host
+        from pytest_gpukern.comparison import compare
         from pytest_gpukern.problem import Output, Tolerance
-        from pytest_gpukern.verify import compare, diagnose_form, diagnose_values
+        from pytest_gpukern.verify import diagnose_form, diagnose_values
 
         if self._environment.has_gpu:
             from pytest_gpukern.backends.cuda import runtime

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.problem import Output, Tolerance
-    from pytest_gpukern.verify import Comparison
 
 Array = Any
 Form = tuple[tuple[int, ...], Any]
@@ -38,10 +38,10 @@ class Workspace(Protocol):
         """Puts contents into the input arrays by the fastest way there is, and waits for it."""
 
     def poison(self) -> None:
-        """Fills every output with `verify.POISON` and waits for it."""
+        """Fills every output with `comparison.POISON` and waits for it."""
 
     def queue_poison(self, stream: Any) -> None:
-        """Fills every output with `verify.POISON`; on a device only queued, on a stream of cuda.core's."""
+        """Fills every output with `comparison.POISON`, on a device only queued on a stream of cuda.core's."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes an array that a launch returned as `output`; None where it is no array of this backend."""

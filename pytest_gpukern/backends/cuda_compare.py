@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.backends import cuda_source
 from pytest_gpukern.backends.cuda import DeviceArray, checked
 
@@ -39,8 +39,8 @@ def compare_on_device(
     dtype: Any,
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
-) -> verify.Comparison | None:
-    """As `verify.compare` for an array on the device; None for dtypes it has no kernel for."""
+) -> comparison.Comparison | None:
+    """As `comparison.compare` for an array on the device; None for dtypes it has no kernel for."""
     import numpy as np
 
     actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
@@ -66,7 +66,7 @@ def compare_on_device(
             np.uint64(count),
             np.float64(tolerance.rtol),
             np.float64(tolerance.atol),
-            np.uint32(verify.POISON),
+            np.uint32(comparison.POISON),
             np.int32(info.nmant),
             np.int32(info.minexp),
             found.pointer,
@@ -85,28 +85,28 @@ def _read_comparison(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     expected: np.ndarray[Any, Any],
-) -> verify.Comparison:
+) -> comparison.Comparison:
     import numpy as np
 
     flat = expected.reshape(-1)
 
-    def extreme(slot: int) -> verify.Extreme:
+    def extreme(slot: int) -> comparison.Extreme:
         value = float(found[slot : slot + 1].view(np.float64)[0])
-        return element_at(value, int(found[slot + 3])) if value else verify.Extreme(0.0)
+        return element_at(value, int(found[slot + 3])) if value else comparison.Extreme(0.0)
 
-    def element_at(value: float, index: int) -> verify.Extreme:
+    def element_at(value: float, index: int) -> comparison.Extreme:
         element = np.empty(1, dtype)
         checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
-        return verify.Extreme(value, index, flat[index].item(), element[0].item())
+        return comparison.Extreme(value, index, flat[index].item(), element[0].item())
 
-    return verify.Comparison(
+    return comparison.Comparison(
         shape=shape,
         mismatches=int(found[0]),
         unwritten=int(found[1]),
         unexpected_nan=int(found[2]),
         first_unwritten=int(found[3]) if found[1] else -1,
-        first_mismatch=element_at(1.0, int(found[10])) if found[0] else verify.Extreme(),
+        first_mismatch=element_at(1.0, int(found[10])) if found[0] else comparison.Extreme(),
         absolute=extreme(4),
         relative=extreme(5),
-        ulp=extreme(6) if dtype.kind == "f" else verify.Extreme(),
+        ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
     )

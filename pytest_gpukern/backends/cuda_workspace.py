@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
 from pytest_gpukern.backends.cuda_compare import compare_on_device
 from pytest_gpukern.backends.host import is_array
@@ -56,15 +56,15 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        """Fills every output with `verify.POISON` and waits."""
+        """Fills every output with `comparison.POISON` and waits."""
         self.queue_poison(None)
         self._returned.clear()
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        """Queues the filling of every output with `verify.POISON` on a stream of cuda.core's."""
+        """Queues the filling of every output with `comparison.POISON` on a stream of cuda.core's."""
         for array in self._outputs.values():
-            array.fill(verify.POISON, stream)
+            array.fill(comparison.POISON, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a device array that a launch returned; None for anything that is none."""
@@ -76,14 +76,16 @@ class CudaWorkspace:
         self._returned[output] = value
         return tuple(interface["shape"]), np.dtype(interface["typestr"])
 
-    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> verify.Comparison:
+    def compare(
+        self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
+    ) -> comparison.Comparison:
         """Compares on the device, or on the host where no kernel fits dtype or strides."""
         pointer, shape, dtype, contiguous = self._place(output)
         if contiguous and 0 not in shape:
             found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance)
             if found is not None:
                 return found
-        return verify.compare(self.fetch(output), expected, tolerance)
+        return comparison.compare(self.fetch(output), expected, tolerance)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies an output to the host and waits."""

@@ -6,7 +6,7 @@ import zlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def is_array(value: Any) -> bool:
 
 
 def poison(array: np.ndarray[Any, Any]) -> None:
-    """Fills a contiguous array with `verify.POISON`."""
+    """Fills a contiguous array with `comparison.POISON`."""
     import numpy as np
 
     raw = array.reshape(-1).view(np.uint8)
-    pattern = np.frombuffer(np.uint32(verify.POISON).tobytes(), np.uint8)
+    pattern = np.frombuffer(np.uint32(comparison.POISON).tobytes(), np.uint8)
     whole = raw.size // 4 * 4
-    _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(verify.POISON))
+    _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(comparison.POISON))
     raw[whole:] = pattern[: raw.size - whole]
 
 
@@ -96,12 +96,12 @@ class HostWorkspace:
     fill = load
 
     def poison(self) -> None:
-        """Fills every output with `verify.POISON`."""
+        """Fills every output with `comparison.POISON`."""
         for name in self._outputs:
             poison(self._host[name])
 
     def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
-        """Fills every output with `verify.POISON`."""
+        """Fills every output with `comparison.POISON`."""
         self.poison()
 
     def adopt(self, output: str, value: Any) -> Form | None:
@@ -113,9 +113,11 @@ class HostWorkspace:
         self._bound[output] = value
         return value.shape, value.dtype
 
-    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> verify.Comparison:
+    def compare(
+        self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
+    ) -> comparison.Comparison:
         """Compares on the host."""
-        return verify.compare(self._bound[output], expected, tolerance)
+        return comparison.compare(self._bound[output], expected, tolerance)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """A copy of an output."""

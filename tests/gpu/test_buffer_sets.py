@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.problem import Output, Tolerance
 from pytest_gpukern.timers import Iteration
 
@@ -205,7 +205,7 @@ def test_poison_is_queued_on_the_timed_stream_behind_what_writes_and_ahead_of_it
     write_slowly()
     workspace.queue_poison(runtime.stream)
     assert unwritten() == N
-    assert workspace.fetch("out").view(np.uint32)[[0, -1]].tolist() == [verify.POISON] * 2
+    assert workspace.fetch("out").view(np.uint32)[[0, -1]].tolist() == [comparison.POISON] * 2
 
 
 def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):

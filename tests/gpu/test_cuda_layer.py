@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.problem import Output, Tolerance
 
 
@@ -35,7 +35,7 @@ def damaged(actual, rng):
     else:
         flat[3] += 2
     raw = flat.view(np.uint8)
-    pattern = np.frombuffer(np.uint32(verify.POISON).tobytes(), np.uint8)
+    pattern = np.frombuffer(np.uint32(comparison.POISON).tobytes(), np.uint8)
     width = flat.dtype.itemsize
     for index in (16, 17, flat.size - 1):
         for byte in range(width):
@@ -56,7 +56,7 @@ def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, 
         expected = rng.integers(0, 100, (37, 1013)).astype(dtype)
     actual = damaged(expected.astype(dtype), rng)
     tolerance = Tolerance(rtol=1e-6, atol=1e-9)
-    on_host = verify.compare(actual, expected, tolerance)
+    on_host = comparison.compare(actual, expected, tolerance)
     on_device = compare_on_device(
         runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
     )
@@ -80,7 +80,7 @@ def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, 
             runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
         )
         assert on_device.mismatches == mismatches
-        assert verify.compare(actual, expected, tolerance).mismatches == mismatches
+        assert comparison.compare(actual, expected, tolerance).mismatches == mismatches
 
 
 def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload):
@@ -88,13 +88,13 @@ def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload
 
     expected = np.array([np.nan, np.nan, 1.0])
     actual = np.array([0, 0, 0], np.uint32)
-    actual[0] = verify.POISON
+    actual[0] = comparison.POISON
     actual = actual.view(np.float32)
     actual[1:] = np.nan, 1.0
     on_device = compare_on_device(
         runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, Tolerance()
     )
-    on_host = verify.compare(actual, expected, Tolerance())
+    on_host = comparison.compare(actual, expected, Tolerance())
     assert (on_device.mismatches, on_device.unwritten, on_device.first_unwritten) == (1, 1, 0)
     assert (on_host.mismatches, on_host.unwritten, on_host.first_unwritten) == (1, 1, 0)
 
@@ -108,7 +108,7 @@ def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload)
     on_device = compare_on_device(
         runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
     )
-    on_host = verify.compare(actual, expected, tolerance)
+    on_host = comparison.compare(actual, expected, tolerance)
     assert (on_device.mismatches, on_device.unexpected_nan) == (on_host.mismatches, on_host.unexpected_nan)
     assert on_device.mismatches == 4
     assert on_device.first_mismatch.index == on_host.first_mismatch.index == 1

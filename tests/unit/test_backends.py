@@ -12,8 +12,8 @@ from pytest_gpukern import backends
 from pytest_gpukern.backends import host
 from pytest_gpukern.backends.convert import to_host
 from pytest_gpukern.backends.host import HostBackend, poison
+from pytest_gpukern.comparison import POISON
 from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.verify import POISON
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}

@@ -12,8 +12,8 @@ from pytest_gpukern.backends import cuda
 from pytest_gpukern.backends import cuda_workspace as workspace_module
 from pytest_gpukern.backends.cuda import CudaRuntime, DeviceArray
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.comparison import POISON
 from pytest_gpukern.problem import Output
-from pytest_gpukern.verify import POISON
 
 STREAM_HANDLE = 70_007
 

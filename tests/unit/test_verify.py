@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpukern import verify
+from pytest_gpukern import comparison
 from pytest_gpukern.backends.host import poison
+from pytest_gpukern.comparison import POISON, compare
 from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.verify import POISON, Fault, compare, diagnose_form, diagnose_values
+from pytest_gpukern.verify import Fault, diagnose_form, diagnose_values
 
 EXACT = Tolerance()
 CHUNK = 1 << 20
@@ -125,7 +126,7 @@ def float_pairs(draw):
 @given(float_pairs(), tolerances, st.sampled_from([3, CHUNK]))
 @settings(max_examples=300, deadline=None)
 def test_floats_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
-    with mock.patch.object(verify, "_CHUNK", chunk):
+    with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
 
 
@@ -151,7 +152,7 @@ def integer_pairs(draw):
 @given(integer_pairs(), tolerances, st.sampled_from([3, CHUNK]))
 @settings(max_examples=200, deadline=None)
 def test_integers_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
-    with mock.patch.object(verify, "_CHUNK", chunk):
+    with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
 
 
