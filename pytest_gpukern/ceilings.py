@@ -16,9 +16,9 @@ from pytest_gpukern.baseline.file import replace
 from pytest_gpukern.baseline.record import BaselineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from pytest_gpukern.device import Fingerprint
+    from pytest_gpukern.device import Fingerprint, Peaks
     from pytest_gpukern.result import JsonDict
 
 _METHOD = 1
@@ -154,8 +154,9 @@ class Ceilings:
 def load_or_measure(
     fingerprint: Fingerprint,
     cache_dir: Path | None = None,
-    measure: Callable[[Fingerprint], Measured] = measure_ceilings,
+    measure: Callable[[], Measured] = measure_ceilings,
     *,
+    peaks: Peaks | None = None,
     warn: Callable[[str], None],
 ) -> Ceilings:
     """The ceilings of the device that `fingerprint` describes, from the cache or measured now.
@@ -169,6 +170,7 @@ def load_or_measure(
         fingerprint: of the pinned device.
         cache_dir: folder of the files; by default `gpukern`'s in the user's cache folder.
         measure: measures all of them.
+        peaks: of the same device in theory, which no ceiling can exceed; None where they are not known.
         warn: is told, a line each, what was odd.
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
@@ -181,7 +183,7 @@ def load_or_measure(
     stored = _read(folder / name, key, warn) if folder else None
     if stored is not None:
         return stored
-    ceilings, complaints = _credible(measure(fingerprint))
+    ceilings, complaints = _credible(measure(), in_theory(peaks))
     for complaint in complaints:
         warn(complaint)
     if complaints or not _write(folder and folder / name, key, ceilings, warn):
@@ -226,11 +228,21 @@ def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
     return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
 
 
-def _credible(measured: Measured) -> tuple[Ceilings, list[str]]:
+def in_theory(peaks: Peaks | None) -> dict[str, float]:
+    """Field of `Ceilings` → what the device can do in theory, for those that are known."""
+    if peaks is None:
+        return {}
+    known = {_RATES[dtype]: rate for dtype, rate in peaks.cuda_cores_per_s.items()}
+    if peaks.memory_bytes_per_s:
+        known["device_copy_bytes_per_s"] = peaks.memory_bytes_per_s
+    return known
+
+
+def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings, list[str]]:
     """The values without those that cannot be true, and everything that was odd, in words."""
     values, complaints = {}, list(measured.complaints)
     for name, value in measured.values.items():
-        peak = measured.peaks.get(name, math.inf)
+        peak = peaks.get(name, math.inf)
         if not _is_positive(value):
             complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
         elif value > _ROUNDING * peak:

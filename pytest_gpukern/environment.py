@@ -202,7 +202,7 @@ class Environment:
         """What the device does at best, measured once; None without a GPU. Ask while holding the device."""
         if not self.has_gpu:
             return None
-        return load_or_measure(self.fingerprint, warn=self._late_warnings.append)
+        return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
     def take_late_warnings(self) -> tuple[str, ...]:
         """What is worth saying since the header was printed; each is given once, to the result at hand."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.backends.cuda import CudaRuntime
-    from pytest_gpukern.device import Fingerprint
 
 _SAMPLES = 10
 _SHORTEST_NS = 1e6
@@ -54,21 +53,15 @@ class Measured:
 
     Attributes:
         values: name of a field of `pytest_gpukern.ceilings.Ceilings` → value, for those that were measured.
-        peaks: the same names → what the device can do in theory, for those that are known.
         complaints: what could not be measured and why, in words.
     """
 
     values: Mapping[str, float]
-    peaks: Mapping[str, float]
     complaints: tuple[str, ...] = ()
 
 
-def measure_ceilings(fingerprint: Fingerprint) -> Measured:
-    """Measures every ceiling of the pinned device, in about two seconds; nothing else may run on it.
-
-    Args:
-        fingerprint: of this device; its highest clocks give the peaks.
-    """
+def measure_ceilings() -> Measured:
+    """Measures every ceiling of the pinned device, in about two seconds; nothing else may run on it."""
     cuda = runtime()
     values: dict[str, float] = {}
     complaints = []
@@ -84,69 +77,7 @@ def measure_ceilings(fingerprint: Fingerprint) -> Measured:
             values.update(measure(cuda))
         except (CudaError, NotMeasuredError) as error:
             complaints.append(f"the ceiling of {what} could not be measured: {error}")
-    return Measured(values, _peaks_here(cuda, fingerprint), tuple(complaints))
-
-
-# what theory allows
-
-_MULTIPLY_ADDS = {
-    # float16 (packed in pairs), float32, float64, int32
-    (7, 0): (128, 64, 32, 64),
-    (7, 5): (128, 64, 2, 64),
-    (8, 0): (256, 64, 32, 64),
-    (8, 6): (128, 128, 2, 64),
-    (8, 7): (256, 128, 2, 64),
-    (8, 9): (128, 128, 2, 64),
-    (9, 0): (256, 128, 64, 64),
-    (10, 0): (256, 128, 64, 64),
-    (10, 3): (256, 128, 2, 64),
-    (12, 0): (128, 128, 2, 128),
-    (12, 1): (128, 128, 2, 128),
-}
-"""Multiply-adds a clock and multiprocessor by compute capability, tensor cores left aside: the table
-"Throughput of Native Arithmetic Instructions" of https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/.
-Where sources differ it is the larger figure, since a peak that is too low would refuse a true ceiling."""
-
-
-def peaks(
-    compute_capability: tuple[int, int],
-    multiprocessors: int,
-    sm_clock_mhz: float,
-    memory_clock_mhz: float,
-    memory_bus_bits: int,
-) -> dict[str, float]:
-    """Theoretical peaks at the highest clocks, by field of `Ceilings`; what is not known is left out.
-
-    Args:
-        compute_capability: (9, 0) for an H200.
-        multiprocessors: of the device or MIG instance.
-        sm_clock_mhz: highest clock of the multiprocessors; 0 where unknown.
-        memory_clock_mhz: highest clock of the memory, which transfers twice a clock; 0 where unknown.
-        memory_bus_bits: width of the memory's bus; 0 where unknown.
-    """
-    found = {}
-    names = ("float16_flop_per_s", "float32_flop_per_s", "float64_flop_per_s", "int32_op_per_s")
-    rates = _MULTIPLY_ADDS.get(compute_capability, ())
-    if sm_clock_mhz:
-        found = {
-            name: 2e6 * rate * multiprocessors * sm_clock_mhz
-            for name, rate in zip(names, rates, strict=False)
-        }
-    if memory_clock_mhz and memory_bus_bits:
-        found["device_copy_bytes_per_s"] = 2e6 * memory_clock_mhz * memory_bus_bits / 8
-    return found
-
-
-def _peaks_here(cuda: CudaRuntime, fingerprint: Fingerprint) -> dict[str, float]:
-    """NVML's clocks are the highest that can be set; CUDA's may be those of the card's advertisement."""
-    properties = cuda.device.properties
-    return peaks(
-        _compute_capability(cuda),
-        properties.multiprocessor_count,
-        max(fingerprint.max_sm_clock_mhz or 0, properties.clock_rate / 1e3),
-        max(fingerprint.max_memory_clock_mhz or 0, properties.memory_clock_rate / 1e3),
-        properties.global_memory_bus_width,
-    )
+    return Measured(values, tuple(complaints))
 
 
 def _compute_capability(cuda: CudaRuntime) -> tuple[int, int]:

@@ -37,7 +37,8 @@ class Rates(NamedTuple):
     CUDA cores: "Throughput of Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor
     cores, dense: the whitepapers of V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell
     data sheets, divided by multiprocessors and boost clock; half is the faster of float16 with float16 and
-    with float32 accumulation. Half precision and integers on CUDA cores are never faster and left out.
+    with float32 accumulation. Half precision (in pairs) and 32-bit integers of the CUDA cores are never
+    faster than these and bound nothing; a measured rate is held against them. 0 where it is not known.
     """
 
     fp64: int
@@ -47,23 +48,25 @@ class Rates(NamedTuple):
     tensor_half: int
     tensor_fp8: int
     int8: int
+    fp16: int
+    int32: int
 
 
 RATES: Mapping[tuple[int, int], Rates] = MappingProxyType(
     {
-        (7, 0): Rates(64, 128, 0, 0, 1024, 0, 512),  # 8-bit dot products on CUDA cores
-        (7, 2): Rates(64, 128, 0, 0, 1024, 0, 2048),
-        (7, 5): Rates(4, 128, 0, 0, 1024, 0, 2048),
-        (8, 0): Rates(64, 128, 128, 1024, 2048, 0, 4096),
-        (8, 6): Rates(4, 256, 0, 512, 1024, 0, 2048),
-        (8, 7): Rates(4, 256, 0, 1024, 2048, 0, 4096),
-        (8, 9): Rates(4, 256, 0, 512, 1024, 2048, 2048),
-        (9, 0): Rates(128, 256, 256, 2048, 4096, 8192, 8192),
-        (10, 0): Rates(128, 256, 128, 4096, 8192, 16384, 16384),
-        (10, 3): Rates(4, 256, 4, 4096, 8192, 16384, 16384),  # int8 is slower there: an upper bound
-        (11, 0): Rates(4, 256, 4, 4096, 8192, 16384, 16384),
-        (12, 0): Rates(4, 256, 4, 512, 1024, 2048, 2048),
-        (12, 1): Rates(4, 256, 4, 512, 1024, 2048, 2048),
+        (7, 0): Rates(64, 128, 0, 0, 1024, 0, 512, 256, 128),  # 8-bit dot products on CUDA cores
+        (7, 2): Rates(64, 128, 0, 0, 1024, 0, 2048, 256, 128),
+        (7, 5): Rates(4, 128, 0, 0, 1024, 0, 2048, 256, 128),
+        (8, 0): Rates(64, 128, 128, 1024, 2048, 0, 4096, 512, 128),
+        (8, 6): Rates(4, 256, 0, 512, 1024, 0, 2048, 256, 128),
+        (8, 7): Rates(4, 256, 0, 1024, 2048, 0, 4096, 512, 128),
+        (8, 9): Rates(4, 256, 0, 512, 1024, 2048, 2048, 256, 128),
+        (9, 0): Rates(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128),
+        (10, 0): Rates(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128),
+        (10, 3): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128),  # int8 is slower there: an upper bound
+        (11, 0): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0),
+        (12, 0): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
+        (12, 1): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
     }
 )
 """Compute capability → rates."""
@@ -116,6 +119,16 @@ class Peaks:
         if not self.sm_clock_mhz:
             return None
         return self.multiprocessors * _LOADED_BYTES_PER_CLOCK * self.sm_clock_mhz * 1e6
+
+    @property
+    def cuda_cores_per_s(self) -> Mapping[str, float]:
+        """Operations per second of the CUDA cores by dtype, where known; a multiply-add counts as two."""
+        rates = RATES.get(self.compute_capability)
+        if rates is None or not self.sm_clock_mhz:
+            return {}
+        by_dtype = {"float16": rates.fp16, "float32": rates.fp32, "float64": rates.fp64, "int32": rates.int32}
+        clocks_per_s = self.multiprocessors * self.sm_clock_mhz * 1e6
+        return {dtype: rate * clocks_per_s for dtype, rate in by_dtype.items() if rate}
 
     def flops_per_s(self, dtypes: Iterable[str]) -> float | None:
         """Operations per second of the fastest unit that can work on data of these dtypes.

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.ceilings import Ceilings, load_or_measure
+from pytest_gpukern.ceilings import Ceilings, in_theory, load_or_measure
 
 ON_THE_DEVICE = (
     "device_copy_bytes_per_s",
@@ -27,21 +27,31 @@ def fingerprint(gpu_device):
 
 
 @pytest.fixture(scope="module")
+def peaks(gpu_device):
+    """What the device can do in theory, by field of `Ceilings`."""
+    from pytest_gpukern import device as devices
+    from pytest_gpukern.backends.cuda import runtime
+
+    with devices.open_nvml() as nvml:
+        return in_theory(devices.peaks_of(nvml, gpu_device, runtime().device.properties))
+
+
+@pytest.fixture(scope="module")
 def first(fingerprint):
     """What a measurement found, and its wall time with everything that is compiled for it, in seconds."""
     from pytest_gpukern.backends.ceilings import measure_ceilings
 
     start = time.perf_counter()
-    found = measure_ceilings(fingerprint)
+    found = measure_ceilings()
     return found, time.perf_counter() - start
 
 
-def test_every_ceiling_is_measured_in_a_few_seconds(first, capsys):
+def test_every_ceiling_is_measured_in_a_few_seconds(first, peaks, capsys):
     found, wall_s = first
     with capsys.disabled():
         sys.stdout.write(f"\nceilings in {wall_s:.2f} s, compilation included\n")
         for name, value in found.values.items():
-            peak = found.peaks.get(name)
+            peak = peaks.get(name)
             beside = f"  {value / peak:6.1%} of the peak {peak:.4g}" if peak else ""
             sys.stdout.write(f"  {name:32} {value:10.4g}{beside}\n")
     assert found.complaints == ()
@@ -50,11 +60,11 @@ def test_every_ceiling_is_measured_in_a_few_seconds(first, capsys):
 
 
 @pytest.mark.parametrize("name", ON_THE_DEVICE)
-def test_no_ceiling_is_above_its_peak_or_below_half_of_it(first, name):
+def test_no_ceiling_is_above_its_peak_or_below_half_of_it(first, peaks, name):
     found, _ = first
-    if name not in found.peaks:
+    if name not in peaks:
         pytest.skip("the peak of this device is not known")
-    assert 0.5 < found.values[name] / found.peaks[name] <= 1.01
+    assert 0.5 < found.values[name] / peaks[name] <= 1.01
 
 
 def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first):
@@ -68,7 +78,7 @@ def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first)
 def test_measured_again_the_device_has_the_same_ceilings(first, fingerprint):
     from pytest_gpukern.backends.ceilings import measure_ceilings
 
-    again = measure_ceilings(fingerprint)
+    again = measure_ceilings()
     for name in ON_THE_DEVICE:
         assert again.values[name] == pytest.approx(first[0].values[name], rel=0.03), name
 
@@ -96,9 +106,9 @@ def test_by_the_hosts_clock_the_drivers_copy_is_near_the_ceiling_and_not_above(f
 def test_the_second_time_they_come_from_the_cache(first, fingerprint, tmp_path):
     measured, _ = first
     warnings = []
-    stored = load_or_measure(fingerprint, tmp_path, lambda _: measured, warn=warnings.append)
+    stored = load_or_measure(fingerprint, tmp_path, lambda: measured, warn=warnings.append)
 
-    def never(_):
+    def never():
         raise AssertionError("measured although the cache has it")
 
     assert load_or_measure(fingerprint, tmp_path, never, warn=warnings.append) == stored

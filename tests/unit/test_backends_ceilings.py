@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpukern.backends import ceilings as module
 from pytest_gpukern.backends.ceiling_source import BLOCK, CHAINS, UNROLLED
-from pytest_gpukern.backends.ceilings import measure_ceilings, peaks
+from pytest_gpukern.backends.ceilings import measure_ceilings
 from pytest_gpukern.backends.cuda import CudaError
 from pytest_gpukern.ceilings import Ceilings
 
@@ -229,9 +229,6 @@ class FakeArray:
         self.machine.host_ns += self.nbytes / self.machine.truth["device_to_pageable_bytes_per_s"] * 1e9
 
 
-FINGERPRINT = SimpleNamespace(max_sm_clock_mhz=1980, max_memory_clock_mhz=3201)
-
-
 @pytest.fixture
 def measured_on(monkeypatch):
     """Measures a machine, and sees that everything allocated was given back."""
@@ -250,7 +247,7 @@ def measured_on(monkeypatch):
             perf_counter_ns=lambda: machine.host_ns, monotonic=lambda: machine.host_ns / 1e9
         )
         monkeypatch.setattr(module, "time", clock)
-        found = measure_ceilings(FINGERPRINT)
+        found = measure_ceilings()
         assert machine.live == {}
         assert machine.pinned == set()
         return found
@@ -271,7 +268,6 @@ def test_there_is_a_figure_for_each_field_of_the_ceilings_and_no_other(measured_
     names = {field.name for field in dataclasses.fields(Ceilings)}
     found = measured_on(Machine())
     assert set(found.values) == names == set(TRUTH)
-    assert set(found.peaks) < names
 
 
 def test_the_whole_takes_less_than_three_seconds(measured_on):
@@ -424,49 +420,3 @@ def test_a_host_that_cannot_queue_in_time_leaves_launches_without_a_ceiling(meas
         ),
     )
     assert set(TRUTH) - set(found.values) == {"launch_host_ns", "launch_gpu_ns"}
-
-
-# peaks
-
-
-@pytest.mark.parametrize(
-    ("device", "facts", "expected"),
-    [
-        # compute capability, multiprocessors, SM MHz, memory MHz, bus; figures of the data sheets
-        ("H200 SXM", ((9, 0), 132, 1980, 3201, 6144), (133.8e12, 66.9e12, 33.5e12, 33.5e12, 4.9e12)),
-        ("A100 SXM 40 GB", ((8, 0), 108, 1410, 1215, 5120), (78e12, 19.5e12, 9.7e12, 19.5e12, 1.555e12)),
-        ("V100 SXM2", ((7, 0), 80, 1530, 877, 4096), (31.3e12, 15.7e12, 7.8e12, 15.7e12, 0.9e12)),
-        ("RTX 4090", ((8, 9), 128, 2520, 10501, 384), (82.6e12, 82.6e12, 1.29e12, 41.3e12, 1.008e12)),
-    ],
-)
-def test_peaks_are_those_of_the_data_sheets(device, facts, expected):
-    names = ("float16_flop_per_s", "float32_flop_per_s", "float64_flop_per_s", "int32_op_per_s")
-    wanted = dict(zip((*names, "device_copy_bytes_per_s"), expected, strict=True))
-    assert peaks(*facts) == pytest.approx(wanted, rel=0.01), device
-
-
-@pytest.mark.parametrize(
-    ("facts", "known"),
-    [
-        (((6, 1), 20, 1700, 5000, 256), {"device_copy_bytes_per_s"}),
-        (((9, 0), 132, 0, 3201, 6144), {"device_copy_bytes_per_s"}),
-        (((99, 0), 132, 1980, 0, 6144), set()),
-        (((99, 0), 132, 1980, 3201, 0), set()),
-    ],
-)
-def test_what_is_not_known_has_no_peak(facts, known):
-    assert set(peaks(*facts)) == known
-
-
-@pytest.mark.parametrize(
-    ("nvml", "cuda_khz", "expected_mhz"),
-    [(1980, 1_980_000, 1980), (3105, 2_520_000, 3105), (None, 1_755_000, 1755), (None, 0, None)],
-)
-def test_the_peak_is_at_the_highest_clock_that_anybody_tells(nvml, cuda_khz, expected_mhz):
-    machine = Machine()
-    machine.properties.clock_rate = cuda_khz
-    fingerprint = SimpleNamespace(max_sm_clock_mhz=nvml, max_memory_clock_mhz=None)
-    found = module._peaks_here(machine, fingerprint)
-    expected = None if expected_mhz is None else 2e6 * 128 * 132 * expected_mhz
-    assert found.get("float32_flop_per_s") == expected
-    assert found["device_copy_bytes_per_s"] == pytest.approx(4.917e12, rel=1e-3)

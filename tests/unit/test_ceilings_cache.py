@@ -15,7 +15,7 @@ import pytest
 from pytest_gpukern import ceilings as module
 from pytest_gpukern.backends.ceilings import Measured
 from pytest_gpukern.ceilings import Ceilings, default_cache_dir, load_or_measure
-from pytest_gpukern.device import Fingerprint
+from pytest_gpukern.device import Fingerprint, Peaks
 
 H200 = {
     "device_copy_bytes_per_s": 4.29e12,
@@ -58,20 +58,24 @@ def nothing_kept(monkeypatch):
     monkeypatch.setattr(module, "_unstored", {})
 
 
+PEAKS = Peaks((9, 0), 132, 60 * 2**20, 1980, 3201, 6144)  # 66.9 TFLOP/s of float32, 4.92 TB/s
+
+
 class Measuring:
     """Measures what it is told, counts how often, and hears the warnings."""
 
-    def __init__(self, values=H200, peaks=(), complaints=()):
-        self.measured = Measured(values, dict(peaks), tuple(complaints))
+    def __init__(self, values=H200, peaks=None, complaints=()):
+        self.measured = Measured(values, tuple(complaints))
+        self.peaks = peaks
         self.count = 0
         self.warnings = []
 
-    def __call__(self, fingerprint):
+    def __call__(self):
         self.count += 1
         return self.measured
 
     def load(self, folder, fingerprint=FINGERPRINT):
-        return load_or_measure(fingerprint, folder, self, warn=self.warnings.append)
+        return load_or_measure(fingerprint, folder, self, peaks=self.peaks, warn=self.warnings.append)
 
 
 def stored(folder):
@@ -96,7 +100,7 @@ def test_another_process_reads_the_same(tmp_path):
 import json
 from pathlib import Path
 from pytest_gpukern.ceilings import load_or_measure
-from pytest_gpukern.device import Fingerprint
+from pytest_gpukern.device import Fingerprint, Peaks
 
 fingerprint = Fingerprint(**{dataclasses.asdict(FINGERPRINT)!r})
 print(json.dumps(load_or_measure(fingerprint, Path({str(tmp_path)!r}), None, warn=None).to_json()))
@@ -272,7 +276,7 @@ def test_processes_that_store_at_once_leave_one_whole_file(tmp_path):
         measuring = Measuring({**H200, "launch_host_ns": 1000.0 + number})
         barrier.wait()
 
-        def measure(fingerprint):
+        def measure():
             barrier.wait()  # nobody has stored anything before everybody has measured
             return measuring.measured
 
@@ -289,13 +293,13 @@ def test_processes_that_store_at_once_leave_one_whole_file(tmp_path):
 
 
 def test_a_ceiling_above_the_theoretical_peak_is_reported_and_neither_used_nor_stored(tmp_path):
-    measuring = Measuring({**H200, "float32_flop_per_s": 70e12}, peaks={"float32_flop_per_s": 66.9e12})
+    measuring = Measuring({**H200, "float32_flop_per_s": 70e12}, peaks=PEAKS)
     found = measuring.load(tmp_path)
     assert found == dataclasses.replace(CEILINGS, float32_flop_per_s=None)
     (warning,) = measuring.warnings
     assert warning == (
         "the ceiling float32_flop_per_s was measured as 7e+13, above the device's theoretical peak of "
-        "6.69e+13, and is not used"
+        "6.691e+13, and is not used"
     )
     assert list(tmp_path.iterdir()) == []
     assert measuring.load(tmp_path) == found
@@ -304,8 +308,32 @@ def test_a_ceiling_above_the_theoretical_peak_is_reported_and_neither_used_nor_s
 
 @pytest.mark.parametrize(("value", "used"), [(66.9e12, True), (67.5e12, True), (67.6e12, False)])
 def test_a_peak_is_known_to_one_percent(tmp_path, value, used):
-    measuring = Measuring({"float32_flop_per_s": value}, peaks={"float32_flop_per_s": 66.9e12})
+    measuring = Measuring({"float32_flop_per_s": value}, peaks=PEAKS)
     assert (measuring.load(tmp_path).float32_flop_per_s is not None) is used
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("float16", 133.8e12),
+        ("float32", 66.9e12),
+        ("float64", 33.5e12),
+        ("int32", 33.5e12),
+        ("copy", 4.92e12),
+    ],
+)
+def test_each_rate_and_copies_within_the_device_have_their_peak(tmp_path, name, rate):
+    field = {"copy": "device_copy_bytes_per_s", "int32": "int32_op_per_s"}.get(name, f"{name}_flop_per_s")
+    for factor, used in ((1.0, True), (1.02, False)):
+        measuring = Measuring({field: factor * rate}, peaks=PEAKS)
+        found = measuring.load(tmp_path / str(factor))
+        assert (getattr(found, field) is not None) is used
+
+
+def test_without_theory_nothing_is_too_fast(tmp_path):
+    for number, peaks in enumerate([None, Peaks((99, 0), 132, 0, 1980), Peaks((9, 0), 132, 0)]):
+        measuring = Measuring({"float32_flop_per_s": 1e18}, peaks=peaks)
+        assert measuring.load(tmp_path / str(number)).float32_flop_per_s == 1e18
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, float("nan"), float("inf")])

@@ -7,6 +7,7 @@ import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_nvml import UUIDS, FakeNvml
@@ -152,6 +153,33 @@ def test_every_capability_of_the_table_bounds_every_dtype_it_knows() -> None:
     for capability in RATES:
         for dtype in ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "int8", "int32"):
             assert tflops(dtype, compute_capability=capability), (capability, dtype)
+
+
+@pytest.mark.parametrize(
+    ("card", "facts", "tera"),
+    [
+        # compute capability, multiprocessors, L2, SM MHz; float16, float32, float64, int32 of the data sheets
+        ("H200 SXM", ((9, 0), 132, 0, 1980), (133.8, 66.9, 33.5, 33.5)),
+        ("A100 SXM 40 GB", ((8, 0), 108, 0, 1410), (78, 19.5, 9.7, 19.5)),
+        ("V100 SXM2", ((7, 0), 80, 0, 1530), (31.3, 15.7, 7.8, 15.7)),
+        ("RTX 4090", ((8, 9), 128, 0, 2520), (82.6, 82.6, 1.29, 41.3)),
+    ],
+)
+def test_rates_of_the_cuda_cores_are_those_of_the_data_sheets(
+    card: str, facts: tuple[Any, ...], tera: tuple[float, ...]
+) -> None:
+    wanted = dict(zip(("float16", "float32", "float64", "int32"), tera, strict=True))
+    found = {dtype: rate / 1e12 for dtype, rate in Peaks(*facts).cuda_cores_per_s.items()}
+    assert found == pytest.approx(wanted, rel=0.01), card
+
+
+@pytest.mark.parametrize("facts", [((6, 1), 20, 0, 1700), ((9, 0), 132, 0), ((9, 0), 132, 0, 0)])
+def test_cuda_cores_of_an_unknown_device_or_clock_have_no_rates(facts: tuple[Any, ...]) -> None:
+    assert Peaks(*facts).cuda_cores_per_s == {}
+
+
+def test_the_cores_of_a_device_whose_half_precision_is_not_known_have_the_others() -> None:
+    assert set(Peaks((11, 0), 20, 0, 1500).cuda_cores_per_s) == {"float32", "float64"}
 
 
 # the least time
