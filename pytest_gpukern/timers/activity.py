@@ -103,7 +103,7 @@ class ActivityTrace:
         self._buffers: RecordBuffers | None = None
         try:
             self._buffers = RecordBuffers(cupti, self._completed, self._failed)
-            self._reads_buffers = not self._buffers.register()
+            self._reads_buffers = self._buffers.register()
         except LayoutUnknownError:
             self._reads_buffers = False
         if not self._reads_buffers:
@@ -210,6 +210,8 @@ class ActivityTrace:
             name = str(error).partition(" ")[0]
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
+        except RuntimeError as error:  # cupti-python's where it finds no library, or no driver
+            raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
 
     def _failed(self, error: Exception) -> None:
         self._error = error

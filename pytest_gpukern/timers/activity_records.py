@@ -96,9 +96,12 @@ class RecordBuffers:
         # CUPTI keeps pointers to these.
         self._callbacks = (_Requested(self._requested), _Completed(self._completed))
 
-    def register(self) -> int:
-        """Has CUPTI use these buffers from now on; its result, 0 for success."""
-        return int(self._register(*self._callbacks))
+    def register(self) -> bool:
+        """Has CUPTI use these buffers from now on; whether it does."""
+        try:
+            return int(self._register(*self._callbacks)) == 0
+        except SystemError:  # cupti-python's function has raised: there is no CUPTI that it could load
+            return False
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0

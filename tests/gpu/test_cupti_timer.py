@@ -48,7 +48,7 @@ def read_as_objects(cupti):
     """Has cupti-python make objects of the records, and afterwards the buffers read again."""
     cupti.read_objects()
     yield cupti
-    assert not cupti._buffers.register()
+    assert cupti._buffers.register()
     cupti._reads_buffers = True
 
 

@@ -9,7 +9,7 @@ import pytest
 from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install
 
 from pytest_gpukern.result import LaunchShape
-from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers import TimerUnavailable, activity_records
 from pytest_gpukern.timers.activity import OURS, ActivityTrace, activity_trace
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
@@ -275,6 +275,23 @@ def test_a_kind_that_cannot_be_enabled_says_why_and_leaves_none_enabled(
     assert unused(cupti)
     cupti.errors.clear()
     assert len(recorded(trace, machine.kernel())) == 1, "it can be used once the reason is gone"
+
+
+def test_a_library_that_cupti_python_does_not_find_is_named(cupti, monkeypatch):
+    """It raises only where a function is called, and through C that becomes a SystemError."""
+
+    def not_found(*callbacks):
+        raise RuntimeError("Failed to dlopen libcupti.so.13")
+
+    monkeypatch.setattr(cupti, "activity_register_callbacks", not_found)
+    if hasattr(cupti, "activity_kernel10_dtype"):
+
+        def raised_in_c(*callbacks):
+            raise SystemError("returned a result with an exception set")
+
+        monkeypatch.setattr(activity_records, "_functions", lambda: (raised_in_c, None))
+    with pytest.raises(TimerUnavailable, match=r"CUPTI cannot be loaded: Failed to dlopen libcupti\.so\.13"):
+        activity_trace()
 
 
 def test_what_was_unavailable_is_tried_again(cupti):

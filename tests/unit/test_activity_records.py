@@ -54,7 +54,7 @@ class Received:
     def __init__(self, cupti):
         self.records, self.errors, self.buffers = [], [], 0
         self.reader = RecordBuffers(cupti, self.take, self.errors.append)
-        assert self.reader.register() == 0
+        assert self.reader.register()
         cupti.enabled = set(ActivityKind) - {ActivityKind.KERNEL}
 
     def take(self, records):
