@@ -95,20 +95,8 @@ def run_child(into: Path, *, rivals: bool, timeout_s: float = _SESSION_TIMEOUT_S
 
     What counts is the file: a process that has written it may end as it likes.
     """
-    try:
-        done = subprocess.run(
-            child_command(into, rivals=rivals),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-        end = f"it ended with status {done.returncode}: {_last_lines(done.stdout)}"
-    except subprocess.TimeoutExpired:
-        end = f"it was ended after {timeout_s:g} s"
+    status, said = _finished(child_command(into, rivals=rivals), timeout_s)
+    end = f"it was {said}" if status is None else f"it ended with status {status}: {_last_lines(said)}"
     if not into.exists():
         return Session(problem=end)
     try:
@@ -125,23 +113,28 @@ def suites_command() -> list[str]:
 def _run_suites(tell: Callable[[str], None]) -> Suites:
     tell("the five suites whole")
     started = time.perf_counter()
+    status, said = _finished(suites_command(), _SUITES_TIMEOUT_S)
+    seconds = time.perf_counter() - started
+    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {_last_lines(said)}")
+    return Suites(round(seconds, 1), -1 if status is None else status)
+
+
+def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+    """Status and output of a process; None and what was done where it took too long."""
     try:
         done = subprocess.run(
-            suites_command(),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_SUITES_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
-        status, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired:
-        status, output = -1, f"ended after {_SUITES_TIMEOUT_S:.0f} s"
-    seconds = time.perf_counter() - started
-    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {_last_lines(output)}")
-    return Suites(round(seconds, 1), status)
+        return None, f"ended after {timeout_s:g} s"
+    return done.returncode, done.stdout
 
 
 def _last_lines(output: str) -> str:

@@ -40,7 +40,6 @@ class EventTimer:
         self._stream = stream or runtime.stream
         self._queue = EventQueue(runtime, self._stream, queues=queues)
         self._cold = True
-        self._queues = True
 
     @property
     def resolution_ns(self) -> float:
@@ -58,16 +57,15 @@ class EventTimer:
 
         The first to ask in a process waits a few milliseconds for the calibration.
         """
-        if not self._queues:
+        if not self.queues:
             return None
         legacy = int(self._stream.handle) in LEGACY_STREAMS
         return event_cost_ns(self._runtime, legacy=legacy, cold=self._cold)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration, as `EventQueue.collect` does."""
-        batch = self._queue.collect(iterations, cold=cold)
-        self._cold, self._queues = cold, not batch.launch_included
-        return batch
+        self._cold = cold
+        return self._queue.collect(iterations, cold=cold)
 
     def suspicion(self, iteration: Iteration) -> str | None:
         """Looks for work that was still running after the end event: it was on another stream."""

@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
+from pytest_gpukern.timers.activity import OURS
 from pytest_gpukern.timers.blocking import TIMEOUT_NS
 
 CONTEXT = 42
@@ -574,3 +575,13 @@ class FakeMachine:
         sizes = dict.fromkeys((*names, "local_memory_per_thread"), 0)
         shape = dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), 1)
         return {"name": "gpukern_block", "stream_id": stream_number(stream.handle), **sizes, **shape}
+
+
+def recorded(trace, *calls, concurrently=True):
+    """The activities of these calls, numbered from 2."""
+    trace.open(concurrently=concurrently)
+    for number, call in enumerate(calls, start=OURS + 1):
+        trace.push(number)
+        call()
+        trace.pop()
+    return trace.close()

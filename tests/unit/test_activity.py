@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install
+from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install, recorded
 
 from pytest_gpukern.result import LaunchShape
 from pytest_gpukern.timers import TimerUnavailable, activity_records
@@ -31,16 +31,6 @@ def cupti(request, monkeypatch):
 def machine(cupti):
     """A device whose work CUPTI records."""
     return FakeMachine(cupti)
-
-
-def recorded(trace, *calls, concurrently=True):
-    """The activities of these calls, numbered from 2."""
-    trace.open(concurrently=concurrently)
-    for number, call in enumerate(calls, start=OURS + 1):
-        trace.push(number)
-        call()
-        trace.pop()
-    return trace.close()
 
 
 def unused(cupti):

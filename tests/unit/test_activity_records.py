@@ -18,10 +18,11 @@ from fake_cupti import (
     RawCupti,
     Result,
     install,
+    recorded,
 )
 
 from pytest_gpukern.timers import TimerUnavailable, activity_records
-from pytest_gpukern.timers.activity import OURS, ActivityTrace, activity_trace
+from pytest_gpukern.timers.activity import ActivityTrace, activity_trace
 from pytest_gpukern.timers.activity_records import LayoutUnknownError, RecordBuffers
 from pytest_gpukern.timers.cupti import proven_trace
 
@@ -76,16 +77,6 @@ def flushed(cupti, received):
         kind: [record for record in received.records if record.kind == kind]
         for kind in {record.kind for record in received.records}
     }
-
-
-def recorded(trace, *calls):
-    """The activities of these calls, numbered from 2."""
-    trace.open(concurrently=True)
-    for number, call in enumerate(calls, start=OURS + 1):
-        trace.push(number)
-        call()
-        trace.pop()
-    return trace.close()
 
 
 def everything(machine):
