@@ -193,6 +193,7 @@ class OutputError:
         max_abs: largest |actual − expected|, or None where nothing finite was compared.
         max_rel: largest |actual − expected| / |expected| over non-zero expected values.
         max_ulp: largest distance in units in the last place of the output's dtype; None for integers.
+        bits: hash of the output's bytes for the first data set, or None where it was not taken.
     """
 
     size: int
@@ -200,14 +201,25 @@ class OutputError:
     max_abs: float | None
     max_rel: float | None
     max_ulp: float | None
+    bits: str | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How one measurement compares with the record, with the reason in words.
 
-    `ratio` is new time ÷ recorded time, with a 90 % interval where both sides give one. `detectable` is the
-    ratio that this much measuring would call SLOWER four times in five, where it could not decide.
+    Attributes:
+        kind: what it is called.
+        reason: why, with the numbers.
+        ratio: new time ÷ recorded time.
+        ratio_low: lower end of its 90 % interval.
+        ratio_high: upper end.
+        detectable: the ratio that this much measuring would call SLOWER with a probability of 95 %.
+        gates: whether it may fail its test; False where the record is too thin for that.
+        suspected: it is SLOWER by the measurement that raised the suspicion, and has not been confirmed.
+        sessions: fresh sessions that the ratio rests on.
+        anchor: time now ÷ the record's first epoch, where that is not the one it was judged by.
+        because: what else changed since the record, in words.
     """
 
     kind: VerdictKind
@@ -216,6 +228,25 @@ class Verdict:
     ratio_low: float | None = None
     ratio_high: float | None = None
     detectable: float | None = None
+    gates: bool = True
+    suspected: bool = False
+    sessions: int = 1
+    anchor: float | None = None
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a comparison with the record found besides times.
+
+    Attributes:
+        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew) or
+            `bits` (another result from the same machine code).
+        text: what was found, with both values.
+    """
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -288,6 +319,9 @@ class Result:
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         notes: what else there is to say, in words.
+        findings: what comparing with the record found besides times.
+        session: id of the process that measured, the same for all its results.
+        canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
     """
 
     case: CaseInfo
@@ -306,6 +340,9 @@ class Result:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     speedup_against: str | None = None
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    session: str = ""
+    canaries: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:
@@ -333,10 +370,17 @@ class Result:
             KernelFacts(**{**entry, "shape": _shape(entry["shape"])}) for entry in data.get("kernels", ())
         )
         data["verdicts"] = {
-            key: Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])})
+            key: Verdict(
+                **{
+                    **verdict,
+                    "kind": VerdictKind(verdict["kind"]),
+                    "because": tuple(verdict.get("because", ())),
+                }
+            )
             for key, verdict in data["verdicts"].items()
         }
         data["notes"] = tuple(data["notes"])
+        data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
         return cls(**data)
 
 
