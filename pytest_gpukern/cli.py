@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern import __version__
+from pytest_gpukern.doctor import command as doctor_command
 from pytest_gpukern.selftest import command as selftest_command
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `gpukern validate [PYTEST OPTIONS]` runs the suites that come with the package: on the GPU where there is
     one, else host variants, with the CUDA simulator for correctness. `gpukern show RUN.json [TEXT]` prints
-    what a run stored. `gpukern selftest` says what this machine can resolve.
+    what a run stored. `gpukern selftest` says what this machine can resolve, `gpukern doctor` what is wrong
+    with the installation, and `gpukern devices` which GPUs there are.
     """
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."
@@ -58,6 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     selftest_command.add_options(tested)
+    examined = commands.add_parser(
+        "doctor", help=doctor_command.SUMMARY, description=doctor_command.DESCRIPTION, allow_abbrev=False
+    )
+    doctor_command.add_options(examined)
+    listed = commands.add_parser(
+        "devices",
+        help=doctor_command.DEVICES_SUMMARY,
+        description=doctor_command.DEVICES_DESCRIPTION,
+        allow_abbrev=False,
+    )
+    doctor_command.add_device_options(listed)
     known, rest = parser.parse_known_args(arguments)
     if known.command == "validate":
         return validate(rest)
@@ -65,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if known.command == "selftest":
         return selftest_command.run(tested, known)
+    if known.command == "doctor":
+        return doctor_command.run(known)
+    if known.command == "devices":
+        return doctor_command.run_devices(known)
     return show(known.run, known.text)
 
 

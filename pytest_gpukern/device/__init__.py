@@ -10,7 +10,16 @@ from .live import DeviceState, DeviceWatch
 from .lock import DeviceLock
 from .lock_file import Holder
 from .model import Device, DeviceValues, FixedValues
-from .nvml import CLOCK_EVENTS, GpuProcess, GpuRecord, MigRecord, Nvml, PowerLimits, Utilization
+from .nvml import (
+    CLOCK_EVENTS,
+    Configuration,
+    GpuProcess,
+    GpuRecord,
+    MigRecord,
+    Nvml,
+    PowerLimits,
+    Utilization,
+)
 from .peers import peer_access_warnings
 from .pinning import Pin, pin
 from .processes import foreign_process_warning, foreign_processes
@@ -21,6 +30,7 @@ from .visibility import cuda_order_in_child, missing_gpu_reason, visible_devices
 
 __all__ = [
     "CLOCK_EVENTS",
+    "Configuration",
     "Device",
     "DeviceError",
     "DeviceLock",

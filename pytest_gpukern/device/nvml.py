@@ -101,6 +101,34 @@ class PowerLimits:
     memory_clock_mhz: int | None = None
 
 
+@dataclass(frozen=True)
+class Configuration:
+    """How a GPU is set up, for whoever looks after the machine; None where NVML does not tell.
+
+    Attributes:
+        persistence: whether the driver keeps the GPU initialised while nobody uses it.
+        ecc: whether memory errors are corrected now.
+        ecc_pending: whether they will be after the next reset.
+        mig_pending: whether the GPU will be split by MIG after the next reset.
+        compute_mode: how many processes may use it: `default`, `exclusive_thread`, `prohibited` or
+            `exclusive_process`.
+        uncorrected_errors: memory errors since the driver was loaded that ECC could not correct.
+        row_remap_pending: whether broken memory rows are replaced at the next reset.
+        row_remap_failed: whether there were too many of them to be replaced.
+        default_power_w: the power limit that it comes with.
+    """
+
+    persistence: bool | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+    mig_pending: bool | None = None
+    compute_mode: str | None = None
+    uncorrected_errors: int | None = None
+    row_remap_pending: bool | None = None
+    row_remap_failed: bool | None = None
+    default_power_w: float | None = None
+
+
 class Nvml(Protocol):
     """The questions asked of NVML, by UUID; every answer may be "not told" (None or empty)."""
 
@@ -124,6 +152,9 @@ class Nvml(Protocol):
 
     def limits(self, uuid: str) -> PowerLimits:
         """Return a GPU's enforced power limit and highest clocks."""
+
+    def configuration(self, uuid: str) -> Configuration:
+        """Return how a GPU is set up; for a MIG instance, the GPU that it is part of."""
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         """Return the width of a GPU's memory bus, that of the whole GPU for a MIG instance."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import DeviceError, NvmlUnavailable
 from .live import DeviceState
-from .nvml import CLOCK_EVENTS, GpuProcess, GpuRecord, MigRecord, PowerLimits, Utilization
+from .nvml import CLOCK_EVENTS, Configuration, GpuProcess, GpuRecord, MigRecord, PowerLimits, Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,8 @@ _INIT_REASONS = {
 _P2P_READ, _P2P_WRITE, _P2P_OK = 0, 1, 0
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _TEMPERATURE_GPU = 0
+_UNCORRECTED, _SINCE_LOADED = 1, 0
+_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
 # Field ids of nvml.h, asked all at once. Events are counted in nanoseconds since the driver was loaded.
 _MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW = 82, 83, 186
@@ -188,6 +190,29 @@ class PyNvml:
             power_w=None if power_mw is None else power_mw / 1000,
             sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_SM),
             memory_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_MEMORY),
+        )
+
+    def configuration(self, uuid: str) -> Configuration:
+        """Return how the GPU is set up, by seven calls; each that is refused leaves its fields None."""
+        gpu = self._whole_gpu(uuid)
+        persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
+        ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
+        mig = self._told("nvmlDeviceGetMigMode", gpu) or (None, None)
+        mode = self._told("nvmlDeviceGetComputeMode", gpu)
+        errors = self._told("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _SINCE_LOADED)
+        # corrected rows, uncorrected rows, pending, failed
+        rows = self._told("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
+        power_mw = self._told("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
+        return Configuration(
+            persistence=_truth(persistence),
+            ecc=_truth(ecc[0]),
+            ecc_pending=_truth(ecc[1]),
+            mig_pending=_truth(mig[1]),
+            compute_mode=_COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
+            uncorrected_errors=None if errors is None else int(errors),
+            row_remap_pending=_truth(rows[2]),
+            row_remap_failed=_truth(rows[3]),
+            default_power_w=None if power_mw is None else power_mw / 1000,
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
@@ -364,6 +389,10 @@ class PyNvml:
 
 def _code(error: BaseException) -> int:
     return int(getattr(error, "value", _UNKNOWN))
+
+
+def _truth(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _event_names(bits: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.device import (
+    Configuration,
     DeviceState,
     GpuProcess,
     GpuRecord,
@@ -80,6 +81,19 @@ class FakeNvml:
     samples: tuple[Utilization, ...] = ()
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
+    setup: Configuration = field(
+        default_factory=lambda: Configuration(
+            persistence=True,
+            ecc=True,
+            ecc_pending=True,
+            mig_pending=False,
+            compute_mode="default",
+            uncorrected_errors=0,
+            row_remap_pending=False,
+            row_remap_failed=False,
+            default_power_w=700.0,
+        )
+    )
     closed: bool = False
 
     def gpus(self) -> tuple[GpuRecord, ...]:
@@ -103,6 +117,9 @@ class FakeNvml:
     def limits(self, uuid: str) -> PowerLimits:
         sm_mhz, memory_mhz = self.max_clocks
         return PowerLimits(power_w=700.0, sm_clock_mhz=sm_mhz, memory_clock_mhz=memory_mhz)
+
+    def configuration(self, uuid: str) -> Configuration:
+        return self.setup
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits
@@ -187,6 +204,12 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetEnforcedPowerLimit": 700000,
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetMemoryBusWidth": 6144,
+            "nvmlDeviceGetPersistenceMode": 1,
+            "nvmlDeviceGetEccMode": [1, 1],
+            "nvmlDeviceGetComputeMode": 0,
+            "nvmlDeviceGetTotalEccErrors": 0,
+            "nvmlDeviceGetRemappedRows": [0, 0, 0, 0],
+            "nvmlDeviceGetPowerManagementDefaultLimit": 700000,
             "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 1965, 2: 3201}[clock],
             "nvmlDeviceGetCurrentClocksEventReasons": 0,
             "nvmlDeviceGetTemperature": 41,

@@ -30,7 +30,7 @@ LAYERS = (
     {"state"},
     {"concluding", "controller", "fixtures"},
     {"takeover"},
-    {"collecting", "selftest/"},
+    {"collecting", "selftest/", "doctor/"},
     {"plugin", "cli"},
     {"__main__"},
 )

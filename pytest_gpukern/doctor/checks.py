@@ -1,0 +1,292 @@
+"""What is wrong with an installation, and what to do about it: values in, advice out."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from packaging.version import Version
+
+    from pytest_gpukern.doctor.machine import Gpu, Machine
+
+_MIB = 2**20
+_UNEXPLAINED_BYTES = 2 * 2**30
+"""Memory in use that no listed process explains; an idle driver keeps up to about 1 GiB for itself."""
+
+_HARD_LIMITERS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+
+
+class Level(enum.StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    """Nothing, or a part of what is installed, works."""
+    WARNING = "warning"
+    """It works, and measures something else than people think, or not as well as it could."""
+    NOTE = "note"
+    """Worth knowing."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing that was found.
+
+    Attributes:
+        level: how bad it is.
+        subject: what it is about: `driver`, `GPU 0`, `environment`, a library.
+        text: what was found, with values.
+        remedy: what to do about it; empty for a note that asks for nothing.
+    """
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+def advise(machine: Machine) -> list[Advice]:
+    """Everything that is worth saying about an installation, the worst first."""
+    found = [advice for check in _CHECKS for advice in check(machine)]
+    order = list(Level)
+    return sorted(found, key=lambda advice: order.index(advice.level))
+
+
+def _driver(machine: Machine) -> Iterator[Advice]:
+    if machine.no_gpu is None:
+        return
+    if machine.driver_there or machine.gpus:
+        remedy = (
+            "nvidia-smi must list the GPU first: see the driver's installation, CUDA_VISIBLE_DEVICES, MIG"
+        )
+        yield Advice(Level.ERROR, "driver", machine.no_gpu, remedy)
+        return
+    text = f"{machine.no_gpu}: host variants run, and Numba's kernels in its simulator, for correctness only"
+    yield Advice(Level.NOTE, "driver", text)
+
+
+def _cuda_versions(machine: Machine) -> Iterator[Advice]:
+    """Whether what is installed was built for a CUDA that the driver knows.
+
+    A driver runs programs of its own CUDA's major version and older ones
+    (https://docs.nvidia.com/deploy/cuda-compatibility/).
+    """
+    if machine.cuda is None:
+        return
+    major, minor = machine.cuda
+    driver = f"driver {machine.driver or 'of unknown version'} supports CUDA {major}.{minor}"
+    for name in ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"):
+        wanted = int(name[len("cupy-cuda") : -1])
+        if name in machine.versions and wanted > major:
+            other = name.replace(str(wanted), str(major))
+            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", f"pip install {other} instead")
+    bindings = _version(machine, "cuda-bindings")
+    if bindings is not None and bindings.major > major:
+        remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
+        yield Advice(
+            Level.ERROR, "cuda-bindings", f"{bindings} is for CUDA {bindings.major}; {driver}", remedy
+        )
+    cupti = _version(machine, "cupti-python")
+    if cupti is not None and cupti.major != major:
+        remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'
+        yield Advice(Level.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
+    if machine.nvcc is not None and machine.nvcc > machine.cuda:
+        built, newer = ".".join(map(str, machine.nvcc)), machine.nvcc[0] > major
+        text = f"{built} is newer than the driver: {driver}"
+        remedy = "put the toolkit of the driver's CUDA on PATH, or upgrade the driver"
+        if newer:
+            yield Advice(Level.ERROR, "nvcc", text, remedy)
+        else:
+            text += "; PTX that it makes cannot be loaded, machine code can"
+            yield Advice(Level.NOTE, "nvcc", text, remedy)
+
+
+def _libraries(machine: Machine) -> Iterator[Advice]:
+    """Versions that do not go together, by what was seen of them."""
+    from packaging.version import Version
+
+    numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
+    if numba_cuda and numpy and numba_cuda <= Version("0.30.4") and numpy >= Version("2.5"):
+        text = f"{numba_cuda} does not import beside NumPy {numpy}, which has no np.row_stack"
+        yield Advice(Level.ERROR, "numba-cuda", text, 'pip install "numpy<2.5"')
+    pytest, benchmark = _version(machine, "pytest"), _version(machine, "pytest-benchmark")
+    if pytest and benchmark and pytest >= Version("9.2.dev0") and benchmark < Version("5.3.1"):
+        text = f"{benchmark} fails every test under pytest {pytest}"
+        yield Advice(Level.ERROR, "pytest-benchmark", text, 'pip install "pytest-benchmark>=5.3.1"')
+    cupys = [name for name in machine.versions if name == "cupy" or name.startswith("cupy-cuda")]
+    if len(cupys) > 1:
+        remedy = f"uninstall all of them, then install one: pip uninstall {' '.join(cupys)}"
+        yield Advice(Level.ERROR, "cupy", f"{' and '.join(cupys)} overwrite each other's files", remedy)
+    if "numba" in machine.versions and "numba-cuda" not in machine.versions:
+        text = "numba without numba-cuda: the CUDA target inside Numba is no longer maintained, and not used"
+        yield Advice(Level.WARNING, "numba", text, "pip install numba-cuda")
+    if "pycuda" in machine.versions and machine.nvcc is None:
+        text = "there is no nvcc on PATH, with which SourceModule compiles"
+        remedy = "install the CUDA toolkit, or the wheel nvidia-cuda-nvcc, which is found without PATH"
+        yield Advice(Level.NOTE, "pycuda", text, remedy)
+    if "pynvml" in machine.versions and "nvidia-ml-py" in machine.versions:
+        text = "pynvml and nvidia-ml-py bring the same module; which one is imported depends on the order"
+        yield Advice(Level.WARNING, "nvidia-ml-py", text, "pip uninstall pynvml; pip install -U nvidia-ml-py")
+    for name, problem in machine.backends.items():
+        if problem is not None:
+            text = f"the backend cannot be opened: {problem}"
+            yield Advice(Level.ERROR, name, text, "reinstall it, or leave it out with --gpukern-backend")
+
+
+def _timers(machine: Machine) -> Iterator[Advice]:
+    if machine.timer is not None:
+        text = f"CUPTI cannot time here ({machine.timer}); events stand in, which read about 3 µs too much"
+        remedy = "pip install cupti-python of the driver's CUDA version; detach other profilers"
+        yield Advice(Level.WARNING, "timer", text, remedy)
+
+
+def _environment(machine: Machine) -> Iterator[Advice]:
+    """Variables that change what runs or what is timed."""
+    environ = machine.environ
+    for variable, harmless, text, remedy in (
+        (
+            "NUMBA_ENABLE_CUDASIM",
+            ("", "0"),
+            "Numba's kernels run in its simulator, on the host: no time means anything",
+            "unset it; --gpukern-simulator chooses for one run",
+        ),
+        (
+            "CUDA_LAUNCH_BLOCKING",
+            ("", "0"),
+            "every launch waits for its kernel: times of the host contain that",
+            "unset it for measuring",
+        ),
+        (
+            "CUDA_INJECTION64_PATH",
+            ("",),
+            "a profiler is loaded into every CUDA program, which slows them and keeps CUPTI from timing",
+            "unset it for measuring",
+        ),
+        (
+            "NVIDIA_TF32_OVERRIDE",
+            ("",),
+            "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
+            "unset it where accuracy is compared",
+        ),
+        (
+            "NUMBA_CUDA_DEBUGINFO",
+            ("", "0"),
+            "Numba compiles without optimisation",
+            "unset it for measuring",
+        ),
+        ("NUMBA_DISABLE_JIT", ("", "0"), "Numba compiles nothing", "unset it for measuring"),
+        (
+            "CUDA_DISABLE_PTX_JIT",
+            ("", "0"),
+            "kernels that come as PTX cannot be loaded",
+            "unset it",
+        ),
+    ):
+        value = environ.get(variable, "")
+        if value.strip() not in harmless:
+            yield Advice(Level.WARNING, "environment", f"{variable}={value}: {text}", remedy)
+    hidden = [gpu for gpu in machine.gpus if not gpu.visible]
+    if hidden and len(hidden) < len(machine.gpus):
+        chosen, count = environ.get("CUDA_VISIBLE_DEVICES"), len(machine.gpus)
+        text = f"CUDA_VISIBLE_DEVICES={chosen} leaves {count - len(hidden)} of {count} GPUs"
+        yield Advice(Level.NOTE, "environment", text)
+
+
+def _each_gpu(machine: Machine) -> Iterator[Advice]:
+    for gpu in machine.gpus:
+        subject = f"GPU {gpu.record.index}"
+        for level, text, remedy in (*_memory_errors(gpu), *_modes(gpu), *_load(gpu)):
+            yield Advice(level, subject, text, remedy.format(index=gpu.record.index))
+
+
+_Found = tuple[Level, str, str]
+
+
+def _memory_errors(gpu: Gpu) -> Iterator[_Found]:
+    setup = gpu.setup
+    if setup.uncorrected_errors:
+        text = f"{setup.uncorrected_errors} uncorrected memory errors since the driver was loaded"
+        yield Level.ERROR, text, "reset the GPU (nvidia-smi -r -i {index}); if they come back, replace it"
+    if setup.row_remap_failed:
+        yield Level.ERROR, "broken memory rows could not be replaced", "have the GPU replaced"
+    elif setup.row_remap_pending:
+        text = "broken memory rows wait to be replaced"
+        yield Level.ERROR, text, "reset the GPU: nvidia-smi -r -i {index}"
+    if setup.ecc is not None and setup.ecc != setup.ecc_pending and setup.ecc_pending is not None:
+        text = f"ECC is {_on(setup.ecc)} and will be {_on(setup.ecc_pending)} after a reset"
+        yield Level.WARNING, text, "reset it before recording baselines: nvidia-smi -r -i {index}"
+    elif setup.ecc is False:
+        yield Level.NOTE, "ECC is off: wrong bits go unseen", "nvidia-smi -e 1 -i {index}, then a reset"
+
+
+def _modes(gpu: Gpu) -> Iterator[_Found]:
+    setup, record = gpu.setup, gpu.record
+    if setup.persistence is False:
+        text = "persistence mode is off: the driver unloads between processes, and clocks and ECC counters go"
+        yield Level.WARNING, text, "run nvidia-persistenced, or nvidia-smi -pm 1 -i {index}"
+    if setup.compute_mode == "prohibited":
+        yield Level.ERROR, "compute mode PROHIBITED: no CUDA program may run", "nvidia-smi -c 0 -i {index}"
+    elif setup.compute_mode in ("exclusive_process", "exclusive_thread"):
+        mode = setup.compute_mode.upper()
+        text = f"compute mode {mode}: the fresh sessions that confirm a slowdown cannot run"
+        yield Level.WARNING, text, "nvidia-smi -c 0 -i {index}"
+    if setup.mig_pending is not None and setup.mig_pending != record.mig_enabled:
+        text = f"MIG is {_on(record.mig_enabled)} and will be {_on(setup.mig_pending)} after a reset"
+        yield Level.WARNING, text, "reset it: nvidia-smi -r -i {index}"
+    if record.mig_enabled and not record.mig_instances:
+        text = "MIG is on and there is no instance, so that nothing can run"
+        yield Level.ERROR, text, "nvidia-smi mig -cgi PROFILE -C -i {index}, or nvidia-smi -mig 0 -i {index}"
+    limit, default = gpu.limits.power_w, setup.default_power_w
+    if limit is not None and default is not None and limit < default:
+        text = f"the power limit is {limit:g} W, below its own {default:g} W: heavy kernels clock down"
+        yield Level.NOTE, text, "nvidia-smi -pl, if that was not meant; records keep the limit"
+
+
+def _load(gpu: Gpu) -> Iterator[_Found]:
+    held = [name for name in gpu.state.clock_events or () if name in _HARD_LIMITERS]
+    if held:
+        text = f"clocks are held down now: {', '.join(held)}"
+        yield Level.WARNING, text, "look after cooling and power; times taken now are INVALID"
+    if gpu.processes:
+        named = ", ".join(map(str, gpu.processes))
+        remedy = (
+            "if they are left over from a run that failed, end them; a measurement shares the GPU with them"
+        )
+        yield Level.WARNING, f"in use by {named}", remedy
+    elif (gpu.state.memory_used_bytes or 0) > _UNEXPLAINED_BYTES:
+        used = (gpu.state.memory_used_bytes or 0) // _MIB
+        text = f"{used} MiB are in use, and NVML lists no process: it may be in another container"
+        yield Level.WARNING, text, "look on the host: nvidia-smi there, or fuser -v /dev/nvidia{index}"
+
+
+def _lock(machine: Machine) -> Iterator[Advice]:
+    if machine.lock is not None:
+        remedy = "set GPUKERN_LOCK_DIR to a folder that all who measure on this machine can write"
+        yield Advice(Level.WARNING, "lock", f"measurements are not kept apart: {machine.lock}", remedy)
+
+
+_CHECKS: tuple[Callable[[Machine], Iterator[Advice]], ...] = (
+    _driver,
+    _cuda_versions,
+    _libraries,
+    _timers,
+    _environment,
+    _each_gpu,
+    _lock,
+)
+
+
+def _version(machine: Machine, name: str) -> Version | None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(machine.versions[name])
+    except (KeyError, InvalidVersion):
+        return None
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"

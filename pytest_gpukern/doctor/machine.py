@@ -1,0 +1,270 @@
+"""What an installation consists of: driver, GPUs, libraries, environment; values and who asks for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern import backends
+from pytest_gpukern.device import (
+    Configuration,
+    DeviceError,
+    DeviceLock,
+    DeviceState,
+    GpuProcess,
+    GpuRecord,
+    NvmlUnavailable,
+    PowerLimits,
+    missing_gpu_reason,
+    open_nvml,
+    visible_devices,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.device import Nvml
+
+DISTRIBUTIONS = (
+    "pytest",
+    "pytest-benchmark",
+    "pytest-xdist",
+    "gpucheck",
+    "numpy",
+    "numba",
+    "numba-cuda",
+    "cupy",
+    "cupy-cuda11x",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "pycuda",
+    "scikit-cuda",
+    "mako",
+    "torch",
+    "dask",
+    "cuda-core",
+    "cuda-bindings",
+    "cupti-python",
+    "nvidia-ml-py",
+    "pynvml",
+    "threadpoolctl",
+)
+"""Distributions whose versions matter here, by the names that package indexes know them under."""
+
+_PROBE_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One physical GPU as it is now.
+
+    Attributes:
+        record: name, UUID, memory and MIG instances.
+        setup: persistence, ECC, MIG and compute mode.
+        state: clocks, limiters and memory in use.
+        limits: power and clocks that it runs under.
+        processes: who holds a CUDA context on it.
+        visible: whether CUDA_VISIBLE_DEVICES leaves it, or an instance of it, to this process.
+    """
+
+    record: GpuRecord
+    setup: Configuration
+    state: DeviceState
+    limits: PowerLimits
+    processes: tuple[GpuProcess, ...] = ()
+    visible: bool = True
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An installation, as far as it can be asked without changing anything.
+
+    Attributes:
+        gpus: every GPU that NVML lists.
+        no_gpu: why no kernel can run on a GPU here, in words, or None.
+        driver_there: whether there is any part of an NVIDIA driver, so that `no_gpu` is a fault.
+        driver: version of the driver, or None.
+        cuda: newest CUDA version that the driver supports, or None.
+        nvcc: version of the nvcc on PATH, or None.
+        python: version of Python.
+        versions: distribution → installed version, of `DISTRIBUTIONS`.
+        environ: the environment's variables.
+        backends: backend whose library is installed → why it cannot be opened, or None.
+        timer: why CUPTI cannot time here, in words; None where it can, or where there is no GPU.
+        lock: why measurements cannot be kept apart, in words, or None.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    no_gpu: str | None = None
+    driver_there: bool = False
+    driver: str | None = None
+    cuda: tuple[int, int] | None = None
+    nvcc: tuple[int, int] | None = None
+    python: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    backends: Mapping[str, str | None] = field(default_factory=dict)
+    timer: str | None = None
+    lock: str | None = None
+
+
+def examine(
+    environ: Mapping[str, str] = os.environ,
+    *,
+    open_library: Callable[[], Nvml] = open_nvml,
+    missing: Callable[[Mapping[str, str]], str | None] = missing_gpu_reason,
+    probe: Callable[[str], str | None] | None = None,
+) -> Machine:
+    """Asks this machine; opens libraries in processes of their own, where they may crash.
+
+    Args:
+        environ: the environment's variables.
+        open_library: opens NVML.
+        missing: why there is no GPU, or None.
+        probe: why a backend, or `cupti`, cannot be used, or None; by default a child process finds out.
+    """
+    try:
+        no_gpu = missing(environ)
+    except DeviceError as error:
+        no_gpu = str(error)
+    driver = cuda = None
+    gpus: tuple[Gpu, ...] = ()
+    driver_there = os.path.exists("/proc/driver/nvidia/version")  # noqa: PTH110 - no file of ours
+    try:
+        nvml = open_library()
+    except NvmlUnavailable:
+        pass
+    else:
+        driver_there = True
+        try:
+            driver, cuda = nvml.driver_version(), nvml.cuda_version()
+            gpus = _gpus(nvml, environ)
+        finally:
+            nvml.close()
+    ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
+    installed = [name for name in backends.LIBRARIES if name != "host" and not backends.missing_library(name)]
+    return Machine(
+        gpus=gpus,
+        no_gpu=no_gpu,
+        driver_there=driver_there,
+        driver=driver,
+        cuda=cuda,
+        nvcc=_nvcc(),
+        python=".".join(map(str, sys.version_info[:3])),
+        versions=_versions(),
+        environ=dict(environ),
+        backends={name: ask(name) for name in installed},
+        timer=ask("cupti") if no_gpu is None else None,
+        lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),
+    )
+
+
+def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    try:
+        visible = {device.uuid for device in visible_devices(nvml, environ)}
+    except DeviceError:
+        visible = set()
+    found = []
+    for record in nvml.gpus():
+        uuids = {record.uuid, *(instance.uuid for instance in record.mig_instances)}
+        found.append(
+            Gpu(
+                record=record,
+                setup=nvml.configuration(record.uuid),
+                state=nvml.state(record.uuid),
+                limits=nvml.limits(record.uuid),
+                processes=nvml.compute_processes(record.uuid),
+                visible=bool(uuids & visible),
+            )
+        )
+    return tuple(found)
+
+
+def _lock_problem(uuid: str) -> str | None:
+    """Why a GPU cannot be locked; one that somebody holds for long is no problem of the installation."""
+    lock = DeviceLock(uuid)
+    if lock.unavailable_reason is not None:
+        return lock.unavailable_reason
+    try:
+        lock.acquire(timeout_s=0.0)
+    except DeviceError as error:
+        return None if lock.holder is not None else str(error)
+    lock.release()
+    return None
+
+
+def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None:
+    command = [sys.executable, "-m", "pytest_gpukern.doctor.probe", name, "gpu" if on_gpu else "import"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            env=dict(environ),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not answer within {_PROBE_TIMEOUT_S:g} s"
+    return read_answer(done.returncode, done.stdout, done.stderr)
+
+
+def read_answer(status: int, out: str, err: str) -> str | None:
+    """What a probe's process said: why the library cannot be used, or None.
+
+    Libraries print what they like, so the answer is the last line of the output that is JSON with `problem`.
+
+    Args:
+        status: exit status, negative for a signal.
+        out: standard output.
+        err: standard error.
+    """
+    for line in reversed(out.splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict) and "problem" in answer:
+            return None if answer["problem"] is None else str(answer["problem"])
+    end = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
+    last = next((line.strip() for line in reversed(err.splitlines()) if line.strip()), "it said nothing")
+    return f"the process that opened it {end}: {last}"
+
+
+def _nvcc() -> tuple[int, int] | None:
+    program = shutil.which("nvcc")
+    if program is None:
+        return None
+    try:
+        said = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return nvcc_version(said)
+
+
+def nvcc_version(text: str) -> tuple[int, int] | None:
+    """The release in what `nvcc --version` prints, as (13, 0)."""
+    found = re.search(r"release (\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = version(name) or "unknown"
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,321 @@
+"""`gpukern doctor`: what it finds on machines that have something wrong."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+import pytest
+
+from pytest_gpukern.device import Configuration, GpuProcess, NvmlUnavailable, PowerLimits
+from pytest_gpukern.doctor import command, machine, probe
+from pytest_gpukern.doctor.checks import Level, advise
+from pytest_gpukern.doctor.machine import Gpu, Machine
+from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
+
+GOOD = Configuration(
+    persistence=True,
+    ecc=True,
+    ecc_pending=True,
+    mig_pending=False,
+    compute_mode="default",
+    uncorrected_errors=0,
+    row_remap_pending=False,
+    row_remap_failed=False,
+    default_power_w=700.0,
+)
+H200 = Gpu(record=gpu(0), setup=GOOD, state=state(), limits=PowerLimits(700.0, 1980, 3201))
+HEALTHY = Machine(
+    gpus=(H200,),
+    driver_there=True,
+    driver="580.159.04",
+    cuda=(13, 0),
+    nvcc=(13, 0),
+    python="3.12.3",
+    versions={
+        "pytest": "9.2.0",
+        "pytest-benchmark": "5.3.1",
+        "numpy": "2.4.6",
+        "numba": "0.68.0",
+        "numba-cuda": "0.30.4",
+        "cupy-cuda13x": "14.2.0",
+        "cuda-bindings": "13.0.3",
+        "cupti-python": "13.0.1",
+        "pycuda": "2026.1",
+        "nvidia-ml-py": "13.615.71",
+    },
+    backends={"numba": None, "cupy": None},
+)
+
+
+def with_gpu(setup=None, **changes):
+    found = dataclasses.replace(H200, setup=dataclasses.replace(GOOD, **(setup or {})), **changes)
+    return dataclasses.replace(HEALTHY, gpus=(found,))
+
+
+def with_versions(**versions):
+    changed = {name.replace("_", "-"): version for name, version in versions.items()}
+    return dataclasses.replace(HEALTHY, versions={**HEALTHY.versions, **changed})
+
+
+def only(found):
+    (advice,) = advise(found)
+    return advice
+
+
+def test_a_healthy_machine_has_nothing_to_complain_of():
+    assert advise(HEALTHY) == []
+
+
+def test_a_machine_without_any_driver_is_told_what_runs():
+    advice = only(Machine(no_gpu="no NVIDIA driver library"))
+    assert advice.level is Level.NOTE
+    assert "simulator" in advice.text
+
+
+def test_a_driver_that_gives_no_gpu_is_an_error():
+    advice = only(dataclasses.replace(HEALTHY, no_gpu="driver/library version mismatch", gpus=()))
+    assert (advice.level, advice.subject) == (Level.ERROR, "driver")
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "subject", "words"),
+    [
+        (with_versions(numpy="2.5.1"), Level.ERROR, "numba-cuda", "np.row_stack"),
+        (with_versions(pytest_benchmark="5.3.0"), Level.ERROR, "pytest-benchmark", "every test"),
+        (with_versions(cupy_cuda12x="14.2.0"), Level.ERROR, "cupy", "overwrite"),
+        (with_versions(cupti_python="12.8.0"), Level.WARNING, "cupti-python", "is for CUDA 12"),
+        (with_versions(cuda_bindings="14.0.0"), Level.ERROR, "cuda-bindings", "is for CUDA 14"),
+        (with_versions(pynvml="13.0.1"), Level.WARNING, "nvidia-ml-py", "same module"),
+        (
+            dataclasses.replace(HEALTHY, cuda=(12, 8), versions={"cupy-cuda13x": "14.2.0"}, nvcc=None),
+            Level.ERROR,
+            "cupy-cuda13x",
+            "is for CUDA 13",
+        ),
+        (dataclasses.replace(HEALTHY, nvcc=(14, 0)), Level.ERROR, "nvcc", "newer than the driver"),
+        (dataclasses.replace(HEALTHY, nvcc=(13, 2)), Level.NOTE, "nvcc", "machine code can"),
+        (dataclasses.replace(HEALTHY, nvcc=None), Level.NOTE, "pycuda", "SourceModule"),
+        (
+            dataclasses.replace(HEALTHY, versions={"numba": "0.68.0"}),
+            Level.WARNING,
+            "numba",
+            "without numba-cuda",
+        ),
+        (
+            dataclasses.replace(HEALTHY, backends={"cupy": "ImportError: libnvrtc.so.13"}),
+            Level.ERROR,
+            "cupy",
+            "libnvrtc",
+        ),
+        (dataclasses.replace(HEALTHY, timer="another profiler"), Level.WARNING, "timer", "events stand in"),
+        (dataclasses.replace(HEALTHY, lock="no flock"), Level.WARNING, "lock", "not kept apart"),
+    ],
+)
+def test_versions_that_do_not_go_together_are_named(found, level, subject, words):
+    advice = only(found)
+    assert (advice.level, advice.subject) == (level, subject)
+    assert words in advice.text
+    assert advice.remedy
+
+
+@pytest.mark.parametrize(
+    ("variable", "bad", "harmless"),
+    [
+        ("NUMBA_ENABLE_CUDASIM", "1", "0"),
+        ("CUDA_LAUNCH_BLOCKING", "1", "0"),
+        ("CUDA_INJECTION64_PATH", "/opt/profiler.so", ""),
+        ("NUMBA_DISABLE_JIT", "1", "0"),
+    ],
+)
+def test_variables_that_change_what_is_timed_are_named_with_their_value(variable, bad, harmless):
+    advice = only(dataclasses.replace(HEALTHY, environ={variable: bad}))
+    assert f"{variable}={bad}" in advice.text
+    assert advise(dataclasses.replace(HEALTHY, environ={variable: harmless})) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "words"),
+    [
+        (with_gpu({"persistence": False}), Level.WARNING, "persistence mode is off"),
+        (with_gpu({"ecc": False}), Level.WARNING, "ECC is off and will be on"),
+        (with_gpu({"ecc": False, "ecc_pending": False}), Level.NOTE, "wrong bits"),
+        (with_gpu({"mig_pending": True}), Level.WARNING, "MIG is off and will be on"),
+        (with_gpu({"compute_mode": "prohibited"}), Level.ERROR, "PROHIBITED"),
+        (with_gpu({"compute_mode": "exclusive_process"}), Level.WARNING, "confirm"),
+        (with_gpu({"uncorrected_errors": 3}), Level.ERROR, "3 uncorrected"),
+        (with_gpu({"row_remap_pending": True}), Level.ERROR, "wait to be replaced"),
+        (with_gpu({"row_remap_failed": True}), Level.ERROR, "could not be replaced"),
+        (with_gpu({"default_power_w": 750.0}), Level.NOTE, "below its own 750 W"),
+        (with_gpu(state=state(clock_events=("hw_thermal_slowdown",))), Level.WARNING, "held down now"),
+        (with_gpu(processes=(GpuProcess(4242, "python", 900),)), Level.WARNING, "pid 4242 (python, 900 MiB)"),
+        (with_gpu(state=state(memory_used_bytes=5 * 2**30)), Level.WARNING, "5120 MiB are in use"),
+        (
+            with_gpu({"mig_pending": True}, record=split_gpu(0, instances=0)),
+            Level.ERROR,
+            "there is no instance",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_is_said_with_its_remedy(found, level, words):
+    advice = only(found)
+    assert (advice.level, advice.subject) == (level, "GPU 0")
+    assert words in advice.text
+    assert advice.remedy
+    assert "{" not in advice.remedy
+
+
+def test_what_nvml_does_not_tell_is_not_complained_of():
+    silent = dataclasses.replace(H200, setup=Configuration(), limits=PowerLimits())
+    assert advise(dataclasses.replace(HEALTHY, gpus=(silent,))) == []
+
+
+def test_the_worst_comes_first():
+    found = with_gpu({"persistence": False, "uncorrected_errors": 1, "default_power_w": 800.0})
+    assert [advice.level for advice in advise(found)] == [Level.ERROR, Level.WARNING, Level.NOTE]
+
+
+def examined(nvml, environ=None, **answers):
+    asked = []
+
+    def ask(name):
+        asked.append(name)
+        return answers.get(name)
+
+    found = machine.examine(environ or {}, open_library=lambda: nvml, missing=lambda _: None, probe=ask)
+    return found, asked
+
+
+def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
+    nvml = FakeNvml(records=(gpu(0), gpu(1)))
+    found, asked = examined(nvml, {"CUDA_VISIBLE_DEVICES": UUIDS[1]})
+    assert [each.visible for each in found.gpus] == [False, True]
+    assert found.driver == "580.159.03"
+    assert found.cuda == (13, 0)
+    assert asked == [*found.backends, "cupti"]
+    assert nvml.closed
+    (hidden,) = (advice for advice in advise(found) if advice.subject == "environment")
+    assert "leaves 1 of 2 GPUs" in hidden.text
+
+
+def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
+    def unavailable():
+        raise NvmlUnavailable("no NVIDIA driver library")
+
+    asked = []
+    found = machine.examine(
+        {}, open_library=unavailable, missing=lambda _: "no NVIDIA driver library", probe=asked.append
+    )
+    assert found.gpus == ()
+    assert "cupti" not in asked
+
+
+def test_the_adapter_reads_how_a_gpu_is_set_up():
+    from pytest_gpukern.device.pynvml_adapter import PyNvml
+
+    told = PyNvml(
+        FakePynvml(
+            nvmlDeviceGetPersistenceMode=0,
+            nvmlDeviceGetEccMode=[1, 0],
+            nvmlDeviceGetMigMode=[0, 1],
+            nvmlDeviceGetComputeMode=3,
+            nvmlDeviceGetTotalEccErrors=2,
+            nvmlDeviceGetRemappedRows=[0, 1, 1, 0],
+        )
+    )
+    assert told.configuration(UUIDS[0]) == Configuration(
+        persistence=False,
+        ecc=True,
+        ecc_pending=False,
+        mig_pending=True,
+        compute_mode="exclusive_process",
+        uncorrected_errors=2,
+        row_remap_pending=True,
+        row_remap_failed=False,
+        default_power_w=700.0,
+    )
+
+
+def test_what_the_adapter_is_refused_is_none():
+    names = (
+        "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetComputeMode",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetPowerManagementDefaultLimit",
+    )
+    from pytest_gpukern.device.pynvml_adapter import PyNvml
+
+    refused = PyNvml(FakePynvml(failing=dict.fromkeys(names, 3)))
+    assert refused.configuration(UUIDS[0]) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "err", "problem"),
+    [
+        (0, 'a library says hello\n\n{"problem": null}\n', "", None),
+        (0, '{"problem": "ImportError: x"}\n', "noise", "ImportError: x"),
+        (-11, "half a line", "", "the process that opened it died of signal 11: it said nothing"),
+        (3, "", "first\nlast words\n", "the process that opened it ended with status 3: last words"),
+    ],
+)
+def test_the_answer_of_a_probe_is_its_last_line_of_json(status, out, err, problem):
+    assert machine.read_answer(status, out, err) == problem
+
+
+def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
+    from pytest_gpukern import backends
+
+    monkeypatch.setitem(backends.LIBRARIES, "cupy", (("no_such_module", "cupy"),))
+    assert probe.problem_of("cupy", probe.IMPORT_ONLY) == (
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    monkeypatch.setitem(backends.LIBRARIES, "cupy", (("json", "cupy"),))
+    assert probe.problem_of("cupy", probe.IMPORT_ONLY) is None
+
+
+def test_nvccs_release_is_read():
+    text = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
+    assert machine.nvcc_version(text) == (13, 0)
+    assert machine.nvcc_version("no such thing") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "strict", "status"),
+    [
+        (HEALTHY, True, 0),
+        (with_gpu({"persistence": False}), False, 0),
+        (with_gpu({"persistence": False}), True, 1),
+        (with_gpu({"uncorrected_errors": 1}), False, 1),
+    ],
+)
+def test_the_status_says_whether_something_is_broken(found, strict, status, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "examine", lambda: found)
+    assert command.run(argparse.Namespace(json=False, strict=strict)) == status
+    assert capsys.readouterr().out.splitlines()[-1].startswith("gpukern doctor: ")
+
+
+def test_machines_get_json(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "examine", lambda **_: with_gpu({"persistence": False}))
+    command.run(argparse.Namespace(json=True, strict=False))
+    said = json.loads(capsys.readouterr().out)
+    assert said["advice"][0]["subject"] == "GPU 0"
+    assert said["gpus"][0]["uuid"] == UUIDS[0]
+    assert command.run_devices(argparse.Namespace(json=True)) == 0
+    assert [each["uuid"] for each in json.loads(capsys.readouterr().out)] == [UUIDS[0]]
+
+
+def test_devices_are_listed_with_what_the_device_option_takes(monkeypatch, capsys):
+    split = dataclasses.replace(H200, record=split_gpu(1), visible=False)
+    monkeypatch.setattr(machine, "examine", lambda **_: dataclasses.replace(HEALTHY, gpus=(H200, split)))
+    assert command.run_devices(argparse.Namespace(json=False)) == 0
+    listed = capsys.readouterr().out
+    assert UUIDS[0] in listed
+    assert "MIG-" in listed
+    assert "hidden by CUDA_VISIBLE_DEVICES" in listed
+    monkeypatch.setattr(machine, "examine", lambda **_: Machine(no_gpu="no driver"))
+    assert command.run_devices(argparse.Namespace(json=False)) == 1
+    assert capsys.readouterr().out == "no GPU: no driver\n"
