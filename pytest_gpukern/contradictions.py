@@ -92,6 +92,11 @@ def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str
     )
     yield bool(values.get("energy")) and not benchmark, "energy", "nothing is measured; add --gpu-benchmark"
     yield (
+        bool(values.get("energy")) and "kernel" not in values.get("scope", ("kernel",)),
+        "energy",
+        f"it is told of the scope kernel, which is not in {labels.get('scope')}; add it there",
+    )
+    yield (
         values.get("require") == "gpu" and host_only,
         "require",
         f"only host variants are selected by {labels.get('backend')}",

@@ -86,6 +86,12 @@ def test_energy_is_read_from_the_command_line_and_from_its_ini_twin(source):
     assert not read(benchmark=True).energy
 
 
+def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
+    with pytest.raises(SettingsError, match=r"--gpukern-energy: .* not in --gpukern-scope=transfer; add it"):
+        read(benchmark=True, given={"energy": True, "scope": "transfer"})
+    assert read(benchmark=True, given={"energy": True, "scope": "transfer,kernel"}).energy
+
+
 def test_energy_of_a_run_that_does_not_measure_is_refused():
     with pytest.raises(SettingsError, match="--gpukern-energy: nothing is measured; add --gpu-benchmark"):
         read(given={"energy": True})
