@@ -346,9 +346,18 @@ class GpuBenchmark:
                 if self.leaves_host_calls:
                     raise
                 found = [not_of_the_device(by, stream, reason)]
-            self._update(measurements=tuple(found))
+            self._update(measurements=(self._without_energy(found[0]), *found[1:]))
             assert self.result is not None
             self.result = with_facts(self.result, environment)
+
+    def _without_energy(self, measurement: Measurement) -> Measurement:
+        """The measurement with why there is no energy, where that was asked for."""
+        from pytest_gpukern.energy import OF_CALLABLES, with_energy
+        from pytest_gpukern.validity import Energy
+
+        if not self._environment.settings.energy:
+            return measurement
+        return with_energy(measurement, Energy(untold=OF_CALLABLES))
 
     def _judge_call(
         self,

@@ -336,6 +336,8 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "sm_mhz": measurement.state.get("sm_mhz"),
         "memory_mhz": measurement.state.get("memory_mhz"),
         "energy_mj": measurement.energy_mj,
+        "mean_power_w": measurement.mean_power_w,
+        "energy_untold": measurement.energy_untold,
         "kernels": [
             {
                 "name": kernel.readable,

@@ -149,7 +149,10 @@ class Measurement:
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: how many more samples were taken and not used, because the device was not fit.
         state: of the device around the samples; empty on the host.
-        energy_mj: energy of a call in millijoules, where the device counts it finely enough.
+        energy_mj: energy of a call in millijoules, of the whole board with calls back to back and nothing
+            flushed between them, whatever `cache` says; None where it was not asked for or cannot be told.
+        mean_power_w: average power of the board meanwhile, in watts.
+        energy_untold: why the energy that was asked for cannot be told, in words, or None.
         beside: it was taken beside the main timer's, for comparison with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
@@ -172,6 +175,8 @@ class Measurement:
     invalid_samples: int = 0
     state: JsonDict = field(default_factory=dict)
     energy_mj: float | None = None
+    mean_power_w: float | None = None
+    energy_untold: str | None = None
     beside: bool = False
     traffic_bytes: float | None = None
     flops: float | None = None

@@ -7,12 +7,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check import Prepared, adopt, check_outputs, is_slow
-from pytest_gpukern.energy import energy_of_a_call_mj
+from pytest_gpukern.energy import NOT_ASKED, OF_INVALID, energy_of_a_call, with_energy
 from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
 from pytest_gpukern.rotation import Rotation
 from pytest_gpukern.timers import NothingLaunched, TimerUnavailable
 from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.validity import Energy
 from pytest_gpukern.watch import BatchWatch
 
 if TYPE_CHECKING:
@@ -90,11 +91,7 @@ def _measure_scope(
     first = sets[0]
     case, backend = first.case, first.backend
     kernel = scope == "kernel"
-    executions: Executions = Repeated(calls[0])
-    if backend.on_gpu:
-        poisons = scope != "transfer" and poisoned_in_turn(case, backend)
-        executions = Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
-
+    executions = _executions(sets, calls, scope)
     cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
     flops = None if scope == "transfer" else case.problem.flops(point)
     traffic_bytes = case.problem.traffic_bytes(point)
@@ -132,14 +129,39 @@ def _measure_scope(
     try:
         found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
     except NothingLaunched as reason:
-        return [not_of_the_device(by, stream, reason)]
+        found = [not_of_the_device(by, stream, reason)]
     if found[0].timer == "graph" and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
-    if kernel and environment.settings.energy and environment.instruments is not None:
-        state, median_ns = environment.instruments.states.state, found[0].summary.median_ns
-        energy_mj = energy_of_a_call_mj(executions, state, backend.synchronize, call_ns=median_ns)
-        found[0] = dataclasses.replace(found[0], energy_mj=energy_mj)
+    if kernel and environment.settings.energy:
+        found[0] = with_energy(found[0], _energy(found[0], executions, environment, backend))
     return found
+
+
+def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
+    """Executions on each buffer set in turn, or on the host of one call again and again."""
+    case, backend = sets[0].case, sets[0].backend
+    if not backend.on_gpu:
+        return Repeated(calls[0])
+    poisons = scope != "transfer" and poisoned_in_turn(case, backend)
+    return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+
+def _energy(
+    measurement: Measurement, executions: Executions, environment: Environment, backend: Backend
+) -> Energy:
+    """Energy of a call that was measured, or why it cannot be told."""
+    if measurement.invalid is not None:  # what disturbs a time disturbs this too
+        return Energy(untold=OF_INVALID)
+    if environment.instruments is None:
+        return Energy(untold=NOT_ASKED)
+    return energy_of_a_call(
+        executions,
+        environment.instruments.states.state,
+        backend.synchronize,
+        backend.timed_stream.record,
+        call_ns=measurement.summary.median_ns,
+        busy_ns=measurement.busy_ns,
+    )
 
 
 def _check_last(executions: Executions, first: Prepared) -> None:

@@ -50,7 +50,7 @@ class Settings:
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
         gate: `fail`, `warn` or `off`.
-        energy: whether the energy of a call is measured too, which takes a second a case.
+        energy: whether the energy of a call is measured too, which takes a second or two a case.
         strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
         threshold: relative slowdown that matters, 0.02 for 2 %.

@@ -6,7 +6,7 @@ what the hardware can do, `ClockGuard` and `thread_fault` look for a host that w
 
 from .clocks import ClockGuard, ClockReading, device_time_fault
 from .disturbance import LOWEST_CLOCK_SHARE, Disturbance, batch_fault, device_notes
-from .energy import energy_per_call_mj
+from .energy import NO_COUNTER, Energy, energy_per_call
 from .floor import below_floor
 from .growth import memory_growth
 from .recovery import PausePolicy, Recovery
@@ -14,9 +14,11 @@ from .threads import Threads, running_threads, thread_fault, thread_note
 
 __all__ = [
     "LOWEST_CLOCK_SHARE",
+    "NO_COUNTER",
     "ClockGuard",
     "ClockReading",
     "Disturbance",
+    "Energy",
     "PausePolicy",
     "Recovery",
     "Threads",
@@ -24,7 +26,7 @@ __all__ = [
     "below_floor",
     "device_notes",
     "device_time_fault",
-    "energy_per_call_mj",
+    "energy_per_call",
     "memory_growth",
     "running_threads",
     "thread_fault",

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpukern.device import DeviceWatch, open_nvml, peaks_of
 from pytest_gpukern.timers import Iteration
-from pytest_gpukern.validity import batch_fault, below_floor, device_notes, energy_per_call_mj
+from pytest_gpukern.validity import batch_fault, below_floor, device_notes, energy_per_call
 
 SPIN = r"""
 extern "C" __global__ void spin(unsigned long long ns) {
@@ -150,8 +150,9 @@ def test_energy_grows_by_what_the_board_draws(watch, load, gpu_device):
     watts = (after.energy_mj - before.energy_mj) / 1e3 / seconds
     say(f"{watts:.1f} W over {seconds:.3f} s by energy, {after.power_w} W by power")
     assert 20 < watts < 2000
-    per_call = energy_per_call_mj(before, after, 1, 1.5e9)
-    assert per_call == pytest.approx(1e3 * watts * seconds)
+    told = energy_per_call(before, after, 1, starved_ns=0.0)
+    assert told.call_mj == pytest.approx(1e3 * watts * seconds)
+    assert told.power_w == pytest.approx(watts)
 
 
 def copying(runtime, nbytes):

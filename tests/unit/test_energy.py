@@ -1,5 +1,9 @@
 """Energy of a call, with a device that draws what it is told."""
 
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -7,70 +11,180 @@ from fakes import FakeEnvironment, case_of, measuring, right, run
 
 from pytest_gpukern import scopes
 from pytest_gpukern.device import DeviceState
-from pytest_gpukern.energy import energy_of_a_call_mj
+from pytest_gpukern.energy import NOT_ASKED, OF_INVALID, energy_of_a_call
 from pytest_gpukern.measure import Repeated
+from pytest_gpukern.timers import NothingLaunched
+from pytest_gpukern.validity import NO_COUNTER, Energy
+from pytest_gpukern.validity.energy import HOST_BOUND
 
-WATTS = 400.0
+WATTS, IDLE_WATTS = 400.0, 80.0
+QUEUE_ENTRIES = 1024
 
 
 class Board:
-    """Calls take `call_s` of the device and `launch_s` of the host; the counter moves every 0.1 s."""
+    """A device whose calls take `call_s`, in `launches` kernels; the host launches each in `launch_s`.
 
-    def __init__(self, call_s, launch_s=0.0, *, counts=True):
-        self.call_s, self.launch_s, self.counts = call_s, launch_s, counts
-        self.now = 0.0
-        self.ends = 0.0
+    A launch waits where the launch queue is full, and the call for its own end where it `waits`. The counter
+    moves every 0.1 s. A pause of the host comes every `hiccup_every` calls, for 1 ms.
+    """
+
+    def __init__(self, call_s, launch_s=0.0, *, launches=1, waits=False, hiccup_every=None, counts=True):
+        self.call_s, self.launch_s, self.launches = call_s, launch_s, launches
+        self.waits, self.hiccup_every, self.counts = waits, hiccup_every, counts
+        self.now = self.ends = self.busy = 0.0
         self.calls = 0
+        self.queue = deque()
 
     def call(self):
-        self.now += self.launch_s
-        self.ends = max(self.now, self.ends) + self.call_s
         self.calls += 1
+        if self.hiccup_every and self.calls % self.hiccup_every == 0:
+            self.now += 1e-3
+        for _ in range(self.launches):
+            self.now += self.launch_s
+            if len(self.queue) >= QUEUE_ENTRIES:
+                self.now = max(self.now, self.queue.popleft())
+            self.ends = max(self.now, self.ends) + self.call_s / self.launches
+            self.queue.append(self.ends)
+        self.busy += self.call_s
+        if self.waits:
+            self.synchronize()
 
     def synchronize(self):
         self.now = max(self.now, self.ends)
 
+    def mark(self):
+        return Mark(self, self.ends)
+
     def state(self):
-        moved = int(self.now / 0.1) * 0.1
+        drawn = IDLE_WATTS * self.now + (WATTS - IDLE_WATTS) * self.busy
+        moved = int(self.now / 0.1) * 0.1 / self.now if self.now else 0.0
         return DeviceState(
-            at_ns=int(self.now * 1e9), energy_mj=int(1e3 * WATTS * moved) if self.counts else None
+            at_ns=int(self.now * 1e9), energy_mj=int(1e3 * drawn * moved) if self.counts else None
         )
 
-    def energy(self):
-        return energy_of_a_call_mj(
+    def energy(self, **arguments):
+        return energy_of_a_call(
             Repeated(self.call),
             self.state,
             self.synchronize,
-            call_ns=self.call_s * 1e9,
+            self.mark,
+            **{"call_ns": self.call_s * 1e9, **arguments},
             clock=lambda: self.now,
         )
 
 
-@pytest.mark.parametrize("call_s", [1e-3, 0.04, 0.7])
+@dataclasses.dataclass
+class Mark:
+    """A place in the queue, which the device reaches when all that was launched before has ended."""
+
+    board: Board
+    ends: float
+
+    @property
+    def is_done(self):
+        return self.board.now >= self.ends
+
+    def sync(self):
+        self.board.now = max(self.board.now, self.ends)
+
+
+@pytest.mark.parametrize("call_s", [2.5e-5, 3.6e-4, 1e-3, 0.04, 0.7])
 def test_a_call_draws_what_the_board_does_while_it_runs(call_s):
-    assert Board(call_s).energy() == pytest.approx(1e3 * WATTS * call_s, rel=0.1)
+    told = Board(call_s, 5e-6).energy()
+    assert told.untold is None
+    assert told.call_mj == pytest.approx(1e3 * WATTS * call_s, rel=0.1)
+    assert told.power_w == pytest.approx(WATTS, rel=0.1)
+
+
+def test_a_call_is_told_that_is_faster_back_to_back_than_with_a_cold_cache_or_slower_by_its_gaps():
+    for cold in (0.7, 1.5):
+        told = Board(2.5e-5, 5e-6).energy(call_ns=cold * 2.5e4)
+        assert told.call_mj == pytest.approx(1e3 * WATTS * 2.5e-5, rel=0.1)
 
 
 def test_calls_go_on_for_more_than_a_second():
     board = Board(1e-3, 1e-5)
     board.energy()
-    assert 1200 <= board.calls <= 1300
+    assert 1200 <= board.calls <= 1350
 
 
-def test_a_call_shorter_than_its_launch_has_no_energy_of_its_own():
-    assert Board(2e-6, 1e-5).energy() is None
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9, 0.97])
+def test_a_host_that_is_barely_faster_than_the_device_is_fast_enough(share):
+    assert Board(1e-5, share * 1e-5).energy().call_mj == pytest.approx(1e3 * WATTS * 1e-5, rel=0.1)
 
 
-def test_a_device_without_a_counter_has_none():
-    assert Board(1e-3, counts=False).energy() is None
+@pytest.mark.parametrize("launch_s", [2.2e-6, 1e-5])
+def test_a_call_shorter_than_its_launch_has_no_energy_of_its_own(launch_s):
+    assert Board(2e-6, launch_s).energy() == Energy(untold=HOST_BOUND)
+    assert "launching takes longer than the call" in HOST_BOUND
 
 
-def test_it_is_told_only_where_it_was_asked_for(gpu, timer, monkeypatch):
-    monkeypatch.setattr(scopes, "energy_of_a_call_mj", lambda *args, **kwargs: 12.5)
+@pytest.mark.parametrize("launches", [10, 100, 300])
+def test_calls_that_fill_the_launch_queue_leave_no_device_waiting(launches):
+    call_s = launches * 5e-6
+    told = Board(call_s, 2e-6, launches=launches).energy()
+    assert told.call_mj == pytest.approx(1e3 * WATTS * call_s, rel=0.1)
+
+
+def test_a_call_that_waits_for_the_device_is_told_where_its_kernels_fill_the_time():
+    assert Board(5e-5, 1e-5, waits=True).energy(busy_ns=5e4).untold == HOST_BOUND
+    assert Board(5e-3, 1e-5, waits=True).energy().untold == HOST_BOUND, "nobody saw its kernels"
+    assert Board(5e-3, 5e-3, waits=True).energy(busy_ns=5e6).untold == HOST_BOUND
+    assert Board(5e-3, 1e-5, waits=True).energy(busy_ns=5e6).call_mj == pytest.approx(5 * WATTS, rel=0.1)
+
+
+def test_a_host_that_pauses_now_and_then_is_fast_enough_and_one_that_does_often_is_not():
+    assert Board(5e-5, 5e-6, hiccup_every=1000).energy().call_mj == pytest.approx(50e-3 * WATTS, rel=0.1)
+    assert Board(5e-6, 4e-6, hiccup_every=50).energy().untold == HOST_BOUND
+
+
+def test_a_device_without_a_counter_has_none_and_no_call_is_run_for_it():
+    board = Board(1e-3, counts=False)
+    assert board.energy() == Energy(untold=NO_COUNTER)
+    assert board.calls == 0
+
+
+# in a case
+
+TOLD = Energy(12.5, 600.0)
+
+
+@pytest.fixture
+def told(gpu, timer, monkeypatch):
+    """What the measurements of a case say of energy; the call itself is told 12.5 mJ and 600 W."""
+    monkeypatch.setattr(scopes, "energy_of_a_call", lambda *args, **kwargs: TOLD)
     monkeypatch.setattr(scopes, "BatchWatch", lambda *args, **kwargs: None)
-    found = []
-    for energy in (False, True):
-        environment = FakeEnvironment(gpu, settings=measuring(energy=energy))
-        environment.instruments = SimpleNamespace(states=SimpleNamespace(state=None))
-        found.append(run(case_of(right), environment).measurements[0].energy_mj)
-    assert found == [None, 12.5]
+    gpu.timed_stream = SimpleNamespace(record=None)
+
+    def run_with(*, asks=True, **settings):
+        environment = FakeEnvironment(gpu, settings=measuring(**{"energy": True, **settings}))
+        if asks:
+            environment.instruments = SimpleNamespace(states=SimpleNamespace(state=None))
+        result = run(case_of(right), environment)
+        return [Energy(each.energy_mj, each.mean_power_w, each.energy_untold) for each in result.measurements]
+
+    return run_with
+
+
+def test_it_is_told_only_where_it_was_asked_for(told):
+    assert told(energy=False) == [Energy()]
+    assert told() == [TOLD]
+
+
+def test_it_is_told_of_the_kernel_scope_and_by_the_main_timer_only(told):
+    assert told(scopes=("kernel", "transfer", "end_to_end")) == [TOLD, Energy(), Energy()]
+    assert told(timer="auto") == [TOLD, Energy()]
+
+
+def test_where_it_cannot_be_asked_for_there_is_a_reason(told, timer):
+    assert told(asks=False) == [Energy(untold=NOT_ASKED)]
+    timer.suspicious = "work on another stream"
+    assert told() == [Energy(untold=OF_INVALID)]
+
+
+def test_a_call_that_launches_nothing_has_a_reason_too(told, monkeypatch, timer):
+    def measured_by(by, wanted, **_):
+        raise NothingLaunched("nothing came")
+
+    monkeypatch.setattr(scopes, "measured_by", measured_by)
+    assert told() == [Energy(untold=OF_INVALID)]

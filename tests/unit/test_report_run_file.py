@@ -43,8 +43,17 @@ def test_what_the_device_did_comes_back_too(tmp_path):
     work = dataclasses.replace(EXP_KERNEL, count=1.5)
     both = result(
         "cupy.exp",
-        measured(timer="cupti", work=(work,), busy_ns=4e4, state={"sm_mhz": 1980.0}, energy_mj=1.5),
-        measured(beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12),
+        measured(
+            timer="cupti",
+            work=(work,),
+            busy_ns=4e4,
+            state={"sm_mhz": 1980.0},
+            energy_mj=1.5,
+            mean_power_w=600.0,
+        ),
+        measured(
+            energy_untold="too short", beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12
+        ),
         kernels=kernel_facts((work,), (9, 0), {work.name: "beef"}),
         compile_ns=3e8,
         dtype="float32",
@@ -58,7 +67,7 @@ NEW_IN_2 = {
     "result": ("compile_ns", "kernels", "dtype", "ceilings"),
     "measurement": (
         *("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "state", "energy_mj"),
-        "beside",
+        *("mean_power_w", "energy_untold", "beside"),
     ),
 }
 

@@ -101,6 +101,8 @@ measurement_fields = {
     "invalid_samples": st.integers(),
     "state": mappings,
     "energy_mj": maybe,
+    "mean_power_w": maybe,
+    "energy_untold": st.none() | words,
     "beside": st.booleans(),
     "traffic_bytes": maybe,
     "flops": maybe,

@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 from pytest_gpukern import measure
 from pytest_gpukern.device import Floor
 from pytest_gpukern.validity import (
+    NO_COUNTER,
     ClockGuard,
+    Energy,
     Threads,
     below_floor,
     clocks,
     device_time_fault,
-    energy_per_call_mj,
+    energy_per_call,
     memory_growth,
     running_threads,
     thread_fault,
     thread_note,
 )
+from pytest_gpukern.validity.energy import COUNTER_STANDS, HOST_BOUND, TOO_SHORT
 
 # impossible times
 
@@ -293,25 +296,44 @@ def test_memory_that_ever_falls_after_the_warm_up_is_no_leak(used: list[int]) ->
 # energy
 
 
-def energy(seconds: float = 1.2, calls: int = 1000, call_ms: float = 1.19, **changes: object) -> float | None:
+def energy(
+    seconds: float = 1.2,
+    calls: int = 1000,
+    starved_s: float = 0.0,
+    busy_ms: float | None = None,
+    **changes: object,
+) -> Energy:
     after = state(1e3 * seconds, **({"energy_mj": 1_000_000 + 840_000} | changes))
-    return energy_per_call_mj(state(0), after, calls, 1e6 * call_ms)
+    busy_ns = None if busy_ms is None else 1e6 * busy_ms
+    return energy_per_call(state(0), after, calls, starved_ns=1e9 * starved_s, busy_ns=busy_ns)
 
 
-def test_energy_is_what_the_board_drew_per_call() -> None:
-    assert energy() == pytest.approx(840.0)
+def test_energy_is_what_the_board_drew_per_call_and_power_what_it_drew_a_second() -> None:
+    assert energy() == Energy(pytest.approx(840.0), pytest.approx(700.0))
+
+
+def test_a_device_that_may_have_waited_for_a_tenth_of_the_time_is_still_told() -> None:
+    assert energy(starved_s=0.11).call_mj == pytest.approx(840.0)
+    assert energy(starved_s=0.13) == Energy(untold=HOST_BOUND)
+
+
+def test_kernels_that_fill_the_time_need_no_queue_if_they_are_too_long_for_the_cache_to_matter() -> None:
+    waits = {"seconds": 1.2, "starved_s": 1.2}
+    assert energy(calls=1000, busy_ms=1.19, **waits).call_mj == pytest.approx(840.0)
+    assert energy(calls=1000, busy_ms=1.0, **waits) == Energy(untold=HOST_BOUND)
+    assert energy(calls=2000, busy_ms=0.59, **waits) == Energy(untold=HOST_BOUND)
+    assert energy(calls=1000, busy_ms=None, **waits) == Energy(untold=HOST_BOUND)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"seconds": 0.9, "calls": 750},
-        {"calls": 800},
-        {"calls": 0},
-        {"energy_mj": None},
-        {"energy_mj": 1_000_000},
+        ({"seconds": 0.9, "calls": 750}, TOO_SHORT),
+        ({"calls": 0}, TOO_SHORT),
+        ({"energy_mj": None}, NO_COUNTER),
+        ({"energy_mj": 1_000_000}, COUNTER_STANDS),
     ],
-    ids=["too short for the counter", "idle for a third", "no calls", "no counter", "a counter that stands"],
+    ids=["too short for the counter", "no calls", "no counter", "a counter that stands"],
 )
-def test_energy_that_cannot_be_told_is_none(changes: dict[str, object]) -> None:
-    assert energy(**changes) is None
+def test_energy_that_cannot_be_told_has_a_reason(changes: dict[str, object], reason: str) -> None:
+    assert energy(**changes) == Energy(untold=reason)
