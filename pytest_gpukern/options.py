@@ -87,8 +87,8 @@ OPTIONS = (
     ),
     Option(
         "energy",
-        "run each case on a GPU back to back for a second more, and tell the energy of a call; not for tests "
-        "of callables of their own",
+        "run each case on a GPU back to back for a second more, and tell the energy of a call, or why not; "
+        "not for tests of callables of their own",
         flag=True,
     ),
     Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),

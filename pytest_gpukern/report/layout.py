@@ -8,7 +8,7 @@ import unicodedata
 from dataclasses import dataclass, field
 
 _ELLIPSIS = "…"
-_UNITS = r"%|ns|µs|ms|s|min|h|ULP|[KMGT]i?B|[kMGTP]?(?:B|FLOP)/s"
+_UNITS = r"%|ns|µs|ms|s|min|h|ULP|[µm]?J|W|[KMGT]i?B|[kMGTP]?(?:B|FLOP)/s"
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))| (?=± )|(?<=±) (?=\d)")
 _TIED = "\N{NO-BREAK SPACE}"
 

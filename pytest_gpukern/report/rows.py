@@ -68,7 +68,7 @@ class Row:
         fixed_costs: what its timers read beyond an empty kernel's own time: (timer, nanoseconds).
         markup: colour of the line.
         footnotes: what is said under the table about it.
-        others: text of the columns, as titled.
+        others: text of the columns, as titled; `energy` and `power` are empty where energy was not asked for.
     """
 
     label: str
@@ -82,6 +82,8 @@ class Row:
     rate: str = ""
     ceiling: str = ""
     speedup: str = ""
+    energy: str = ""
+    power: str = ""
     error: str = ""
     verdict: str = ""
     timing: tuple[str, str] | None = None
@@ -142,7 +144,11 @@ def _unmeasured(result: Result, size: str) -> Row:
 def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool) -> Row:
     measurement = time.shown
     kind, ratio, reason = verdict_of(result, time)
+    measured = (measurement, *time.others)
+    metered = next((each for each in measured if each.energy_mj is not None or each.energy_untold), None)
     footnotes = _remarks(measurement)
+    if metered is not None and metered.energy_untold:
+        footnotes.append(Footnote("", f"no energy told: {metered.energy_untold}"))
     if first:
         footnotes += [Footnote("", note) for note in result.notes]
     if kind in _EXPLAINED:
@@ -163,7 +169,6 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
         return case
-    measured = (measurement, *time.others)
     return dataclasses.replace(
         case,
         time=units.time(measurement.summary.median_ns, _half_width(measurement)),
@@ -172,6 +177,8 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         rate=rate_text(measurement),
         ceiling=ceiling_text(result, time),
         speedup=speedup(result, measurement, peers),
+        energy=units.energy(metered.energy_mj) if metered else "",
+        power=units.power(metered.mean_power_w) if metered else "",
         fixed_costs=tuple(
             (each.timer, each.fixed_cost_ns) for each in measured if units.is_number(each.fixed_cost_ns)
         ),

@@ -110,7 +110,14 @@ def _problem(name: str, results: list[Result], width: int) -> list[Line]:
     if legend:
         body.append(Line(_INDENT + "  ".join(legend)))
     title = Line(" · ".join(parts), dict(_BOLD))
-    return [title, *body, *_fixed_costs(rows, width), *_footnotes(rows, width), Line("")]
+    return [
+        title,
+        *body,
+        *_fixed_costs(rows, width),
+        *_metered(rows, width),
+        *_footnotes(rows, width),
+        Line(""),
+    ]
 
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
@@ -195,6 +202,8 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
         Column("rate", cells("rate"), numeric=True, dispensable=5),
         Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
         Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
+        Column("energy", cells("energy"), numeric=True, dispensable=6),
+        Column("power", cells("power"), numeric=True, dispensable=0),
         Column("error", cells("error"), numeric=True, dispensable=3),
         Column("verdict", cells("verdict")),
     ]
@@ -211,6 +220,16 @@ def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
+
+
+def _metered(rows: list[Row], width: int) -> list[Line]:
+    """What an energy is of, once for all rows that have one."""
+    if all(row.energy in ("", units.NOTHING) for row in rows):
+        return []
+    text = (
+        "energy is the whole board's for a call, and power its average, calls back to back, nothing flushed"
+    )
+    return wrapped(text, width, indent=_INDENT)
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:

@@ -20,6 +20,7 @@ _PRECISE = 0.005
 
 _TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 _RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_ENERGIES = ((1e-3, "µJ"), (1.0, "mJ"), (1e3, "J"))
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
@@ -90,6 +91,16 @@ def size(count: float | None) -> str:
     if not is_number(count):
         return NOTHING
     return f"{count:.0f} B" if abs(count) < 1024 else _scaled(count, _BYTES, 3)
+
+
+def energy(millijoules: float | None) -> str:
+    """An energy: `14.2 mJ`, `1.31 J`."""
+    return _scaled(millijoules, _ENERGIES, 3)
+
+
+def power(watts: float | None) -> str:
+    """A power: `98.4 W`, `612 W`."""
+    return f"{_significant(watts, 3)} W" if is_number(watts) else NOTHING
 
 
 def factor(value: float | None) -> str:

@@ -3,10 +3,11 @@
 `install` serves runs in this process; runs in another load this module with `-p fake_gpu`. By default CUPTI
 is not there, so that events time everything.
 
-What is launched may carry `takes_ns`, and `escapes`: why its numbers cannot be trusted. Beside CUPTI events
-read `EVENT_COST_NS` more.
+`Board` counts the energy that it draws. What is launched may carry `takes_ns`, and `escapes`: why its numbers
+cannot be trusted. Beside CUPTI events read `EVENT_COST_NS` more.
 """
 
+import functools
 import itertools
 from types import ModuleType, SimpleNamespace
 
@@ -23,15 +24,58 @@ def pytest_addoption():
     install(pytest.MonkeyPatch())
 
 
-def install(monkeypatch, *, cupti=False):
-    """Makes this process believe in one GPU, whose backends compute with NumPy; with or without CUPTI."""
-    from pytest_gpukern import backends, device
+class Board:
+    """Draws 600 W, by a clock of its own: what is queued before each mark takes the device 20 ms.
+
+    With `launch_s` the host is that slow to queue it; where it `counts` nothing, NVML tells no energy.
+    """
+
+    WATTS, BATCH_S = 600.0, 0.02
+
+    def __init__(self, *, launch_s=0.0, counts=True):
+        self.launch_s, self.counts = launch_s, counts
+        self.now = self.ends = 0.0
+
+    def clock(self):
+        return self.now
+
+    def record(self):
+        """As of a stream of cuda.core's: a mark behind all that was queued."""
+        self.ends = max(self.now, self.ends) + self.BATCH_S
+        self.now += self.launch_s
+        board, ends = self, self.ends
+
+        class Mark:
+            is_done = property(lambda mark: board.now >= ends)
+
+            def sync(mark):  # noqa: N805
+                board.now = max(board.now, ends)
+
+        return Mark()
+
+    def state(self):
+        from pytest_gpukern.device import DeviceState
+
+        self.now = max(self.now, self.ends)
+        energy_mj = round(1e3 * self.WATTS * self.now) if self.counts else None
+        return DeviceState(at_ns=round(1e9 * self.now), energy_mj=energy_mj)
+
+
+def install(monkeypatch, *, cupti=False, board=None):
+    """Makes this process believe in one GPU, whose backends compute with NumPy; with or without CUPTI.
+
+    NVML is there only where there is a `board`.
+    """
+    from pytest_gpukern import backends, device, energy, scopes
     from pytest_gpukern.backends.host import HostBackend
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.timers import Batch, TimerUnavailable
+    from pytest_gpukern.watch import Instruments
 
     class FakeBackend(HostBackend):
         on_gpu = True
+
+        timed_stream = board
 
         def __init__(self, name):
             self.name = name
@@ -87,6 +131,10 @@ def install(monkeypatch, *, cupti=False):
     monkeypatch.setattr(Environment, "device", fake)
     monkeypatch.setattr(Environment, "missing_gpu", None)
     monkeypatch.setattr(Environment, "_lock", None)
+    if board is not None:
+        monkeypatch.setattr(Environment, "instruments", Instruments(board))
+        timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
+        monkeypatch.setattr(scopes, "energy_of_a_call", timed)
     monkeypatch.setattr(Environment, "ceilings", None)
     monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
     monkeypatch.setattr(

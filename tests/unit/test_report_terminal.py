@@ -103,6 +103,39 @@ def test_the_rate_is_operations_where_there_is_no_traffic_or_much_more_work_than
     assert "1.00 TFLOP/s" in text_of(result("a.b", alone))
 
 
+def test_energy_and_power_are_columns_with_a_line_that_says_what_they_are_of():
+    told = result("cupy.exp", measured(energy_mj=14.23, mean_power_w=612.4))
+    other = result("numba.exp", measured())
+    assert cells(row_with("cupy.exp", told, other))[4:6] == ["14.2 mJ", "612 W"]
+    assert "calls back to back, nothing flushed" in text_of(told, other)
+    assert "energy" not in text_of(other)
+
+
+def test_why_there_is_no_energy_is_said_once_for_all_rows():
+    untold = [result(f"cupy.{name}", measured(energy_untold="no counter")) for name in "abc"]
+    text = text_of(*untold, result("cupy.d", measured(energy_untold="too short")))
+    assert "  3 rows: no energy told: no counter\n  cupy.d kernel: no energy told: too short\n" in text
+    assert "back to back" not in text
+
+
+def test_energy_is_shown_also_where_the_number_of_the_other_timer_is_judged():
+    main = measured(timer="cupti", energy_mj=14.23, mean_power_w=612.4)
+    beside = measured(51_600.0, beside=True)
+    judged = dataclasses.replace(
+        result("cupy.exp", main, beside), verdicts={beside.key: verdict("SAME", 1.0)}
+    )
+    assert "14.2 mJ  612 W" in text_of(judged)
+
+
+def test_where_there_is_no_room_power_is_left_out_first_and_energy_last():
+    told = result("cupy.exp", measured(energy_mj=14.23, mean_power_w=612.4, traffic_bytes=8e7))
+    wide, narrow = text_of(told, width=72), text_of(told, width=40)
+    assert "14.2 mJ" in wide
+    assert "14.2 mJ" in narrow
+    assert "TB/s" not in narrow
+    assert "power" in narrow[narrow.index("left out") :]
+
+
 def test_speedup_is_against_the_named_variant_in_the_same_scope_if_it_has_it():
     against = {"speedup_against": "numba.slow"}
     slow = result("numba.slow", measured(100.0), measured(900.0, **END), **against)

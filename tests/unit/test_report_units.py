@@ -53,6 +53,19 @@ def test_rates_are_decimal_and_take_the_time_in_nanoseconds():
     assert units.throughput(2.0, 0.0) == units.NOTHING
 
 
+@pytest.mark.parametrize(
+    ("millijoules", "text"),
+    [(0.0142, "14.2 µJ"), (14.23, "14.2 mJ"), (142.3, "142 mJ"), (1310.0, "1.31 J"), (None, units.NOTHING)],
+)
+def test_an_energy_is_given_in_millijoules(millijoules, text):
+    assert units.energy(millijoules) == text
+
+
+def test_a_power_is_in_watts():
+    assert (units.power(98.42), units.power(612.4), units.power(1023.0)) == ("98.4 W", "612 W", "1023 W")
+    assert units.power(None) == units.NOTHING
+
+
 def test_memory_is_binary():
     assert units.size(512 * 2**20) == "512 MiB"
     assert units.size(1.5 * 2**30) == "1.50 GiB"
