@@ -17,7 +17,8 @@ LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"},
-    {"contradictions", "inputs", "marker", "occupancy", "stats", "validity/", "comparison", "verify"},
+    {"cubin", "occupancy"},
+    {"contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts"},
     {"device/", "simulator/", "backends/"},
     {"timers/", "dataset", "discovery", "check", "gate"},
