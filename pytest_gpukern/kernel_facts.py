@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.cubin import Spills
 from pytest_gpukern.kernel_names import readable
 from pytest_gpukern.occupancy import occupancy
 from pytest_gpukern.result import KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpukern.result import DeviceWork
+
+_NO_SPILLS = Spills(0, 0)
 
 
 def kernel_facts(
     work: Iterable[DeviceWork],
     compute_capability: tuple[int, int] | None,
     machine_code: Mapping[str, str] | None = None,
+    spills: Callable[[str], Spills | None] | None = None,
 ) -> tuple[KernelFacts, ...]:
     """The kernels among what a call had the device do, in order.
 
@@ -25,12 +29,14 @@ def kernel_facts(
         work: of a measurement whose timer saw it.
         compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
         machine_code: mangled name → SHA-256 of the machine code, as far as the backend can give it.
+        spills: mangled name → what the kernel spills, or None; asked only for those that use local memory.
     """
     facts = []
     for entry in work:
         if entry.kind != "kernel" or entry.shape is None:
             continue
         filled = occupancy(entry.shape, compute_capability) if compute_capability is not None else None
+        spilled = _NO_SPILLS if not entry.shape.local_bytes else spills(entry.name) if spills else None
         facts.append(
             KernelFacts(
                 name=entry.name,
@@ -42,6 +48,8 @@ def kernel_facts(
                 occupancy=filled.share if filled else None,
                 limited_by=filled.limited_by if filled else None,
                 machine_code_sha256=(machine_code or {}).get(entry.name),
+                spill_store_bytes=spilled.store_bytes if spilled is not None else None,
+                spill_load_bytes=spilled.load_bytes if spilled is not None else None,
             )
         )
     return tuple(facts)

@@ -114,6 +114,10 @@ class KernelFacts:
         occupancy: their share of the warps that a multiprocessor holds, or None likewise.
         limited_by: what keeps a further block away, in words; None at full occupancy.
         machine_code_sha256: of the code that the device executes; None where the backend cannot give it.
+        spill_store_bytes: of a thread, stored to local memory by its instructions for want of registers, each
+            counted once however often it runs, as `ptxas -v` does, so that it may exceed `local_bytes`. None
+            where it is not known.
+        spill_load_bytes: of a thread, loaded again, likewise.
     """
 
     name: str
@@ -125,6 +129,8 @@ class KernelFacts:
     occupancy: float | None = None
     limited_by: str | None = None
     machine_code_sha256: str | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
 
 
 @dataclass(frozen=True)

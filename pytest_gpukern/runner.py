@@ -221,6 +221,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
             of_kernels[0].work if of_kernels else (),
             device.compute_capability,
             code.sha256 if code is not None else None,
+            code.spills if code is not None else None,
         ),
         ceilings=ceilings.to_json() if ceilings is not None else {},
     )

@@ -1,13 +1,18 @@
-"""Hashes of the machine code that is loaded while somebody observes, on a CUPTI that tells of modules."""
+"""Hashes and spills of machine code that is loaded while somebody observes, on a CUPTI that tells of modules."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+from pathlib import Path
 
 import pytest
 from fake_cupti import WAYS, FakeMachine, Result, install
 
+from pytest_gpukern import cubin
+from pytest_gpukern.cubin import Spills
 from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.timers import machine_code as module
 from pytest_gpukern.timers.activity import OURS, activity_trace
 from pytest_gpukern.timers.machine_code import MachineCode, loading_observed, machine_code
 
@@ -114,6 +119,66 @@ def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
         fails()
     assert unused(cupti)
     assert machine_code().sha256 == {"k": sha256(CODE)}
+
+
+# spills
+
+CUBIN = gzip.decompress((Path(__file__).parent / "data" / "spills.cuda-13.5.sm_90.cubin.gz").read_bytes())
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Which images were read."""
+    seen, spills = [], cubin.spills
+    monkeypatch.setattr(cubin, "spills", lambda image: seen.append(image) or spills(image))
+    return seen
+
+
+def test_what_a_kernel_spills_is_read_from_the_module_it_came_with(cupti, read):
+    with loading_observed():
+        cupti.module_loaded(CUBIN, "places", "spilling", "calling")
+    assert read == [], "nobody asked"
+    assert machine_code().spills("spilling") == cubin.spills(CUBIN)["spilling"]
+    assert machine_code().spills("places") == Spills(0, 0)
+    assert machine_code().spills("calling") is None
+
+
+def test_a_module_is_read_once_however_often_it_is_loaded_and_asked_for(cupti, read):
+    for _ in range(3):
+        with loading_observed():
+            cupti.module_loaded(CUBIN, "places", "spilling")
+        for kernel in ("places", "spilling"):
+            assert machine_code().spills(kernel) is not None
+    assert read == [CUBIN]
+
+
+def test_of_two_modules_with_a_kernel_of_one_name_the_latest_tells_what_it_spills(cupti):
+    with loading_observed():
+        cupti.module_loaded(CUBIN, "places")
+        cupti.module_loaded(CODE, "places")
+    assert machine_code().spills("places") is None
+    with loading_observed():
+        cupti.module_loaded(CUBIN, "places")
+    assert machine_code().spills("places") == Spills(0, 0)
+
+
+@pytest.mark.parametrize("code", [CODE, b""], ids=["no cubin", "no code"])
+def test_what_a_module_without_readable_code_spills_is_not_known(cupti, code):
+    with loading_observed():
+        cupti.module_loaded(code, "k")
+    assert machine_code().spills("k") is None
+    assert machine_code().spills("never loaded") is None
+
+
+def test_the_oldest_code_that_nobody_asked_for_goes_first(cupti, monkeypatch):
+    monkeypatch.setattr(module, "MOST_KEPT_BYTES", len(CUBIN) + 10)
+    with loading_observed():
+        cupti.module_loaded(CUBIN + b"older", "both")
+        cupti.module_loaded(CUBIN, "places")
+        cupti.module_loaded(b"small", "k")
+    found = machine_code()
+    assert (found.spills("both"), found.spills("places")) == (None, Spills(0, 0))
+    assert set(found.sha256) == {"both", "places", "k"}
 
 
 # why not

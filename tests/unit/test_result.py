@@ -83,6 +83,8 @@ kernels = st.builds(
     occupancy=maybe,
     limited_by=st.none() | words,
     machine_code_sha256=st.none() | words,
+    spill_store_bytes=st.none() | counts,
+    spill_load_bytes=st.none() | counts,
 )
 measurement_fields = {
     "scope": words,

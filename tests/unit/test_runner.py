@@ -13,6 +13,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, noting, only_ca
 
 from pytest_gpukern import runner, scopes
 from pytest_gpukern.backends import cuda
+from pytest_gpukern.cubin import Spills
 from pytest_gpukern.gate import Conditions, SessionTime
 from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.problem import Axis, Tolerance
@@ -207,13 +208,15 @@ def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, co
 @pytest.fixture
 def known(monkeypatch):
     """What CUPTI knows of machine code."""
-    found = SimpleNamespace(sha256={"_Z3addPf": "c0de"}, loading=nullcontext)
+    found = SimpleNamespace(
+        sha256={"_Z3addPf": "c0de"}, spills={"_Z3addPf": Spills(48, 52)}.get, loading=nullcontext
+    )
     monkeypatch.setattr(machine_code_module, "machine_code", lambda: found)
     return found
 
 
-def work(name="_Z3addPf", registers=40):
-    shape = LaunchShape((63, 1, 1), (256, 1, 1), registers, 0, 0, 0)
+def work(name="_Z3addPf", registers=40, local_bytes=0):
+    shape = LaunchShape((63, 1, 1), (256, 1, 1), registers, 0, 0, local_bytes)
     return DeviceWork("kernel", name, 1.0, 1000.0, shape=shape)
 
 
@@ -238,6 +241,11 @@ def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(g
     assert (facts.name, facts.readable) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
     assert result.ceilings == {}
+
+
+def test_what_a_kernel_spills_is_read_from_the_machine_code_that_was_loaded(gpu, timer, known):
+    result = with_facts(measured(gpu, timer, ("kernel", (work(local_bytes=64),))), on_an_h200(gpu))
+    assert (result.kernels[0].spill_store_bytes, result.kernels[0].spill_load_bytes) == (48, 52)
 
 
 def test_what_was_found_out_while_measuring_is_said_with_the_first_result(gpu, timer, known):
