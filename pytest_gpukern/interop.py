@@ -344,6 +344,8 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
                 "registers": kernel.shape.registers,
                 "shared_bytes": kernel.shape.static_shared_bytes + kernel.shape.dynamic_shared_bytes,
                 "local_bytes": kernel.shape.local_bytes,
+                "spill_store_bytes": kernel.spill_store_bytes,
+                "spill_load_bytes": kernel.spill_load_bytes,
                 "occupancy": kernel.occupancy,
             }
             for kernel in kernels

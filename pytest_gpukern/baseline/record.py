@@ -128,6 +128,9 @@ class RecordedKernel:
         local_bytes: of a thread: spilled registers, arrays and the call stack.
         shared_bytes: of a block, static and dynamic.
         machine_code_sha256: of the code that the device executes, or None.
+        spill_store_bytes: of a thread, stored by instructions that spill; None where it is not known, or
+            where it is 0 for want of local memory.
+        spill_load_bytes: of a thread, loaded again, likewise.
         extra: unknown fields.
     """
 
@@ -136,6 +139,8 @@ class RecordedKernel:
     local_bytes: int
     shared_bytes: int
     machine_code_sha256: str | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
@@ -144,7 +149,15 @@ class RecordedKernel:
         shape = facts.shape
         shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
         name = fitted(facts.readable, LONGEST_NAME)
-        return cls(name, shape.registers, shape.local_bytes, shared, facts.machine_code_sha256)
+        return cls(
+            name,
+            shape.registers,
+            shape.local_bytes,
+            shared,
+            facts.machine_code_sha256,
+            facts.spill_store_bytes if shape.local_bytes else None,
+            facts.spill_load_bytes if shape.local_bytes else None,
+        )
 
     def to_json(self) -> JsonDict:
         """The value as plain JSON."""

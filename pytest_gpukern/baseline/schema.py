@@ -215,6 +215,8 @@ def _kernel(node: _Node) -> RecordedKernel:
         local_bytes=node["local_bytes"].integer(at_least=0),
         shared_bytes=node["shared_bytes"].integer(at_least=0),
         machine_code_sha256=None if code.value is None else code.text(),
+        spill_store_bytes=node.optional("spill_store_bytes").optional_integer(at_least=0),
+        spill_load_bytes=node.optional("spill_load_bytes").optional_integer(at_least=0),
         extra=node.others(*(each.name for each in fields(RecordedKernel))),
     )
 
@@ -313,6 +315,9 @@ class _Node:
     def integer(self, *, at_least: int) -> int:
         fine = isinstance(self.value, int) and not isinstance(self.value, bool) and self.value >= at_least
         return int(self.value) if fine else self.fail(f"a whole number of at least {at_least}")
+
+    def optional_integer(self, *, at_least: int) -> int | None:
+        return None if self.value is None else self.integer(at_least=at_least)
 
     def number(self) -> float:
         """A finite number that is not negative."""

@@ -134,13 +134,13 @@ def _name(work: DeviceWork, facts: Facts) -> str:
 
 
 def _launch_text(shape: LaunchShape, facts: KernelFacts | None) -> str:
-    """`grid 63, block 64, 40 registers, 128 B local, occupancy 75 % (40 registers a thread)`."""
+    """`grid 63, block 64, 40 registers, 8 B local (none spilled), occupancy 75 % (40 registers a thread)`."""
     shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
     parts = [
         f"grid {_dimensions(shape.grid)}, block {_dimensions(shape.block)}",
         f"{shape.registers} registers",
         f"{units.size(shared)} shared" if shared else "",
-        f"{units.size(shape.local_bytes)} local" if shape.local_bytes else "",
+        f"{units.size(shape.local_bytes)} local{_spilled(facts)}" if shape.local_bytes else "",
     ]
     if facts is not None and facts.occupancy is not None:
         limit = f" ({facts.limited_by})" if facts.limited_by else ""
@@ -148,6 +148,15 @@ def _launch_text(shape: LaunchShape, facts: KernelFacts | None) -> str:
     if facts is not None and facts.machine_code_sha256:
         parts.append(f"machine code {facts.machine_code_sha256[:12]}")
     return ", ".join(part for part in parts if part)
+
+
+def _spilled(facts: KernelFacts | None) -> str:
+    """` (48 B spilled, 52 B reloaded)`, ` (none spilled)`; nothing where it is not known."""
+    if facts is None or facts.spill_store_bytes is None or facts.spill_load_bytes is None:
+        return ""
+    if not facts.spill_store_bytes and not facts.spill_load_bytes:
+        return " (none spilled)"
+    return f" ({units.size(facts.spill_store_bytes)} spilled, {units.size(facts.spill_load_bytes)} reloaded)"
 
 
 def _dimensions(size: tuple[int, int, int]) -> str:

@@ -191,6 +191,18 @@ def test_a_kernel_is_recorded_once_whatever_its_grids(tmp_path):
     assert session.compile_ns == 3e8
 
 
+def test_what_a_kernel_spills_is_recorded_where_it_uses_local_memory(tmp_path):
+    (facts,) = {kernel.name: kernel for kernel in by_both_timers(case_of(tmp_path)).kernels}.values()
+    known = dataclasses.replace(facts, spill_store_bytes=48, spill_load_bytes=0)
+    shape = dataclasses.replace(facts.shape, local_bytes=0)
+    without = dataclasses.replace(facts, shape=shape, spill_store_bytes=0, spill_load_bytes=0)
+    record("create", by_both_timers(case_of(tmp_path), kernels=(known, facts, without)))
+    spilled = [(kernel.spill_store_bytes, kernel.spill_load_bytes) for kernel in stored(tmp_path)[0].kernels]
+    assert spilled == [(48, 0), (None, None), (None, None)]
+    text = path_in(tmp_path).read_text()
+    assert text.count("spill_store_bytes") == 1
+
+
 def test_a_kernels_name_is_kept_short(tmp_path):
     facts = by_both_timers(case_of(tmp_path)).kernels[0]
     long = dataclasses.replace(facts, readable=f"g<{'int, ' * 40}int>(float*)")
@@ -204,6 +216,7 @@ def test_what_is_not_known_is_not_in_the_file(folder):
         name in text for name in ("fixed_cost_ns", "sm_mhz", "memory_mhz", "compile_ns", "kernels")
     )
     assert "machine_code_sha256" not in text
+    assert "spill" not in text
 
 
 def test_a_timer_that_a_record_lacks_is_added_without_touching_the_other(folder):
@@ -421,6 +434,8 @@ recorded_kernels = st.builds(
     local_bytes=whole,
     shared_bytes=whole,
     machine_code_sha256=st.none() | texts,
+    spill_store_bytes=st.none() | whole,
+    spill_load_bytes=st.none() | whole,
     extra=unknown,
 )
 keys = st.sampled_from([KERNEL, "kernel/host/hot", "end_to_end/host/cold"])

@@ -8,6 +8,7 @@ import math
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result, verdict
 
+from pytest_gpukern.cubin import Spills
 from pytest_gpukern.interop import machine_info
 from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import Correctness
@@ -173,7 +174,7 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
         measured(9000.0, **TRANSFER),
         nodeid=f"t.py::{EXP}",
         ceilings=CEILINGS,
-        kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
+        kernels=kernel_facts((EXP_KERNEL,), (9, 0), spills=lambda kernel: Spills(48, 52)),
     )
     suite("-n0", "--benchmark-json=out.json", results=[both])
     found = {name: entry["extra_info"] for name, entry in benchmarks_of(suite).items()}
@@ -185,7 +186,15 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
     )
     assert (info["mean_power_w"], info["energy_untold"]) == (600.0, None)
     assert info["kernels"] == [
-        {"name": "exp_kernel", "registers": 40, "shared_bytes": 3072, "local_bytes": 128, "occupancy": 0.75}
+        {
+            "name": "exp_kernel",
+            "registers": 40,
+            "shared_bytes": 3072,
+            "local_bytes": 128,
+            "spill_store_bytes": 48,
+            "spill_load_bytes": 52,
+            "occupancy": 0.75,
+        }
     ]
     beside = found[f"t.py::{EXP}[kernel/event/cold]"]
     assert beside["other_timers_s"] == {"cupti": pytest.approx(48.6e-6)}
