@@ -1,4 +1,4 @@
-"""Hashes and spills of machine code that is loaded while somebody observes, on a CUPTI that tells of modules."""
+"""Hashes and spills of machine code that is loaded while somebody observes, on a CUPTI that tells of it."""
 
 from __future__ import annotations
 
