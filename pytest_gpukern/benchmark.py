@@ -326,7 +326,9 @@ class GpuBenchmark:
                 cache=cache,
                 call_ns=warm.settled_ns,
                 rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
-                watch=BatchWatch(environment.instruments, floor=floor, device_timed=timer.name != "host"),
+                watch=BatchWatch(
+                    environment.instruments, floor=floor, device_timed=timer.name != "host", beside=beside
+                ),
                 traffic_bytes=self._marker.bytes,
                 flops=self._marker.flops,
                 beside=beside,

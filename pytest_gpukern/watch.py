@@ -58,9 +58,9 @@ class Instruments:
         """Seconds since NVML was asked."""
         return time.monotonic() - self._asked
 
-    def state(self, *, now: bool = False) -> DeviceState:
-        """The device's state: one of 20 ms ago will do, since asking takes some, unless `now` is wanted."""
-        if now or self._last is None or self.age_s > _FRESH_S:
+    def state(self, *, within_s: float = _FRESH_S) -> DeviceState:
+        """The device's state: one of 20 ms ago will do, since asking takes some, unless a newer is wanted."""
+        if self._last is None or self.age_s > within_s:
             self._last = self.states.state()
             self._asked = time.monotonic()
         return self._last
@@ -76,6 +76,8 @@ class BatchWatch:
         floor: the least time that the declared work can take, where that is known.
         device_timed: whether samples are the device's own times of one stream, which cannot add up to more
             than the host saw pass.
+        beside: whether a main timer's samples were taken just before, and looked after: then that look will
+            do for a tenth of a second, and the end alone is no reason for another.
         recovery: pauses after disturbed batches.
     """
 
@@ -85,11 +87,13 @@ class BatchWatch:
         *,
         floor: Floor | None = None,
         device_timed: bool = False,
+        beside: bool = False,
         recovery: Recovery | None = None,
     ) -> None:
         self._instruments = instruments
         self._floor = floor
         self._device_timed = device_timed
+        self._beside = beside
         self._recovery = recovery or Recovery()
         self.settled = instruments is None
         self._guard = ClockGuard()
@@ -103,13 +107,14 @@ class BatchWatch:
     def before(self) -> None:
         """Notes the device's state, unless the last one is fresh, and the time."""
         if self._instruments is not None and not self._states:
-            self._states.append(self._instruments.state())
+            self._states.append(self._instruments.state(within_s=_LOOK_EVERY_S if self._beside else _FRESH_S))
         self._batch_began = self._guard.read()
 
     def after(self, batch: Batch, *, last: bool) -> str | None:
         """Why the samples since the last look do not count, or None; pauses after such.
 
         NVML is asked every tenth of a second and at the end: its counters tell of what came and went between.
+        Beside a main timer it is asked every tenth of a second only.
         The SM clock is measured after each batch, and a low one has NVML asked at once.
         """
         if self._device_timed and self._fault is None:
@@ -120,11 +125,12 @@ class BatchWatch:
         clock = self._instruments.probe.read() if self._instruments.probe is not None else None
         before, highest = self._states[-1], self._instruments.max_sm_mhz
         slow = bool(clock and highest and clock < LOWEST_CLOCK_SHARE * highest)
-        self.settled = last or slow or self._instruments.age_s > _LOOK_EVERY_S
+        ends = last and not self._beside
+        self.settled = ends or slow or self._instruments.age_s > _LOOK_EVERY_S
         self._clocks.append(clock)
         if not self.settled:
             return None
-        now = self._instruments.state(now=True)
+        now = self._instruments.state(within_s=0.0)
         disturbance = batch_fault(
             before,
             now,

@@ -38,7 +38,9 @@ class FakeInstruments:
         self.age_s = 0.0
         self.asked = 0
 
-    def state(self, *, now=False):
+    def state(self, *, within_s=0.02):
+        if 0 < self.age_s <= within_s and self.asked:
+            return self.states[min(self.asked, len(self.states)) - 1]
         found = self.states[min(self.asked, len(self.states) - 1)]
         self.asked += 1
         self.age_s = 0.0
@@ -90,6 +92,27 @@ def test_until_it_is_looked_at_a_batch_is_in_doubt():
     watch = watching(instruments)
     assert not watch.settled
     assert batches(watch, instruments, 0.01) == [(None, True)]
+
+
+def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_a_second():
+    instruments = FakeInstruments()
+    instruments.state()  # behind the main timer's samples
+    instruments.age_s = 0.09
+    watch = watching(instruments, beside=True)
+    assert batches(watch, instruments, 0.095, 0.099) == [(None, False), (None, False)]
+    assert instruments.asked == 1
+    assert finished(watch).state["memory_mhz"] == state().memory_clock_mhz
+
+
+def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second_and_where_the_clock_is_low():
+    instruments = FakeInstruments()
+    watch = watching(instruments, beside=True)
+    assert batches(watch, instruments, 0.11, 0.05) == [(None, True), (None, False)]
+    assert instruments.asked == 1 + 1
+    slow = FakeInstruments(clock=1484.0)
+    ((said, settled),) = batches(watching(slow, beside=True), slow, 0.01)
+    assert said.startswith("the SM clock was 1484 MHz")
+    assert settled
 
 
 def test_a_low_clock_has_nvml_asked_at_once():
@@ -354,5 +377,5 @@ def test_a_state_of_just_now_is_not_asked_for_again_unless_it_has_to_be_of_now()
 
     instruments = Instruments(SimpleNamespace(state=ask))
     assert instruments.state() is instruments.state() is asked[0]
-    assert instruments.state(now=True) is asked[1]
+    assert instruments.state(within_s=0.0) is asked[1]
     assert len(asked) == 2
