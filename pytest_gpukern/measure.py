@@ -325,9 +325,11 @@ def _sample(
     executed, started = 0, clock()
     while True:
         # What an execution takes with all that is around it: at first only the call's share is known.
-        each_s = max(call_ns / 1e9, 1e-9, (clock() - started) / executed if executed else _LEAST_S)
+        passed_s = clock() - started
+        each_s = max(call_ns / 1e9, 1e-9, passed_s / executed if executed else _LEAST_S)
         size = min(
             int(_BATCH_S / each_s),
+            _within_budget(rule, sampling, passed_s, each_s),
             executions.largest_batch,
             (rule.max_samples - len(sampling.samples)) * sampling.executions_a_sample,
             chosen - executed if executed < chosen else rule.max_samples,
@@ -359,6 +361,17 @@ def _sample(
 def _samples_a_batch(rule: StoppingRule, taken: int) -> int:
     """The most samples of the next batch: the fewest that the rule asks for come from several."""
     return math.ceil(rule.min_samples / _FEWEST_BATCHES) if taken < rule.min_samples else rule.max_samples
+
+
+def _within_budget(rule: StoppingRule, sampling: _Sampling, passed_s: float, each_s: float) -> int:
+    """The most executions of the next batch: after the fewest samples those that the time left is enough for.
+
+    Never fewer than the first batches had, which would say little of what they share.
+    """
+    if len(sampling.samples) < rule.min_samples:
+        return rule.max_samples * sampling.executions_a_sample
+    least = _samples_a_batch(rule, 0) * sampling.executions_a_sample
+    return max(least, int((rule.budget_s - passed_s) / each_s))
 
 
 class _Sampling:

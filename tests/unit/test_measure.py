@@ -263,6 +263,20 @@ def test_what_an_execution_takes_with_all_around_it_sizes_the_next_batches():
     assert timer.asked == [25, 10, 10, 10, 10, 10]
 
 
+def test_once_the_fewest_samples_are_taken_a_batch_takes_no_longer_than_the_time_that_is_left():
+    clock = FakeClock()
+    timer = ScriptedTimer([MS, 2 * MS], clock)
+    sampled(timer, call_ns=MS, rule=StoppingRule(0, 30, 500, budget_s=0.06))
+    assert timer.asked == [10, 10, 10, 10], "15 ms are left for 1.5 ms each"
+
+
+def test_a_batch_is_never_smaller_than_the_first_ones_for_want_of_time():
+    clock = FakeClock()
+    timer = ScriptedTimer([MS, 2 * MS], clock)
+    sampled(timer, call_ns=MS, rule=StoppingRule(0, 30, 500, budget_s=0.046))
+    assert timer.asked == [10, 10, 10, 10], "1 ms is left"
+
+
 def test_the_last_batch_takes_only_what_is_missing():
     timer = ScriptedTimer(WILD)
     sampled(timer, call_ns=MS, rule=StoppingRule(0, 150, 170))
