@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check import Prepared, adopt, check_outputs, is_slow
 from pytest_gpukern.energy import NOT_ASKED, OF_INVALID, energy_of_a_call, with_energy
-from pytest_gpukern.measure import Repeated, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.measure import CONTRADICTION, Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES
 from pytest_gpukern.rotation import Rotation
 from pytest_gpukern.timers import NothingLaunched, TimerUnavailable
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Case, Point
     from pytest_gpukern.result import Measurement
     from pytest_gpukern.timers import Timer
-
-_CONTRADICTION = 0.01
 
 
 def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
@@ -68,7 +66,8 @@ def measure_scopes(
             launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
             if not (launched and compiled and is_slow(first)):
-                call_ns = warm_up(calls[0], backend.synchronize, compiled=True).settled_ns
+                by_host = scope != "kernel" or not backend.on_gpu
+                call_ns = warm_up(calls[0], backend.synchronize, compiled=True, by_host=by_host).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
     return tuple(measurements)
 
@@ -248,7 +247,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     kernel runs more slowly while CUPTI records it, which then is in the main number.
     """
     short = 1 - other.summary.median_ns / main.summary.median_ns
-    if short <= _CONTRADICTION:
+    if short <= CONTRADICTION:
         return [main, other]
     warning = (
         f"events read {100 * short:.1f} % less than CUPTI: they missed work on another stream, or the kernel "

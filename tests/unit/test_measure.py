@@ -8,7 +8,16 @@ import random
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.measure import Repeated, Watched, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.gate import PRIOR_SPREAD
+from pytest_gpukern.measure import (
+    CONTRADICTION,
+    Repeated,
+    Watched,
+    measure,
+    rule_beside,
+    rule_for,
+    warm_up,
+)
 from pytest_gpukern.result import DeviceWork
 from pytest_gpukern.stats import StoppingRule
 from pytest_gpukern.timers import Batch
@@ -22,10 +31,10 @@ def nothing():
     pass
 
 
-def warmed(*durations_ns):
+def warmed(*durations_ns, **options):
     clock = FakeClock()
     call = call_taking(clock, *durations_ns)
-    found = warm_up(call, nothing, clock=clock)
+    found = warm_up(call, nothing, clock=clock, **options)
     assert call.calls == found.calls
     return found
 
@@ -47,6 +56,12 @@ def test_warming_goes_on_until_three_calls_agree_and_20_ms_have_passed():
 @pytest.mark.parametrize(("last", "settled"), [(2_100, True), (2_110, False)])
 def test_calls_agree_within_five_percent(last, settled):
     assert warmed(300 * MS, 20 * MS, 20 * MS, last * MS // 100, *[30 * MS, 40 * MS] * 20).settled is settled
+
+
+@pytest.mark.parametrize(("last", "settled"), [(2_500, True), (2_510, False)])
+def test_what_the_hosts_clock_will_time_agrees_within_a_quarter(last, settled):
+    times = (300 * MS, 20 * MS, 20 * MS, last * MS // 100, *[30 * MS, 40 * MS] * 20)
+    assert warmed(*times, by_host=True).settled is settled
 
 
 def test_two_long_calls_that_agree_are_enough():
@@ -140,15 +155,21 @@ def test_slow_calls_get_fewer_samples_and_more_time(call_ns, fewest, budget_s):
         (MS + 1, 10),
         (5 * MS, 10),
         (5 * MS + 1, 5),
-        (SECOND // 10, 5),
+        (50 * MS, 5),
+        (50 * MS + 1, 3),
         (SECOND // 2, 3),
         (SECOND // 2 + 1, 1),
         (11 * SECOND, 1),
     ],
 )
-def test_by_the_hosts_clock_a_tenth_of_a_second_is_enough(call_ns, fewest):
+def test_by_the_hosts_clock_5_percent_or_a_twentieth_of_a_second_are_enough(call_ns, fewest):
     rule = rule_for(call_ns, by_host=True)
-    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (fewest, 500, 0.1)
+    assert (rule.min_samples, rule.max_samples, rule.budget_s) == (fewest, 500, 0.05)
+    assert rule.target_half_width == 0.05
+
+
+def test_by_the_hosts_clock_no_more_is_asked_of_a_session_than_sessions_agree_within():
+    assert rule_for(1000, by_host=True).target_half_width < PRIOR_SPREAD["host"] / 3
 
 
 @pytest.mark.parametrize(
@@ -156,8 +177,8 @@ def test_by_the_hosts_clock_a_tenth_of_a_second_is_enough(call_ns, fewest):
     [
         (1000, 10, 500, 0.1 / 3),
         (MS, 10, 500, 0.1 / 3),
-        (MS + 1, 10, 10, 0.0),
-        (20 * MS, 10, 10, 0.0),
+        (MS + 1, 6, 6, 0.0),
+        (20 * MS, 6, 6, 0.0),
         (20 * MS + 1, 3, 3, 0.0),
         (100 * MS, 3, 3, 0.0),
         (100 * MS + 1, 1, 1, 0.0),
@@ -170,6 +191,10 @@ def test_a_second_timer_takes_a_third_of_the_time_and_few_samples_of_calls_over_
     rule = rule_beside(call_ns)
     assert (rule.min_samples, rule.max_samples) == (fewest, most)
     assert rule.budget_s == pytest.approx(budget_s)
+
+
+def test_a_second_timer_is_as_sure_as_it_must_be_to_contradict_the_first():
+    assert rule_beside(1000).target_half_width == CONTRADICTION
 
 
 # sampling
