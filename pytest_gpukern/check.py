@@ -30,7 +30,8 @@ class IncorrectError(Exception):
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 1e8
 """A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
-_RUNS_OF_SLOW = 4
+_RUNS_OF_SLOW = 3
+"""Before timing; the timed launch is one more, with a seed of its own."""
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Prepared:
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
         last_returned: what the last timed launch of an allocating variant returned.
+        runs: what a statistical check is shown of each set, by its `seed_offset`.
     """
 
     case: Case
@@ -57,6 +59,7 @@ class Prepared:
     first_call_ns: float | None = None
     last_call_ns: float | None = None
     last_returned: Any = None
+    runs: dict[int, Run] = field(default_factory=dict)
 
     def let_go(self) -> None:
         """Lets go of what the launch returned or holds on to, which could not be given back otherwise."""
@@ -112,7 +115,7 @@ def check(
         workspace: holds the first of `datasets`.
         datasets: different contents.
         checked_again: whether another check on other contents follows, after timing. Then a slow launch on
-            the host is checked on the first set only, or on four where the check is statistical, and one on
+            the host is checked on the first set only, or on three where the check is statistical, and one on
             the device on two.
 
     Raises:
@@ -120,28 +123,39 @@ def check(
     """
     prepared = prepare(case, point, backend, workspace, datasets[0])
     prepared.datasets = datasets
-    runs = []
     for number, dataset in enumerate(datasets):
         if checked_again and number >= _enough(prepared, dataset):
             break
         if number:
-            if dataset.scalars != prepared.dataset.scalars:
-                # Before the arrays are loaded: what is computed while preparing is wrong for them.
-                workspace.arrays.update(dataset.scalars)
-                again = prepare(case, point, backend, workspace, dataset)
-                prepared.launch = again.launch
-            workspace.fill(dataset.inputs)
-            prepared.dataset = dataset
+            turn_to(prepared, point, dataset)
         checked_launch(prepared, earlier=datasets[:number])
         if case.problem.check is not None:
-            runs.append(observed(prepared, point))
-    if case.problem.check is not None:
-        complaint = case.problem.check(runs)
-        if complaint:
-            raise IncorrectError(
-                Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors
-            )
+            prepared.runs[dataset.seed_offset] = observed(prepared, point)
+    check_runs(prepared)
     return prepared
+
+
+def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
+    """Puts other contents into the buffers, and prepares the variant anew where they have other scalars."""
+    workspace = prepared.workspace
+    if dataset.scalars != prepared.dataset.scalars:
+        # Before the arrays are loaded: what is computed while preparing is wrong for them.
+        workspace.arrays.update(dataset.scalars)
+        prepared.launch = prepare(prepared.case, point, prepared.backend, workspace, dataset).launch
+    workspace.fill(dataset.inputs)
+    prepared.dataset = dataset
+
+
+def check_runs(prepared: Prepared) -> None:
+    """Has the statistical check, where the problem has one, judge the runs so far together.
+
+    Raises:
+        IncorrectError: it complains.
+    """
+    statistical = prepared.case.problem.check
+    complaint = statistical(list(prepared.runs.values())) if statistical is not None else None
+    if complaint:
+        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors)
 
 
 def is_slow(prepared: Prepared) -> bool:

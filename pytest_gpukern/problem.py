@@ -98,8 +98,8 @@ class Problem:
         transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
         check: statistical check of several runs with different seeds: takes a list of `Run`, returns a
             diagnosis in words or None.
-        check_seeds: how many runs `check` is given; at most four of a timed variant whose launch takes over
-            50 ms on the host.
+        check_seeds: how many runs `check` is given; of a timed variant whose launch takes over 50 ms on the
+            host at most three before timing, and then four with the timed one.
         scopes: the scopes to measure by default.
         speedup_against: label of the variant that speed-up is reported against.
         shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.

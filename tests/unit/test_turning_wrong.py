@@ -356,6 +356,53 @@ def test_a_slow_launch_that_stays_right_is_timed_on_other_contents_and_not_launc
     assert checked not in timed
 
 
+def seeded(check, seeds=8):
+    return doubling(
+        N,
+        make_inputs=lambda rng: {"seed": int(rng.integers(1 << 32))},
+        reference=None,
+        check=check,
+        check_seeds=seeds,
+    )
+
+
+def test_a_slow_launch_is_timed_with_a_seed_of_its_own_and_judged_with_those_before(slow_on_host, timer):
+    asked, prepared_for, launched_for = [], [], []
+
+    def noting_seeds(seed, out):
+        prepared_for.append(seed)
+
+        def launch():
+            launched_for.append(seed)
+            out[...] = seed
+
+        return launch
+
+    problem = seeded(lambda runs: asked.append([run.inputs["seed"] for run in runs]))
+    result = run(case_of(noting_seeds, "host", problem), FakeEnvironment())
+    assert result.correctness is Correctness.PASSED
+    assert prepared_for == asked[1]
+    assert asked == [prepared_for[:3], prepared_for], "before timing and after it"
+    assert len(set(prepared_for)) == 4
+    assert launched_for == [*prepared_for[:3], *prepared_for[3:] * result.measurements[0].summary.n]
+
+
+def test_a_slow_launch_that_ignores_the_seed_it_is_timed_with_is_found_after_timing(slow_on_host, timer):
+    kept = []
+
+    def replays_third(seed, out):
+        kept.append(seed % 2**20)
+        answer = np.float32(kept[min(len(kept), 3) - 1])
+        return lambda: out.fill(answer)
+
+    def check(runs):
+        different = {float(run.outputs["out"][0]) for run in runs}
+        return None if len(different) == len(runs) else "a count came twice"
+
+    found = diagnosed(None, replays_third, problem=seeded(check), backend="host")
+    assert wrong_after_timing(found) == "statistics: a count came twice"
+
+
 # what else is asked again, and what is not blamed
 
 
@@ -368,8 +415,8 @@ def test_a_statistical_check_is_asked_again_after_timing(gpu, timer):
 
     problem = doubling(N, reference=None, check=check, check_seeds=3)
     found = diagnosed(gpu, right, problem=problem)
-    assert asked == [3, 1]
-    assert found == "right before timing, wrong after it\nthe mean drifted"
+    assert asked == [3, 3], "the timed run takes the place of the one with its seed"
+    assert found == "right before timing, wrong after it\nstatistics: the mean drifted"
 
 
 @CACHES
