@@ -229,7 +229,7 @@ def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> 
     """
     workspace, backend = prepared.workspace, prepared.backend
     workspace.poison()
-    before = workspace.digest()
+    before = _digest_of_contents(prepared)
     backend.synchronize()
     start = time.perf_counter_ns()
     try:
@@ -252,6 +252,18 @@ def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> 
             ),
             prepared.errors,
         )
+
+
+def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
+    """The digest of what was put into the inputs, computed once for all variants that are given it.
+
+    So what preparing or a launch before has changed is found too, unless other contents were loaded since.
+    """
+    workspace, dataset = prepared.workspace, prepared.dataset
+    known = dataset.digests.get(type(workspace))
+    if known is None:
+        known = dataset.digests[type(workspace)] = workspace.digest_of(dataset.inputs)
+    return known
 
 
 def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Dataset:
         specs: shape and dtype of each output.
         expected: reference of each output; None where the problem has only a statistical check.
         tolerances: of each output.
+        digests: type of a workspace → what its `digest` says while it holds the inputs.
     """
 
     seed_offset: int
@@ -32,6 +33,7 @@ class Dataset:
     specs: dict[str, Output]
     expected: dict[str, np.ndarray[Any, Any]] | None
     tolerances: dict[str, Tolerance]
+    digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def make(cls, problem: Problem, point: Point, seed_offset: int) -> Dataset:

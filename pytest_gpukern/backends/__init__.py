@@ -55,6 +55,9 @@ class Workspace(Protocol):
     def digest(self) -> dict[str, int]:
         """A hash of the contents of each input array."""
 
+    def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """What `digest` says while the input arrays hold these contents."""
+
     def close(self) -> None:
         """Gives the memory back."""
 

@@ -126,6 +126,10 @@ class CudaWorkspace:
         """A hash of each input, computed on the device."""
         return {name: self._runtime.hash(array) for name, array in self._inputs.items()}
 
+    def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """A hash of the copy of each of these on the device."""
+        return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
+
     def close(self) -> None:
         """Frees the arrays."""
         self.arrays.clear()

@@ -130,7 +130,11 @@ class HostWorkspace:
 
     def digest(self) -> dict[str, int]:
         """CRC-32 of each input."""
-        return {name: _digest(self._host[name]) for name in self._inputs}
+        return self.digest_of(self._host)
+
+    def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """CRC-32 of each of these."""
+        return {name: _digest(inputs[name]) for name in self._inputs}
 
     def close(self) -> None:
         """Drops the arrays."""

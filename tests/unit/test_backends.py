@@ -84,6 +84,12 @@ def test_a_change_in_any_piece_of_an_input_changes_its_digest(monkeypatch, at):
     assert made.digest() != before
 
 
+def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspace):
+    inputs = {"a": INPUTS["a"].T, "k": 3, "s": INPUTS["s"]}
+    made = HostBackend().workspace(inputs, {})
+    assert made.digest_of(inputs) == made.digest() != workspace.digest()
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
 def test_an_empty_input_has_a_digest(shape):
     made = HostBackend().workspace({"a": np.zeros(shape)}, {"out": Output(shape, "int8")})

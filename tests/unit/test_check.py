@@ -7,7 +7,7 @@ import pytest
 from fakes import doubling, only_case
 
 from pytest_gpukern import check as check_module
-from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import IncorrectError, check
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.problem import Tolerance
@@ -56,6 +56,26 @@ def test_the_worst_error_of_all_launches_is_kept():
     assert prepared.errors["out"].max_abs == pytest.approx(0.25, rel=1e-5)
 
 
+def test_the_digest_of_contents_is_computed_once_for_all_variants(monkeypatch):
+    problem = doubling(N)
+    problem.variant("host")(right)
+    case = only_case(problem)
+    datasets = Datasets().for_check(problem, case.point, contents=2, available_bytes=1e9)
+    backend, digested = HostBackend(), []
+    digest_of = HostWorkspace.digest_of
+    monkeypatch.setattr(
+        HostWorkspace,
+        "digest_of",
+        lambda self, inputs: digested.append(inputs) or digest_of(self, inputs),
+    )
+    for _ in range(2):
+        workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
+        check(case, case.point, backend, workspace, datasets)
+    ours = [inputs for inputs in digested if any(inputs is dataset.inputs for dataset in datasets)]
+    assert len(ours) == 2, "once for each contents; the others are of buffers"
+    assert len(digested) == 2 + 4
+
+
 # what is wrong with the outputs
 
 
@@ -102,6 +122,12 @@ def writes_into_its_input(a, out):
     return launch
 
 
+def prepares_in_its_input(a, out):
+    double = 2 * a
+    a[-1] = 0
+    return lambda: np.copyto(out, double)
+
+
 def fails_to_prepare(a):
     raise RuntimeError("no such kernel")
 
@@ -127,6 +153,7 @@ def returns_no_launch(a, out):
         (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
         (computes_while_preparing, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
         (writes_into_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
+        (prepares_in_its_input, Fault.INPUT_MODIFIED, "input modified: the launch changed a"),
         (
             fails_to_prepare,
             Fault.LAUNCH_FAILED,
