@@ -48,6 +48,12 @@ class Dataset:
             tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
         )
 
+    def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+        """Other contents, made of these and of their reference."""
+        assert self.expected is not None
+        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset)
+        return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances)
+
     @property
     def input_bytes(self) -> int:
         """Size of the input arrays."""
@@ -121,8 +127,8 @@ class Datasets:
         """The sets that a variant is checked and timed with: `contents`, or a statistical check's seeds.
 
         Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
-        in two, which takes seconds to make as it is, and so large that one more would take more than a third
-        of the host's memory, in fewer.
+        in two, which takes seconds to make as it is, unless the problem can rearrange the first, and so large
+        that one more would take more than a third of the host's memory, in fewer.
 
         Args:
             problem: what is computed.
@@ -133,10 +139,13 @@ class Datasets:
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
         sets = [self.get(problem, point, 0)]
-        if sets[0].host_bytes > _LARGE_BYTES:
+        large = sets[0].host_bytes > _LARGE_BYTES
+        if large:
             contents = min(contents, 2)
         while len(sets) < contents:
             if len(sets) not in self._sets and sets[0].host_bytes > available_bytes / 3:
                 break
+            if large and problem.rearranges and len(sets) not in self._sets:
+                self._sets[len(sets)] = sets[0].rearranged(problem, point, len(sets))
             sets.append(self.get(problem, point, len(sets)))
         return sets

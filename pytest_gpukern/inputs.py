@@ -1,13 +1,14 @@
-"""Large arrays in a fraction of one thread's time: random inputs, and references element by element."""
+"""Large arrays in a fraction of one thread's time: random inputs, references, rotations."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike
@@ -82,3 +83,36 @@ def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float
 
     map_in_threads(fill, range(0, len(target), rows))
     return out
+
+
+def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array rotated along each axis, as by `numpy.roll`, by several threads.
+
+    Args:
+        array: of one axis or more.
+        shifts: for each axis, by how many places.
+    """
+    import numpy as np
+
+    out = np.empty(array.shape, array.dtype)
+    step = max(1, _CHUNK * len(array) // max(1, array.size))
+    axes = [_parts(length, shift) for length, shift in zip(array.shape, shifts, strict=True)]
+    rows = [
+        (slice(to + i, to + min(i + step, count)), slice(at + i, at + min(i + step, count)))
+        for to, at, count in ((to.start, at.start, to.stop - to.start) for to, at in axes[0])
+        for i in range(0, count, step)
+    ]
+    moves = list(itertools.product(rows, *axes[1:]))
+
+    def move(number: int) -> None:
+        targets, sources = zip(*moves[number], strict=True)
+        out[targets] = array[sources]
+
+    map_in_threads(move, range(len(moves)))
+    return out
+
+
+def _parts(length: int, shift: int) -> list[tuple[slice, slice]]:
+    """Where the two parts of a rotated axis go, and where they come from."""
+    kept = length - shift % length if length else 0
+    return [(slice(length - kept, length), slice(0, kept)), (slice(0, length - kept), slice(kept, length))]

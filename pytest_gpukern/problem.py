@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.by_name import ProblemError, call_by_name
-from pytest_gpukern.inputs import elementwise, random_array
+from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.tolerance import Tolerance
 from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
 
@@ -32,9 +32,12 @@ __all__ = [
     "call_by_name",
     "elementwise",
     "random_array",
+    "rolled",
 ]
 
 SIZES = ("smoke", "full")
+_LOOKED_AT = 1000
+"""Elements of a rearranged output that have to differ from those before, but for chance."""
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 
 
@@ -91,6 +94,11 @@ class Problem:
         outputs: takes axes and inputs; returns name → `Output` or (shape, dtype).
         reference: takes inputs and axes; returns one array or name → array, in higher precision where that
             exists. Without one, `check` decides alone.
+        rearrange: takes `rng`, inputs, the reference under the outputs' names, and axes; returns both again,
+            name → array or scalar, for other contents whose reference follows exactly, as the rows of a
+            product follow those of its left operand. Every element of every output has to change, or a
+            result kept from the contents before would pass. Used where a set takes over a gigabyte, of which
+            a second reference would take seconds.
         tolerance: a `Tolerance`, a dict of them by output, or a callable that takes axes and returns either;
             by default `Tolerance.for_dtype` of the output.
         traffic_bytes: takes axes; the fewest bytes that device memory must move.
@@ -120,6 +128,7 @@ class Problem:
         make_inputs: Callable[..., Mapping[str, Any]],
         outputs: Callable[..., Mapping[str, Any]],
         reference: Callable[..., Any] | None = None,
+        rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
         traffic_bytes: Callable[..., float] | None = None,
         flops: Callable[..., float] | None = None,
@@ -137,6 +146,8 @@ class Problem:
             raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
         if reference is None and check is None:
             raise ProblemError(f"problem {name!r} has neither reference nor check: nothing could ever fail")
+        if rearrange is not None and reference is None:
+            raise ProblemError(f"problem {name!r}: rearrange has no reference to start from")
         if (shrink is None) != (host_bytes is None):
             raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
@@ -157,6 +168,7 @@ class Problem:
         self._make_inputs = make_inputs
         self._outputs = outputs
         self._reference = reference
+        self._rearrange = rearrange
         self._tolerance = tolerance
         self._traffic_bytes = traffic_bytes
         self._flops = flops
@@ -291,11 +303,47 @@ class Problem:
 
     def inputs(self, point: Point, seed_offset: int = 0) -> dict[str, Any]:
         """Fresh inputs for `point`: the same for the same offset, in every process."""
+        rng = self._rng(point, seed_offset)
+        return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
+
+    def _rng(self, point: Point, seed_offset: int) -> np.random.Generator:
         import numpy as np
 
         entropy = [self.seed, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
-        rng = np.random.default_rng(np.random.SeedSequence(entropy))
-        return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
+        return np.random.default_rng(np.random.SeedSequence(entropy))
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether other contents can be made of a set, and their reference of its reference."""
+        return self._rearrange is not None
+
+    def rearranged(
+        self, point: Point, inputs: Names, expected: Names, seed_offset: int
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        """Inputs and expected outputs of another set, made of these.
+
+        Raises:
+            ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
+        """
+        assert self._rearrange is not None
+        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset)}
+        made = dict(call_by_name(self._rearrange, available))
+        outputs = {name: made.pop(name) for name in expected if name in made}
+        if set(made) != set(inputs):
+            raise ProblemError(
+                f"problem {self.name!r}: rearrange returns {sorted({**made, **outputs})}, "
+                f"its inputs and outputs are {sorted({**inputs, **expected})}"
+            )
+        found = self._expected(outputs, self.output_specs(point, made), "rearrange")
+        for name, before in expected.items():
+            step = max(1, before.size // _LOOKED_AT)
+            kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
+            if 2 * int(kept.sum()) > kept.size:
+                raise ProblemError(
+                    f"problem {self.name!r}: rearrange leaves most of {name!r} as it was, so that a result "
+                    "kept from the contents before would pass"
+                )
+        return made, found
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Shape and dtype of each output at `point`."""
@@ -319,8 +367,6 @@ class Problem:
         Raises:
             ProblemError: names or shapes are not those of the declared outputs.
         """
-        import numpy as np
-
         if self._reference is None:
             return None
         made = call_by_name(self._reference, {**point, **inputs})
@@ -331,16 +377,23 @@ class Problem:
                     f"problem {self.name!r}: with outputs {list(specs)} the reference returns a dict"
                 )
             made = dict.fromkeys(specs, made)
+        return self._expected(made, specs, "the reference")
+
+    def _expected(
+        self, made: Mapping[str, Any], specs: Mapping[str, Output], maker: str
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Expected outputs as arrays, of the declared names and shapes."""
+        import numpy as np
+
         if set(made) != set(specs):
             raise ProblemError(
-                f"problem {self.name!r}: the reference returns {sorted(made)}, "
-                f"its outputs are {sorted(specs)}"
+                f"problem {self.name!r}: {maker} returns {sorted(made)}, its outputs are {sorted(specs)}"
             )
         expected = {name: np.asarray(value) for name, value in made.items()}
         for name, spec in specs.items():
             if expected[name].shape != tuple(spec.shape):
                 raise ProblemError(
-                    f"problem {self.name!r}: the reference of {name!r} has shape {expected[name].shape}, "
+                    f"problem {self.name!r}: {maker} of {name!r} has shape {expected[name].shape}, "
                     f"declared is {tuple(spec.shape)}"
                 )
         return expected

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import doubling
 
+from pytest_gpukern import dataset as dataset_module
 from pytest_gpukern.dataset import Dataset, Datasets
 from pytest_gpukern.problem import Axis, Output, Tolerance
 
@@ -92,6 +93,24 @@ def test_a_variant_is_checked_on_as_many_sets_of_different_contents_as_were_aske
     made = for_check(Datasets(), doubling(), contents=contents)
     assert [one.seed_offset for one in made] == list(range(contents))
     assert len({one.inputs["a"].tobytes() for one in made}) == contents
+
+
+@pytest.mark.parametrize(("large_bytes", "references"), [(64, 2), (63, 1)])
+def test_of_a_large_set_the_second_reference_follows_from_the_first_where_the_problem_says_how(
+    monkeypatch, large_bytes, references
+):
+    monkeypatch.setattr(dataset_module, "_LARGE_BYTES", large_bytes)
+    problem, calls = counting(
+        rearrange=lambda a, out: {"a": np.roll(a, 1), "out": np.roll(out, 1)}, tolerance=Tolerance(0.5, 0)
+    )
+    sets = Datasets()
+    first, second = for_check(sets, problem, contents=2)
+    assert first.host_bytes == 8 * 4 + 8 * 4
+    assert len(calls) == references
+    assert np.array_equal(second.expected["out"], 2.0 * second.inputs["a"])
+    assert not np.array_equal(second.inputs["a"], first.inputs["a"])
+    assert (second.seed_offset, second.specs, second.tolerances) == (1, first.specs, first.tolerances)
+    assert for_check(sets, problem, contents=2)[1] is second
 
 
 @pytest.mark.parametrize(("missing_bytes", "expected"), [(0, 3), (1, 1)])

@@ -23,6 +23,7 @@ from pytest_gpukern.problem import (
     call_by_name,
     elementwise,
     random_array,
+    rolled,
 )
 
 
@@ -169,6 +170,10 @@ def test_an_unknown_scope_of_a_variant_is_refused():
     ("changes", "message"),
     [
         ({"reference": None}, "neither reference nor check: nothing could ever fail"),
+        (
+            {"reference": None, "check": lambda runs: None, "rearrange": lambda a, out: {}},
+            "rearrange has no reference to start from",
+        ),
         ({"shrink": "n"}, "shrink and host_bytes are given together"),
         ({"host_bytes": lambda n: n}, "shrink and host_bytes are given together"),
         ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is none of its axes \['n'\]"),
@@ -360,6 +365,48 @@ TWO = {"outputs": lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")}}
 def test_a_reference_that_does_not_fit_the_outputs_is_refused(changes, message):
     with pytest.raises(ProblemError, match=message):
         reference_of(**changes)
+
+
+def moved(rng, a, out):
+    shift = (int(rng.integers(1, len(a))),)
+    return {"a": rolled(a, shift), "out": rolled(out, shift)}
+
+
+def rearranged(rearrange, n=100):
+    problem = doubling(rearrange=rearrange)
+    inputs = problem.inputs({"n": n})
+    return inputs, problem.rearranged({"n": n}, inputs, problem.reference({"n": n}, inputs), 1)
+
+
+def test_rearranged_contents_are_others_whose_reference_follows():
+    first, (inputs, expected) = rearranged(moved)
+    assert np.array_equal(expected["out"], 2.0 * inputs["a"])
+    assert not np.any(inputs["a"] == first["a"])
+    assert np.array_equal(np.sort(inputs["a"]), np.sort(first["a"]))
+    assert np.array_equal(rearranged(moved)[1][0]["a"], inputs["a"]), "the same in every process"
+
+
+@pytest.mark.parametrize(
+    ("rearrange", "message"),
+    [
+        (lambda out: {"out": -out}, r"returns \['out'\], its inputs and outputs are \['a', 'out'\]"),
+        (lambda a: {"a": -a}, r"rearrange returns \[\], its outputs are \['out'\]"),
+        (lambda a, out: {"a": -a, "out": out[1:]}, r"rearrange of 'out' has shape \(99,\), declared is"),
+        (lambda a, out: {"a": a, "out": out}, "leaves most of 'out' as it was"),
+    ],
+)
+def test_rearranged_contents_that_do_not_fit_or_are_no_others_are_refused(rearrange, message):
+    with pytest.raises(ProblemError, match=message):
+        rearranged(rearrange)
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 5), (0, 3)])
+@pytest.mark.parametrize("chunk", [6, 1 << 22])
+def test_an_array_is_rotated_as_by_numpy(monkeypatch, shape, chunk):
+    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", chunk)
+    array = np.arange(np.prod(shape)).reshape(shape)
+    shifts = (2, -3, 6)[: len(shape)]
+    assert np.array_equal(rolled(array, shifts), np.roll(array, shifts, range(len(shape))))
 
 
 TIGHT = Tolerance(1e-9, 0)
