@@ -81,7 +81,7 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
     assert variant.prepare is not None
     available = {**point, **case.parameters, **workspace.arrays, "stream": backend.stream}
     try:
-        with backend.current():
+        with backend.preparing():
             launch = call_by_name(variant.prepare, available)
     except Exception as error:
         raise _launch_failed(case, "preparing", error) from error

@@ -96,6 +96,9 @@ class Backend(Protocol):
     def current(self) -> AbstractContextManager[Any]:
         """While entered, launches that name no stream go to `stream`."""
 
+    def preparing(self) -> AbstractContextManager[Any]:
+        """While entered, a variant prepares: as `current`, and a library may remember what it looked up."""
+
     def synchronize(self) -> None:
         """Waits for all work on the device, whatever library or stream it came from."""
 

@@ -160,6 +160,10 @@ class HostBackend:
         """Nothing: the host has no streams."""
         return nullcontext()
 
+    def preparing(self) -> AbstractContextManager[Any]:
+        """As while launching."""
+        return self.current()
+
     def synchronize(self) -> None:
         """Nothing: a host call has ended when it returns."""
 

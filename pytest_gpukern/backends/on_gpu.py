@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pytest_gpukern.backends.cuda import runtime
@@ -18,6 +19,14 @@ class GpuBackend:
     def timed_stream(self) -> Any:
         """The runtime's stream."""
         return runtime().stream
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Nothing, unless the library launches elsewhere by default."""
+        return nullcontext()
+
+    def preparing(self) -> AbstractContextManager[Any]:
+        """As while launching."""
+        return self.current()
 
     def synchronize(self) -> None:
         """Waits for the whole device."""

@@ -13,7 +13,7 @@ from pytest_gpukern.backends.on_gpu import GpuBackend
 from pytest_gpukern.backends.wheels import load_library, missing_include_folder, nvcc_on_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.backends.cuda import DeviceArray
     from pytest_gpukern.problem import Output
@@ -46,6 +46,7 @@ class PycudaBackend(GpuBackend):
 
         if supplied:
             self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
+        self._preprocessed: dict[tuple[str, tuple[str, ...], str], str] = {}
         self._stream = pycuda.driver.Stream()
         self._timed_stream = Stream.from_handle(int(self._stream.handle))
 
@@ -72,6 +73,36 @@ class PycudaBackend(GpuBackend):
             yield
         finally:
             self._context.pop()
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """As `current`; headers are looked at once.
+
+        PyCUDA has nvcc preprocess a source with an `#include` each time it is given that, also where it then
+        finds the compiled module on the disk: 0.1 s for each generator of `pycuda.curandom`. What is timed
+        does so still, should it compile.
+        """
+        from pycuda import compiler
+
+        preprocess = getattr(compiler, "preprocess_source", None)
+        with self.current():
+            if preprocess is None:
+                yield
+                return
+            compiler.preprocess_source = self._remembered(preprocess)
+            try:
+                yield
+            finally:
+                compiler.preprocess_source = preprocess
+
+    def _remembered(self, preprocess: Callable[..., str]) -> Callable[..., str]:
+        def once(source: str, options: Sequence[str], nvcc: str) -> str:
+            key = (source, tuple(options), nvcc)
+            if key not in self._preprocessed:
+                self._preprocessed[key] = preprocess(source, options, nvcc)
+            return self._preprocessed[key]
+
+        return once
 
     def release(self) -> None:
         """Nothing: PyCUDA pools no memory by itself, and the pool of a variant goes with the variant."""

@@ -62,6 +62,10 @@ class SimulatedBackend:
         """Nothing: there is one stream."""
         return nullcontext()
 
+    def preparing(self) -> AbstractContextManager[Any]:
+        """As while launching."""
+        return self.current()
+
     def synchronize(self) -> None:
         """Nothing: a simulated launch has ended when it returns."""
 

@@ -67,6 +67,49 @@ def opened(pycuda):
     return backend_module.PycudaBackend()
 
 
+# preparing
+
+
+def test_while_preparing_a_source_is_preprocessed_once_and_while_launching_each_time(opened, monkeypatch):
+    asked = []
+
+    def preprocess(source, options, nvcc):
+        asked.append((source, options))
+        return f"preprocessed {source}"
+
+    compiler = sys.modules["pycuda.compiler"]
+    monkeypatch.setattr(compiler, "preprocess_source", preprocess, raising=False)
+    for _ in range(2):
+        with opened.preparing():
+            assert compiler.preprocess_source("a", ["-O3"], "nvcc") == "preprocessed a"
+            assert compiler.preprocess_source("b", ["-O3"], "nvcc") == "preprocessed b"
+            compiler.preprocess_source("a", ["-O2"], "nvcc")
+    assert asked == [("a", ["-O3"]), ("b", ["-O3"]), ("a", ["-O2"])]
+    with opened.current():
+        compiler.preprocess_source("a", ["-O3"], "nvcc")
+    assert len(asked) == 4
+
+
+def test_what_preparing_changes_is_put_back_after_an_error(opened, pycuda, monkeypatch):
+    compiler, preprocess = sys.modules["pycuda.compiler"], object()
+    monkeypatch.setattr(compiler, "preprocess_source", preprocess, raising=False)
+
+    def prepare():
+        assert compiler.preprocess_source is not preprocess
+        raise RuntimeError("no kernel")
+
+    with pytest.raises(RuntimeError, match="no kernel"), opened.preparing():
+        prepare()
+    assert compiler.preprocess_source is preprocess
+    assert pycuda.context.depth == 1
+
+
+def test_a_pycuda_that_preprocesses_nothing_prepares_as_it_launches(opened, pycuda):
+    with opened.preparing():
+        assert pycuda.context.depth == 2
+    assert not hasattr(sys.modules["pycuda.compiler"], "preprocess_source")
+
+
 # stream and context
 
 
