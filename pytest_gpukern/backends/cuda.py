@@ -240,3 +240,8 @@ class CudaRuntime:
 def runtime() -> CudaRuntime:
     """The one runtime of this process, made on first use, after the device was pinned."""
     return CudaRuntime()
+
+
+def runtime_in_use() -> CudaRuntime | None:
+    """The runtime, where something has made it: what would only be helped by a device takes none."""
+    return runtime() if runtime.cache_info().currsize else None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import host_cuda
 import numpy as np
 import pytest
 
 from pytest_gpukern import backends
-from pytest_gpukern.backends import host
+from pytest_gpukern.backends import cuda, cuda_compare, host
 from pytest_gpukern.backends.convert import to_host
+from pytest_gpukern.backends.cuda import CudaError
 from pytest_gpukern.backends.host import HostBackend, poison
-from pytest_gpukern.comparison import POISON
+from pytest_gpukern.comparison import POISON, Comparison
 from pytest_gpukern.problem import Output, Tolerance
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
@@ -88,6 +92,120 @@ def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspa
     inputs = {"a": INPUTS["a"].T, "k": 3, "s": INPUTS["s"]}
     made = HostBackend().workspace(inputs, {})
     assert made.digest_of(inputs) == made.digest() != workspace.digest()
+
+
+# comparing large outputs
+
+
+BY_DEVICE = Comparison((4,), mismatches=1)
+
+
+@pytest.fixture
+def by_device(monkeypatch):
+    """(actual, expected, tolerance) of each comparison that a device was asked for."""
+    found = SimpleNamespace(asked=[], says=BY_DEVICE)
+    monkeypatch.setattr(cuda_compare, "compare_copy", lambda *given: found.asked.append(given) or found.says)
+    return found
+
+
+def compared(dtype="float64", bytes_worth=16):
+    """How 4 float32 ones compare with ones of `dtype`, where so many bytes are worth a copy."""
+    made = HostBackend().workspace({}, {"out": Output((4,), "float32")})
+    made.arrays["out"].fill(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "_WORTH_COPYING", bytes_worth)
+        return made.compare("out", np.ones(4, dtype), Tolerance())
+
+
+def test_a_large_output_of_another_dtype_than_its_reference_is_compared_by_a_device(by_device):
+    assert compared() is BY_DEVICE
+    ((actual, expected, tolerance),) = by_device.asked
+    assert (actual.dtype, expected.dtype, tolerance) == ("float32", "float64", Tolerance())
+
+
+def test_where_no_device_can_the_host_compares(by_device):
+    by_device.says = None
+    assert compared().mismatches == 0
+    assert len(by_device.asked) == 1
+
+
+@pytest.mark.parametrize("case", [{"dtype": "float32"}, {"bytes_worth": 17}])
+def test_equal_dtypes_and_small_outputs_are_compared_on_the_host(by_device, case):
+    assert compared(**case).mismatches == 0
+    assert by_device.asked == []
+
+
+class DeviceWithRoom:
+    """A runtime of so much free memory, or none at all where the context was lost."""
+
+    def __init__(self, free):
+        self.free = free
+
+    def free_bytes(self):
+        if self.free is None:
+            raise CudaError("cuMemGetInfo: CUDA_ERROR_ILLEGAL_ADDRESS")
+        return self.free
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Copies that a comparison made, and what it was asked then."""
+    seen = SimpleNamespace(copies=[], free=10**6, result=BY_DEVICE)
+
+    def made(shape, dtype):
+        seen.copies.append(host_cuda.HostArray(shape, dtype))
+        return seen.copies[-1]
+
+    def on_device(runtime, pointer, shape, dtype, expected, tolerance):
+        assert pointer == seen.copies[-1].pointer != 0
+        if isinstance(seen.result, Exception):
+            raise seen.result
+        return seen.result
+
+    monkeypatch.setattr(cuda_compare, "DeviceArray", made)
+    monkeypatch.setattr(cuda_compare, "compare_on_device", on_device)
+    monkeypatch.setattr(cuda_compare, "runtime_in_use", lambda: DeviceWithRoom(seen.free))
+    return seen
+
+
+def compare_ones(actual=None):
+    actual = np.ones((2, 3), "float32") if actual is None else actual
+    return cuda_compare.compare_copy(actual, np.ones((2, 3)), Tolerance())
+
+
+def test_a_device_compares_a_copy_which_is_given_back(copied):
+    assert compare_ones() is BY_DEVICE
+    (copy,) = copied.copies
+    assert copy.memory.tobytes()[:24] == np.ones(6, "float32").tobytes()
+    assert copy.pointer == 0
+
+
+def test_the_copy_is_given_back_also_after_an_error(copied):
+    copied.result = RuntimeError("no kernel")
+    with pytest.raises(RuntimeError, match="no kernel"):
+        compare_ones()
+    assert copied.copies[0].pointer == 0
+
+
+@pytest.mark.parametrize("free", [2 * (24 + 48) - 1, 0, None])
+def test_without_room_or_after_the_context_was_lost_no_device_compares(copied, free):
+    copied.free = free
+    assert compare_ones() is None
+    assert copied.copies == []
+
+
+@pytest.mark.parametrize(
+    "actual", [np.ones((3, 2), "float32").T, np.ones((2, 3), ">f4"), np.ones((0, 3), "float32")]
+)
+def test_what_no_kernel_reads_is_not_copied(copied, actual):
+    assert compare_ones(actual) is None
+    assert copied.copies == []
+
+
+def test_no_device_is_taken_into_use_for_a_comparison(monkeypatch):
+    monkeypatch.setattr(cuda, "runtime", functools.cache(lambda: pytest.fail("made for a host variant")))
+    assert cuda.runtime_in_use() is None
+    assert compare_ones() is None
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
