@@ -167,6 +167,7 @@ class GpuBenchmark:
         """
         from pytest_gpukern.backends.convert import to_host
         from pytest_gpukern.comparison import compare
+        from pytest_gpukern.backends.host import bits_of
         from pytest_gpukern.problem import Output, Tolerance
         from pytest_gpukern.verify import diagnose_form, diagnose_values
 
@@ -185,7 +186,8 @@ class GpuBenchmark:
         errors: dict[str, OutputError] = {}
         if diagnosis is None:
             comparison = compare(found, reference, tolerance, poisoned=False)
-            errors = {name: comparison.error}
+            bits = bits_of(found) if self._measures else None
+            errors = {name: dataclasses.replace(comparison.error, bits=bits)}
             diagnosis = diagnose_values(name, comparison, tolerance)
         self._record_check(diagnosis, errors)
 

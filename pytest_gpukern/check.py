@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class Prepared:
         dataset: what the buffers hold now.
         datasets: all sets that it is checked on, in that order.
         errors: worst error of each output so far.
+        bits: hash of each output for the first data set, where it is to be timed.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
         last_returned: what the last timed launch of an allocating variant returned.
@@ -56,10 +58,18 @@ class Prepared:
     dataset: Dataset
     datasets: list[Dataset] = field(default_factory=list)
     errors: dict[str, OutputError] = field(default_factory=dict)
+    bits: dict[str, str | None] = field(default_factory=dict)
     first_call_ns: float | None = None
     last_call_ns: float | None = None
     last_returned: Any = None
     runs: dict[int, Run] = field(default_factory=dict)
+
+    @property
+    def errors_with_bits(self) -> dict[str, OutputError]:
+        """The worst errors, each with the hash of its output for the first data set."""
+        return {
+            name: dataclasses.replace(error, bits=self.bits.get(name)) for name, error in self.errors.items()
+        }
 
     def let_go(self) -> None:
         """Lets go of what the launch returned or holds on to, which could not be given back otherwise."""
@@ -129,6 +139,8 @@ def check(
         if number:
             turn_to(prepared, point, dataset)
         checked_launch(prepared, earlier=datasets[:number])
+        if checked_again and not number and dataset.expected is not None:
+            prepared.bits = {name: workspace.bits(name) for name in dataset.specs}
         if case.problem.check is not None:
             prepared.runs[dataset.seed_offset] = observed(prepared, point)
     check_runs(prepared)

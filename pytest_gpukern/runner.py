@@ -79,7 +79,7 @@ def run_case(
                 result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
-                    errors=first.errors,
+                    errors=first.errors_with_bits,
                     first_call_ns=first.first_call_ns,
                 )
                 if timing:
@@ -89,7 +89,7 @@ def run_case(
                     result = dataclasses.replace(
                         result,
                         measurements=measurements,
-                        errors=first.errors,
+                        errors=first.errors_with_bits,
                         dtype=first.dataset.output_dtype,
                         compile_ns=compile_time_ns(first) if backend.on_gpu else None,
                     )

@@ -58,6 +58,12 @@ class Workspace(Protocol):
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """What `digest` says while the input arrays hold these contents."""
 
+    def bits(self, output: str) -> str | None:
+        """A hash of an output's bytes, the same in every process and release, named by its method.
+
+        Taken where the output lives; None where its memory is not in one piece, or is not all values.
+        """
+
     def close(self) -> None:
         """Gives the memory back."""
 

@@ -217,20 +217,24 @@ class CudaRuntime:
 
     def hash(self, array: DeviceArray) -> int:
         """A 64-bit hash of the contents, computed on the device."""
+        return self.hash_at(array.pointer, array.nbytes)
+
+    def hash_at(self, pointer: int, nbytes: int) -> int:
+        """The same of device memory that begins at a multiple of four; equal in every process and release."""
         import numpy as np
 
         total = DeviceArray((1,), np.uint64)
         try:
             total.upload(np.zeros(1, np.uint64))
             self.synchronize()  # the timed stream does not wait for the copy
-            whole = array.nbytes // 4
+            whole = nbytes // 4
             kernel = self.kernel(cuda_source.HASH, "gpukern_hash")
-            self.launch(kernel, whole, array.pointer, np.uint64(whole), total.pointer)
+            self.launch(kernel, whole, pointer, np.uint64(whole), total.pointer)
             self.synchronize()
-            rest = array.nbytes - 4 * whole
+            rest = nbytes - 4 * whole
             tail = np.zeros(rest, np.uint8)
             if rest:
-                checked("cuMemcpyDtoH", tail.ctypes.data, array.pointer + 4 * whole, rest)
+                checked("cuMemcpyDtoH", tail.ctypes.data, pointer + 4 * whole, rest)
             return int(total.download()[0]) ^ int.from_bytes(tail.tobytes(), "little")
         finally:
             total.free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
@@ -129,6 +130,13 @@ class CudaWorkspace:
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """A hash of the copy of each of these on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
+
+    def bits(self, output: str) -> str | None:
+        """A hash of an output's bytes, computed on the device; None where they are strided or not aligned."""
+        pointer, shape, dtype, contiguous = self._place(output)
+        if not contiguous or pointer % 4:
+            return None
+        return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
 
     def close(self) -> None:
         """Frees the arrays."""

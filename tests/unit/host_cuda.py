@@ -67,7 +67,10 @@ class HostRuntime:
         return copy
 
     def hash(self, array):
-        return zlib.crc32(array.memory)
+        return self.hash_at(array.pointer, array.nbytes)
+
+    def hash_at(self, pointer, nbytes):
+        return zlib.crc32(ctypes.string_at(pointer, nbytes))
 
 
 def driver_call(call, *arguments):

@@ -1,0 +1,145 @@
+"""Hashes of outputs: stable, named by their method, taken where the output lives, of the first data set."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import host_cuda
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
+
+from pytest_gpukern.backends import host
+from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.host import HostBackend, bits_of
+from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.settings import Settings
+
+# on the host
+
+
+def test_the_hash_of_an_array_is_the_one_that_records_hold():
+    """It must not change from release to release: records are compared with it."""
+    assert bits_of(np.arange(10, dtype="<f4")) == "crc32-16mib:a58850505c23282b"
+
+
+def test_every_process_finds_the_same_hash():
+    script = (
+        "import numpy; from pytest_gpukern.backends.host import bits_of; print(bits_of(numpy.arange(7.0)))"
+    )
+    found = {subprocess.check_output([sys.executable, "-c", script], text=True).strip() for _ in range(2)}
+    assert found == {bits_of(np.arange(7.0))}
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 7, 8, 9])
+def test_one_bit_anywhere_makes_another_hash(monkeypatch, at):
+    monkeypatch.setattr(host, "_PIECE", 4)
+    array = np.zeros(10, "u1")
+    before = bits_of(array)
+    array[at] = 1
+    assert bits_of(array) != before
+
+
+def test_the_order_of_pieces_counts(monkeypatch):
+    monkeypatch.setattr(host, "_PIECE", 2)
+    assert bits_of(np.array([1, 2, 3, 4], "u1")) != bits_of(np.array([3, 4, 1, 2], "u1"))
+
+
+def test_negative_zero_is_another_bit():
+    assert bits_of(np.array([0.0])) != bits_of(np.array([-0.0]))
+
+
+def test_a_strided_array_has_the_hash_of_its_values():
+    assert bits_of(np.arange(20.0)[::2]) == bits_of(np.arange(0.0, 20.0, 2.0))
+
+
+def test_an_empty_array_has_a_hash_and_one_with_padding_has_none():
+    assert bits_of(np.zeros((3, 0))) is not None
+    assert bits_of(np.zeros(2, "longdouble")) is None
+
+
+def test_a_workspace_hashes_what_was_adopted():
+    made = HostBackend().workspace({"a": np.zeros(3)}, {"out": Output((3,), "float64")})
+    made.adopt("out", np.ones(3))
+    assert made.bits("out") == bits_of(np.ones(3))
+
+
+# on the device
+
+
+@pytest.fixture
+def workspace(monkeypatch):
+    """A device's workspace in host memory, whose output nobody may copy to the host."""
+    host_cuda.install(monkeypatch)
+    made = CudaWorkspace({}, {"out": Output((5,), "uint8")}, lambda array: array)
+
+    def refuse(*_, **__):
+        raise AssertionError("the output was copied to the host")
+
+    monkeypatch.setattr(made, "fetch", refuse)
+    return made
+
+
+def test_a_device_hashes_where_the_output_lives(workspace):
+    output = workspace.arrays["out"]
+    output.upload(np.arange(5))
+    first = workspace.bits("out")
+    method, _, digits = first.partition(":")
+    assert (method, len(digits)) == ("splitmix64", 16)
+    output.upload(np.arange(1, 6))
+    assert workspace.bits("out") != first
+
+
+def test_what_a_launch_returned_is_hashed_in_its_place(workspace):
+    workspace.adopt("out", np.arange(5, dtype="u1").view(host_cuda.OnDevice))
+    returned = workspace.bits("out")
+    workspace.poison()
+    assert workspace.bits("out") != returned
+
+
+def test_what_is_strided_or_not_aligned_has_no_hash(workspace):
+    words = np.zeros(16, "u1").view(host_cuda.OnDevice)
+    workspace.adopt("out", words[:10:2])
+    assert workspace.bits("out") is None
+    workspace.adopt("out", words[1:6])
+    assert workspace.bits("out") is None
+
+
+# when they are taken
+
+
+def bits_in(result):
+    return result.errors["out"].bits
+
+
+def test_a_measured_case_has_the_hash_of_its_first_data_sets_output(gpu, timer):
+    case = case_of(right)
+    result = run(case, FakeEnvironment(gpu, settings=measuring()))
+    first = FakeEnvironment(gpu).datasets.get(case.problem, case.point, 0)
+    assert bits_in(result) == bits_of((2 * first.inputs["a"]).astype("float32"))
+    again = run(case, FakeEnvironment(gpu, settings=measuring()))
+    assert bits_in(again) == bits_in(result)
+
+
+def test_an_output_that_differs_from_launch_to_launch_is_hashed_once_a_session(gpu, timer):
+    launches = itertools.count()
+
+    def drifting(a, out):
+        return lambda: np.multiply(a, np.float32(2 + 1e-6 * next(launches)), out=out)
+
+    loose = {"tolerance": Tolerance(rtol=0.1)}
+    found = run(case_of(drifting, problem=doubling(**loose)), FakeEnvironment(gpu, settings=measuring()))
+    steady = run(case_of(right, problem=doubling(**loose)), FakeEnvironment(gpu, settings=measuring()))
+    assert bits_in(found) == bits_in(steady), "the first launch, and no later one"
+
+
+def test_nothing_is_hashed_where_nothing_is_measured(gpu):
+    assert bits_in(run(case_of(right), FakeEnvironment(gpu, settings=Settings()))) is None
+
+
+def test_an_output_without_a_reference_is_not_hashed(gpu, timer):
+    problem = doubling(reference=None, check=lambda runs: None)
+    result = run(case_of(right, problem=problem), FakeEnvironment(gpu, settings=measuring()))
+    assert result.errors == {}
