@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import backends, device, simulator
 from pytest_gpukern.baseline import Store
+from pytest_gpukern.canary import measure_canaries
 from pytest_gpukern.ceilings import load_or_measure
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.watch import Instruments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.backends import Backend
     from pytest_gpukern.ceilings import Ceilings
@@ -205,6 +206,15 @@ class Environment:
         return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
     def take_late_warnings(self) -> tuple[str, ...]:
+    @functools.cached_property
+    def canaries(self) -> Mapping[str, float]:
+        """What fixed kernels take in this session; nothing without a GPU. Ask while holding the device."""
+        if not self.has_gpu:
+            return {}
+        found = measure_canaries()
+        self._late_warnings += found.complaints
+        return found.times_ns
+
         """What is worth saying since the header was printed; each is given once, to the result at hand."""
         taken = tuple(self._late_warnings)
         self._late_warnings.clear()

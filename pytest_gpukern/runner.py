@@ -215,7 +215,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
 
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    code, ceilings = machine_code(), environment.ceilings
+    code, ceilings, canaries = machine_code(), environment.ceilings, environment.canaries
     return dataclasses.replace(
         result,
         notes=(*result.notes, *environment.take_late_warnings()),
@@ -227,6 +227,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
         ),
         ceilings=ceilings.to_json() if ceilings is not None else {},
     )
+        canaries=dict(canaries),
 
 
 def _code_observed() -> AbstractContextManager[None]:

@@ -136,11 +136,11 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
     kernel = cuda.kernel(ceiling_source.fma_source(fma.c_type), "gpukern_fma")
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
     blocks = int(cuda.device.properties.multiprocessor_count * resident)
-    values = _fma_values(fma)
-    with _allocated(values.nbytes) as array:
+    values = fma_values(fma.dtype, fma.lanes)
+    with allocated(values.nbytes) as array:
         checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
         cuda.synchronize()  # the timed stream does not wait for the copy
-        fma_kernel = _launcher(cuda, kernel, blocks, BLOCK)
+        fma_kernel = launcher(cuda, kernel, blocks, BLOCK)
 
         def work(iterations: int) -> None:
             fma_kernel(array.pointer, np.uint32(iterations))
@@ -149,7 +149,7 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
         return operations / _best_ns(cuda, work) * 1e9
 
 
-def _fma_values(fma: _Fma) -> np.ndarray[Any, Any]:
+def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
     """Factor, addend, a sum that never comes out, room for it, and random starting values.
 
     Integers have no such sum; where one comes out nevertheless it is stored, which harms nothing.
@@ -157,12 +157,12 @@ def _fma_values(fma: _Fma) -> np.ndarray[Any, Any]:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    shape = (4 + CHAINS * BLOCK, fma.lanes)
-    if fma.dtype == "uint32":
+    shape = (4 + CHAINS * BLOCK, lanes)
+    if dtype == "uint32":
         values = rng.integers(0, 2**32, shape, dtype=np.uint32)
         values[:2, 0] = 1664525, 1013904223  # a linear congruential generator's (Numerical Recipes)
         return values
-    values = rng.random(shape).astype(fma.dtype)
+    values = rng.random(shape).astype(dtype)
     values[:4] = np.array([1 - 2**-10, 2**-11, np.nan, 0])[:, None]  # sums stay between 0 and 8
     return values
 
@@ -179,10 +179,10 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
     if size < 2 * cuda.l2_bytes or not size:
         raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
     kernel = cuda.kernel(ceiling_source.COPY, "gpukern_copy")
-    with _allocated(size) as source, _allocated(size) as target:
+    with allocated(size) as source, allocated(size) as target:
         fill = cuda.kernel(ceiling_source.FILL, "gpukern_fill")
         cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
-        copy_kernel = _launcher(cuda, kernel, size // tile, BLOCK)
+        copy_kernel = launcher(cuda, kernel, size // tile, BLOCK)
 
         def by_kernel(copies: int) -> None:
             for _ in range(copies):
@@ -207,7 +207,7 @@ def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
     size = _PINNED_BYTES
     host = int(checked("cuMemHostAlloc", size, 0))
     try:
-        with _allocated(size) as array:
+        with allocated(size) as array:
             stream = cuda.stream.handle
 
             def to_device(copies: int) -> None:
@@ -235,7 +235,7 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
     import numpy as np
 
     host = np.ones(_PAGEABLE_BYTES, np.uint8)  # written, so that its pages exist
-    with _allocated(host.nbytes) as array:
+    with allocated(host.nbytes) as array:
 
         def best_ns(copy: Callable[[], object]) -> float:
             times = []
@@ -262,8 +262,8 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
     The device's is the slope of the time over the number of kernels in a queue: each starts when the one
     before it is done, and what the events cost is in both numbers alike.
     """
-    empty = _launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_empty"), 1, 1)
-    wait = _launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_wait"), 1, 1)
+    empty = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_empty"), 1, 1)
+    wait = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_wait"), 1, 1)
     host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
     many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
     few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
@@ -327,7 +327,7 @@ def _events(cuda: CudaRuntime, count: int) -> list[Any]:
     return [cuda.device.create_event(options) for _ in range(count)]
 
 
-def _launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[..., None]:
+def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[..., None]:
     """Queues `kernel` on the timed stream with the arguments that it is called with."""
     from cuda.core import LaunchConfig, launch
 
@@ -335,7 +335,8 @@ def _launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable
 
 
 @contextmanager
-def _allocated(nbytes: int) -> Iterator[DeviceArray]:
+def allocated(nbytes: int) -> Iterator[DeviceArray]:
+    """Device memory of so many bytes, given back afterwards."""
     import numpy as np
 
     array = DeviceArray((nbytes,), np.uint8)

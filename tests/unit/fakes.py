@@ -215,6 +215,8 @@ class FakeEnvironment:
         self.locked = False
         self.instruments = self.peaks = self.ceilings = self.device = None
         self.has_gpu = False
+        self.canaries = {}
+        self.past = lambda case, key=None: None
         self.late = []
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())

@@ -329,7 +329,7 @@ def test_where_float32_can_go_in_pairs_the_faster_of_both_is_the_ceiling(
 
 @pytest.mark.parametrize("fma", module._FMAS, ids=lambda fma: fma.c_type)
 def test_chains_start_apart_and_never_leave_the_range_of_their_type(fma):
-    values = module._fma_values(fma)
+    values = module.fma_values(fma.dtype, fma.lanes)
     assert values.shape == (4 + CHAINS * BLOCK, fma.lanes)
     starts = values[4:]
     if fma.dtype == "uint32":

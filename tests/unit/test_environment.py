@@ -121,3 +121,22 @@ def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch)
             pass
     assert found.take_late_warnings() == ("no flock here",)
     assert found.take_late_warnings() == ()
+
+
+def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_the_result(monkeypatch):
+    from pytest_gpukern import environment as module
+    from pytest_gpukern.canary import Canaries
+
+    measured = []
+
+    def measure_canaries():
+        measured.append(1)
+        return Canaries({"fma": 2e5}, ("the canary copy could not be measured: too little memory",))
+
+    monkeypatch.setattr(module, "measure_canaries", measure_canaries)
+    made = environment(monkeypatch)
+    assert made.canaries == made.canaries == {"fma": 2e5}
+    assert len(measured) == 1
+    assert made.take_late_warnings() == ("the canary copy could not be measured: too little memory",)
+    assert environment(monkeypatch, gpu=False).canaries == {}
+    assert len(measured) == 1

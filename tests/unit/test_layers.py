@@ -24,7 +24,7 @@ LAYERS = (
     {"timers/", "dataset", "discovery", "check", "gate"},
     {"rotation"},
     {"measure", "rounds", "baseline/"},
-    {"ceilings", "energy", "watch"},
+    {"ceilings", "energy", "watch", "canary"},
     {"scopes", "environment", "report/"},
     {"runner", "interop"},
     {"benchmark"},

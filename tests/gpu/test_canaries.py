@@ -1,0 +1,67 @@
+"""The canaries of a real device: quick, repeatable, and stable hashes of outputs beside them."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.canary import measure_canaries
+
+
+@pytest.fixture(scope="module")
+def first(gpu_device):
+    """What the canaries read; whatever is compiled for them is compiled now."""
+    return measure_canaries()
+
+
+def test_every_canary_is_measured(first):
+    assert first.complaints == ()
+    assert {name.partition("/")[0] for name in first.times_ns} == {"copy", "fma", "launch"}
+
+
+def test_they_take_what_such_kernels_take(first):
+    times = {name.partition("/")[0]: ns for name, ns in first.times_ns.items()}
+    assert 20_000 < times["fma"] < 2_000_000
+    assert 50_000 < times["copy"] < 20_000_000
+    assert 100 < times["launch"] < 20_000
+
+
+def test_again_they_read_the_same_within_a_percent(first, capsys):
+    start = time.perf_counter()
+    again = measure_canaries()
+    took_s = time.perf_counter() - start
+    with capsys.disabled():
+        sys.stdout.write(f"\ncanaries in {took_s:.3f} s: {dict(again.times_ns)}\n")
+    for name in ("fma", "copy"):
+        ((key, before),) = [entry for entry in first.times_ns.items() if entry[0].startswith(name)]
+        assert again.times_ns[key] == pytest.approx(before, rel=0.01)
+
+
+def test_they_give_their_memory_back(first, runtime):
+    before = runtime.free_bytes()
+    measure_canaries()
+    assert runtime.free_bytes() >= before - 2**22
+
+
+def test_the_hash_of_an_output_does_not_change_from_release_to_release():
+    """Records hold it: the value was worked out from the source of the kernel, in Python."""
+    from pytest_gpukern.backends import missing_library, open_backend
+    from pytest_gpukern.problem import Output
+
+    if missing_library("cupy"):
+        pytest.skip(missing_library("cupy"))
+    workspace = open_backend("cupy", simulated=False).workspace({}, {"y": Output((10,), np.float32)})
+    try:
+        workspace.arrays["y"][...] = np.float32(1.5)
+        expected = sum(_mix(0x3FC00000 + (i << 32) + i * 0x9E3779B97F4A7C15) for i in range(10)) % 2**64
+        assert workspace.bits("y") == f"splitmix64:{expected:016x}"
+    finally:
+        workspace.close()
+
+
+def _mix(x):
+    x %= 2**64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
