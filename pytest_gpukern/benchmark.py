@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_gpukern.gate import failing
+from pytest_gpukern.changes import explained
+from pytest_gpukern.failures import failures
 from pytest_gpukern.measure import Repeated
 from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
 
@@ -166,8 +167,8 @@ class GpuBenchmark:
             ValueError: a bound is negative or not finite.
         """
         from pytest_gpukern.backends.convert import to_host
-        from pytest_gpukern.comparison import compare
         from pytest_gpukern.backends.host import bits_of
+        from pytest_gpukern.comparison import compare
         from pytest_gpukern.problem import Output, Tolerance
         from pytest_gpukern.verify import diagnose_form, diagnose_values
 
@@ -233,16 +234,16 @@ class GpuBenchmark:
         """Judges a plain test's measurements; why the gate fails the test, in words, or None."""
         from pytest_gpukern.runner import judged
 
-        result, settings = self.result, self._environment.settings
+        result, environment, settings = self.result, self._environment, self._environment.settings
         if result is None:
             return None
         if result.measurements and not result.verdicts:
-            self.result = result = judged(result, self._environment, self._marker)
+            result = judged(result, environment, self._marker)
+            self.result = result = explained(result, environment.past, drift=settings.drift)
         if settings.gate == "off":
             return None
-        bad = failing(result, strict=settings.strict)
         # The reason first: pytest's short summary, which names the test already, cuts what is long.
-        return "\n".join(f"{verdict.kind} ({key}): {verdict.reason}" for key, verdict in bad.items()) or None
+        return "\n".join(failures(result, strict=settings.strict, gate_on=settings.gate_on)) or None
 
     # inside
 

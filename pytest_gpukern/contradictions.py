@@ -107,6 +107,17 @@ def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str
         f"the gate is off; drop it or {labels.get('gate')}",
     )
     yield (
+        "gate-on" in values and values.get("gate") == "off",
+        "gate-on",
+        f"the gate is off; drop it or {labels.get('gate')}",
+    )
+    for name in ("gate-on", "drift"):
+        yield (
+            name in values and values.get("baseline") == "off",
+            name,
+            f"there is nothing to compare with; drop it or {labels.get('baseline')}",
+        )
+    yield (
         strict and values.get("baseline") == "off",
         "strict",
         f"there is nothing to be strict about; drop it or {labels.get('baseline')}",

@@ -139,6 +139,7 @@ class Controller:
             terminalreporter.write_line(f"gpukern: {TRY_THE_SIMULATOR}")
         for problem in self.problems:
             terminalreporter.write_line(f"gpukern: {problem}", red=True)
+            gate_on=settings_of(self._config).gate_on,
 
     def _write(self) -> None:
         """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
@@ -181,11 +182,12 @@ class Controller:
         return lines
 
     def _failed_by_the_gate(self, result: Result) -> bool:
-        """Whether a failed test's verdict failed it: an `update` is there to accept what became slower."""
-        from pytest_gpukern.gate import failing
+        """Whether the gate failed a failed test: an `update` is there to accept what became slower."""
+        from pytest_gpukern.failures import failures
 
         settings = settings_of(self._config)
-        return settings.gate == "fail" and bool(failing(result, strict=settings.strict))
+        bad = failures(result, strict=settings.strict, gate_on=settings.gate_on)
+        return settings.gate == "fail" and bool(bad)
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.backends import Backend
+    from pytest_gpukern.baseline import Past
     from pytest_gpukern.ceilings import Ceilings
     from pytest_gpukern.device import Device, DeviceLock, Fingerprint, Peaks
     from pytest_gpukern.gate import SessionTime
@@ -205,7 +206,6 @@ class Environment:
             return None
         return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
-    def take_late_warnings(self) -> tuple[str, ...]:
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:
         """What fixed kernels take in this session; nothing without a GPU. Ask while holding the device."""
@@ -215,6 +215,7 @@ class Environment:
         self._late_warnings += found.complaints
         return found.times_ns
 
+    def take_late_warnings(self) -> tuple[str, ...]:
         """What is worth saying since the header was printed; each is given once, to the result at hand."""
         taken = tuple(self._late_warnings)
         self._late_warnings.clear()
@@ -231,6 +232,10 @@ class Environment:
     def recorded(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
         """The recorded sessions that a measurement under `key` is judged by."""
         return self.store.sessions_for(case, self.model_key(on_gpu=on_gpu), key)
+
+    def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
+        """All that is known of those sessions, or without a `key` of the newest epoch of the case."""
+        return self.store.past(case, self.model_key(on_gpu=case.on_gpu), key)
 
     # one measurement at a time
 

@@ -310,7 +310,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "gflop_per_s": flops / median_ns if flops and known else None,
         "correctness": result.correctness.value,
         "verdict": verdict.kind.value if verdict else None,
-        "verdict_reason": verdict.reason if verdict else None,
+        "verdict_reason": verdict.explained if verdict else None,
         "verdict_ratio": verdict.ratio if verdict else None,
         "warnings": [*summary.warnings, *result.notes],
         "device": result.fingerprint.get("device_name" if case.on_gpu else "cpu_model"),

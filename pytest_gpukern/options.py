@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 TIMERS = ("cupti", "event", "graph", "host")
+GATES = ("time", "resources", "accuracy")
 DEFAULT_THRESHOLD = 0.02
+DEFAULT_DRIFT = 4.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
 
@@ -84,6 +86,18 @@ OPTIONS = (
         "gate",
         "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
         choices=("fail", "warn", "off"),
+    ),
+    Option(
+        "gate-on",
+        "what fails a test, comma separated: time (default), resources that a kernel takes more of, "
+        "accuracy of outputs (other bits from the same machine code are a part of that)",
+        GATES,
+        listed=True,
+    ),
+    Option(
+        "drift",
+        "factor by which an error may grow beyond the largest recorded before it is reported; 4 by default",
+        metavar="FACTOR",
     ),
     Option(
         "energy",
@@ -171,4 +185,19 @@ def parse_threshold(text: str, label: str) -> float:
         raise SettingsError(
             f"{label}: a threshold is more than 0 and less than 100 %, such as 2% or 0.02{meant}"
         )
+    return value
+
+
+def parse_drift(text: str, label: str) -> float:
+    """`4` as 4.0; `label` names the option in the error.
+
+    Raises:
+        SettingsError: it is no finite number above 1.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 < value < float("inf"):
+        raise SettingsError(f"{label}: a factor is a number above 1, such as 4")
     return value

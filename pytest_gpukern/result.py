@@ -245,6 +245,11 @@ class Verdict:
     anchor: float | None = None
     because: tuple[str, ...] = ()
 
+    @property
+    def explained(self) -> str:
+        """The reason, and what else changed since the record."""
+        return f"{self.reason}; because: {'; '.join(self.because)}" if self.because else self.reason
+
 
 @dataclass(frozen=True)
 class Finding:

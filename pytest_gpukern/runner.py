@@ -8,6 +8,7 @@ import traceback
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.changes import explained
 from pytest_gpukern.check import (
     IncorrectError,
     Prepared,
@@ -101,7 +102,7 @@ def run_case(
                 diagnosis=error.diagnosis.message,
                 errors=error.errors,
             )
-    return judged(result, environment, marker)
+    return explained(judged(result, environment, marker), environment.past, drift=environment.settings.drift)
 
 
 def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
@@ -226,8 +227,8 @@ def with_facts(result: Result, environment: Environment) -> Result:
             code.spills if code is not None else None,
         ),
         ceilings=ceilings.to_json() if ceilings is not None else {},
-    )
         canaries=dict(canaries),
+    )
 
 
 def _code_observed() -> AbstractContextManager[None]:

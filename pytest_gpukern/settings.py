@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.contradictions import refuse_contradictions
 from pytest_gpukern.literals import constant
 from pytest_gpukern.options import (
+    DEFAULT_DRIFT,
     DEFAULT_THRESHOLD,
     NOT_GIVEN,
     OPTIONS,
     Option,
     SettingsError,
+    parse_drift,
     parse_threshold,
     values_of,
 )
@@ -50,6 +52,8 @@ class Settings:
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
         gate: `fail`, `warn` or `off`.
+        gate_on: which of `time`, `resources` and `accuracy` fail a test.
+        drift: factor by which an error may grow beyond the largest recorded.
         energy: whether the energy of a call is measured too, which takes a second or two a case.
         strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
@@ -71,6 +75,8 @@ class Settings:
     baseline_dir: Path | None = None
     output: Path | None = None
     gate: str = "fail"
+    gate_on: tuple[str, ...] = ("time",)
+    drift: float = DEFAULT_DRIFT
     energy: bool = False
     strict: bool = False
     require_gpu: bool = False
@@ -146,6 +152,8 @@ class Settings:
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
             gate=values.get("gate", "fail"),
+            gate_on=values.get("gate-on", ("time",)),
+            drift=values.get("drift", DEFAULT_DRIFT),
             energy=values.get("energy", False),
             strict=values.get("strict", False),
             require_gpu=require == "gpu",
@@ -170,6 +178,8 @@ def _parse(option: Option, value: Any, label: str) -> Any:
         return _axes(value, label)
     if option.name == "threshold":
         return parse_threshold(str(value), label)
+    if option.name == "drift":
+        return parse_drift(str(value), label)
     if option.listed:
         entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
         for entry in entries:

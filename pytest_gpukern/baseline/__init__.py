@@ -1,6 +1,7 @@
 """What is known of earlier sessions: the record, its file format and the store that reads and writes it."""
 
 from pytest_gpukern.baseline.merge import Refusal
+from pytest_gpukern.baseline.past import CompiledKernel, Past, PastSession
 from pytest_gpukern.baseline.record import (
     Baseline,
     BaselineError,
@@ -20,8 +21,11 @@ __all__ = [
     "Baseline",
     "BaselineError",
     "BaselineMode",
+    "CompiledKernel",
     "Epoch",
     "OutputAccuracy",
+    "Past",
+    "PastSession",
     "Record",
     "RecordedKernel",
     "RecordedSession",

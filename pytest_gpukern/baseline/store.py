@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline import file, schema
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
+from pytest_gpukern.baseline.past import Past, past_of
 from pytest_gpukern.baseline.record import Baseline, BaselineError
 from pytest_gpukern.result import CaseInfo, Correctness, Result
 
@@ -128,6 +129,15 @@ class Store:
             if other is not None:
                 found += other.session_times(case.id, key)
         return tuple(found)
+
+    def past(self, case: CaseInfo, model_key: str, key: str | None = None) -> Past | None:
+        """All that is known of the sessions that a measurement is judged by; see `past_of`.
+
+        Raises:
+            BaselineError: as for `baseline`.
+        """
+        own = self.baseline(case, model_key)
+        return past_of(own, case.id, key) if own is not None else None
 
     def add(self, result: Result, *, model_key: str, test_failed: bool = False) -> None:
         """Queues one session's result for `flush`; without effect in modes that write nothing.

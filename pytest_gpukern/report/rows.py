@@ -151,8 +151,9 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         footnotes.append(Footnote("", f"no energy told: {metered.energy_untold}"))
     if first:
         footnotes += [Footnote("", note) for note in result.notes]
-    if kind in _EXPLAINED:
-        verdict = result.verdicts.get(measurement.key)
+        footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
+    verdict = result.verdicts.get(measurement.key)
+    if kind in _EXPLAINED or (kind and verdict is not None and verdict.because):
         footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict else None))
     case = Row(
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",

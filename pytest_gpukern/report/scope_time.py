@@ -46,14 +46,14 @@ def scope_times(result: Result) -> list[ScopeTime]:
 
 
 def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
-    """Kind, ratio and reason of a scope's verdict; INVALID also where nothing was compared, or where the
-    number beside the one shown is."""
+    """Kind, ratio and reason of a scope's verdict, the reason with what else changed; INVALID also where
+    nothing was compared, or where the number beside the one shown is."""
     for measurement in (time.shown, *time.others):
         if measurement.invalid is not None:
             by = "" if measurement is time.shown else f"by {measurement.timer}: "
             return VerdictKind.INVALID.value, None, f"{by}{measurement.invalid}"
     verdict = result.verdicts.get(time.shown.key)
-    return (verdict.kind.value, verdict.ratio, verdict.reason) if verdict else ("", None, "")
+    return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
 
 
 def _beside(result: Result) -> list[Measurement]:

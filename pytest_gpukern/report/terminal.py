@@ -14,7 +14,7 @@ from pytest_gpukern.report.totals import Skip, totals
 from pytest_gpukern.result import sizes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytest_gpukern.report.rows import Footnote, Row
     from pytest_gpukern.result import Result
@@ -40,6 +40,7 @@ def render(
     failed: int = 0,
     gate: str = "fail",
     strict: bool = False,
+    gate_on: Collection[str] = ("time",),
     verbose: bool = False,
 ) -> list[Line]:
     """The whole report of a run: tables, skips and the last line; nothing for a run without any.
@@ -51,11 +52,12 @@ def render(
         failed: tests that failed for whatever reason.
         gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
         strict: whether verdicts that say "don't know" fail.
+        gate_on: which of `time`, `resources` and `accuracy` fail a test.
         verbose: whether each table is followed by what the device did in each case.
     """
     if not results and not skips:
         return []
-    last = totals(results, skips, failed=failed, gate=gate, strict=strict)
+    last = totals(results, skips, failed=failed, gate=gate, strict=strict, gate_on=gate_on)
     shown = tables(results, width=width, verbose=verbose)
     return [*shown, *skip_lines(skips, width=width), Line(last, dict(_BOLD))]
 

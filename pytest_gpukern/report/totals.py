@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gate import failing
+from pytest_gpukern.failures import failures
 from pytest_gpukern.report.scope_time import scope_times, verdict_of
 from pytest_gpukern.result import Correctness, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpukern.result import Result
 
@@ -35,6 +35,7 @@ def totals(
     failed: int = 0,
     gate: str = "fail",
     strict: bool = False,
+    gate_on: Collection[str] = ("time",),
 ) -> str:
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
@@ -48,8 +49,9 @@ def totals(
             "failed otherwise".
         gate: `fail`, `warn` or `off`: only `fail` fails a test.
         strict: whether verdicts that say "don't know" fail.
+        gate_on: which of `time`, `resources` and `accuracy` fail a test.
     """
-    counts = Counter(_standing(result, gate=gate, strict=strict) for result in results)
+    counts = Counter(_standing(result, gate=gate, strict=strict, gate_on=gate_on) for result in results)
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
@@ -68,10 +70,10 @@ def totals(
     return f"{line} · baseline: {', '.join(compared)}" if compared else line
 
 
-def _standing(result: Result, *, gate: str, strict: bool) -> str:
+def _standing(result: Result, *, gate: str, strict: bool, gate_on: Collection[str]) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
-    if gate == "fail" and failing(result, strict=strict):
+    if gate == "fail" and failures(result, strict=strict, gate_on=gate_on):
         return "failed by the gate"
     if result.simulated:
         return "simulated"

@@ -16,7 +16,8 @@ PACKAGE = Path(importlib.util.find_spec("pytest_gpukern").origin).parent
 LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
-    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"},
+    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
+    | {"surroundings"},
     {"cubin", "occupancy"},
     {"contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts"},
@@ -24,8 +25,9 @@ LAYERS = (
     {"timers/", "dataset", "discovery", "check", "gate"},
     {"rotation"},
     {"measure", "rounds", "baseline/"},
-    {"ceilings", "energy", "watch", "canary"},
-    {"scopes", "environment", "report/"},
+    {"ceilings", "energy", "watch", "canary", "resources", "drift"},
+    {"explain", "failures"},
+    {"scopes", "environment", "report/", "changes"},
     {"runner", "interop"},
     {"benchmark"},
     {"state"},

@@ -1,0 +1,66 @@
+"""A judged result with what else changed since its record: explanations of its verdicts, and findings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.drift import grown_errors, other_bits
+from pytest_gpukern.explain import because, significant
+from pytest_gpukern.resources import grown_resources
+from pytest_gpukern.result import Correctness, VerdictKind, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.baseline import Past
+    from pytest_gpukern.result import CaseInfo, Finding, Measurement, Result, Verdict
+
+    PastOf = Callable[[CaseInfo, str | None], Past | None]
+
+
+def explained(result: Result, past_of: PastOf, *, drift: float) -> Result:
+    """The result with reasons for what became slower or faster, and with findings besides times.
+
+    Verdicts keep their kinds, and it is `failures` that decides what fails a test.
+
+    Args:
+        result: with its verdicts.
+        past_of: looks up the recorded sessions of a case: those of a measurement's key, or without one those
+            of the newest epoch.
+        drift: factor by which an error may grow.
+    """
+    if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
+        return result
+    verdicts = dict(result.verdicts)
+    for measurement in result.measurements:
+        verdict = verdicts.get(measurement.key)
+        if verdict is not None:
+            verdicts[measurement.key] = _with_reasons(result, measurement, verdict, past_of)
+    return dataclasses.replace(
+        result, verdicts=verdicts, findings=(*result.findings, *_findings(result, past_of, drift))
+    )
+
+
+def _with_reasons(result: Result, measurement: Measurement, verdict: Verdict, past_of: PastOf) -> Verdict:
+    changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
+    if not changed and not (verdict.kind is VerdictKind.UNDECIDED and significant(verdict)):
+        return verdict
+    past = past_of(result.case, measurement.key)
+    if past is None:
+        return verdict
+    return dataclasses.replace(verdict, because=because(result, measurement, verdict, past))
+
+
+def _findings(result: Result, past_of: PastOf, drift: float) -> tuple[Finding, ...]:
+    """What grew, against the newest epoch; nothing where that is of another problem version or point."""
+    past, case = past_of(result.case, None), result.case
+    if past is None or past.problem_version != case.problem_version:
+        return ()
+    if past.measured_point != plain(case.measured_point):
+        return ()
+    return (
+        *grown_resources(result.kernels, past),
+        *grown_errors(result.errors, past, factor=drift),
+        *other_bits(result.errors, result.kernels, past),
+    )

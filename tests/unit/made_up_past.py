@@ -1,0 +1,61 @@
+"""Recorded sessions that never were, for tests of what is said about changes since."""
+
+from __future__ import annotations
+
+import made_up_results as made_up
+
+from pytest_gpukern.baseline import CompiledKernel, OutputAccuracy, Past, PastSession, RecordedTime
+from pytest_gpukern.result import KernelFacts, LaunchShape
+
+KEY = "kernel/cupti/cold"
+UUID = "GPU-11111111"
+BEFORE = {
+    "device_uuid": UUID,
+    "driver_version": "580.65.06",
+    "cuda_driver_version": "13.0",
+    "power_limit_w": 700.0,
+    "max_sm_clock_mhz": 1980,
+    "cpu_model": "AMD EPYC 9654",
+    "cpu_count": 96,
+    "libraries": {"cupy": "14.0", "numba": "0.67"},
+}
+
+
+def kernel(name="saxpy", code="beef", **changes):
+    """A kernel as a record has it."""
+    values = {"registers": 32, "local_bytes": 0, "shared_bytes": 0, "grid": (63, 1, 1), "block": (256, 1, 1)}
+    return CompiledKernel(name, machine_code_sha256=code, **{**values, **changes})
+
+
+def facts(name="saxpy", code="beef", *, registers=32, local=0, shared=0, grid=(63, 1, 1), block=(256, 1, 1)):
+    """A kernel as it was just seen."""
+    shape = LaunchShape(grid, block, registers, shared, 0, local)
+    return KernelFacts(name, name, shape, 1.0, 50_000.0, machine_code_sha256=code)
+
+
+def session(*kernels, sm_mhz=1980.0, memory_mhz=2619.0, fingerprint=BEFORE, key=KEY, **changes):
+    """A recorded session that took 50 µs."""
+    time = RecordedTime(50_000.0, 49_900.0, 50_100.0, 100, (), sm_mhz=sm_mhz, memory_mhz=memory_mhz)
+    values = {"outputs": {"y": accuracy()}, "bits": {}, "canaries": {}}
+    return PastSession(fingerprint, {key: time}, kernels or (kernel(),), **{**values, **changes})
+
+
+def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
+    return OutputAccuracy(absolute, rel, ulp)
+
+
+def past(*sessions):
+    """One epoch of these sessions, by default of three alike."""
+    return Past(1, {"n": 1000}, sessions or (session(),) * 3)
+
+
+def now(
+    ratio=1.15, kind="SLOWER", *, sm_mhz=1980.0, scope="kernel", timer="cupti", reason="measured", **changes
+):
+    """A result whose only measurement got a verdict of this ratio, known to ±1 %."""
+    state = {"sm_mhz": sm_mhz, "sm_mhz_range": [sm_mhz - 3, sm_mhz + 3], "memory_mhz": 2619}
+    label = changes.pop("label", "numba.saxpy")
+    measured = made_up.measured(50_000 * ratio, scope, timer, state=changes.pop("state", state))
+    verdict = made_up.Verdict(made_up.VerdictKind(kind), reason, ratio, ratio * 0.99, ratio * 1.01)
+    filled = {"fingerprint": BEFORE, "kernels": (facts(),), **changes}
+    return made_up.result(label, measured, verdicts=(verdict,), **filled)

@@ -1,0 +1,101 @@
+"""A judged result → the same with reasons for what changed, and findings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_past import accuracy, facts, kernel, now, past, session
+
+from pytest_gpukern.changes import explained
+from pytest_gpukern.explain import SAME_CODE
+from pytest_gpukern.failures import failures
+from pytest_gpukern.result import Correctness, Finding, OutputError
+
+BITS = "splitmix64:00000000deadbeef"
+WORSE = {"y": OutputError(1000, 0, 1e-5, 1e-5, 80.0)}
+
+
+def with_changes(result, recorded=None, drift=4.0):
+    recorded = recorded or past()
+    return explained(result, lambda case, key: recorded, drift=drift)
+
+
+def because(result):
+    (verdict,) = with_changes(result).verdicts.values()
+    return verdict.because
+
+
+@pytest.mark.parametrize("kind", ["SLOWER", "FASTER"])
+def test_a_changed_time_has_reasons(kind):
+    assert because(now(kind=kind))[0] == SAME_CODE
+
+
+def test_an_undecided_time_has_reasons_where_its_change_is_significant():
+    assert because(now(1.02, "UNDECIDED"))[0] == SAME_CODE
+    assert because(now(1.005, "UNDECIDED")) == ()
+
+
+@pytest.mark.parametrize("kind", ["SAME", "NEW", "UNCOMPARABLE"])
+def test_what_did_not_change_needs_no_reasons(kind):
+    assert because(now(kind=kind)) == ()
+
+
+def test_nothing_recorded_leaves_a_result_as_it_is():
+    result = now(errors=WORSE)
+    assert explained(result, lambda case, key: None, drift=4.0) == result
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"simulated": True}, {"correctness": Correctness.INCORRECT}, {"measurements": ()}],
+    ids=["simulated", "incorrect", "not-measured"],
+)
+def test_only_what_was_measured_and_right_is_held_against_the_record(changes):
+    result = dataclasses.replace(now(errors=WORSE), **changes)
+    assert with_changes(result) == result
+
+
+def test_findings_of_every_kind_are_gathered():
+    errors = {"y": dataclasses.replace(WORSE["y"], bits="splitmix64:0000000000000001")}
+    recorded = past(*[session(kernel(), bits={"y": BITS})] * 2)
+    result = now(kind="SAME", errors=errors, kernels=(facts(registers=96),))
+    found = with_changes(result, recorded).findings
+    assert [finding.kind for finding in found] == ["resources", "accuracy", "bits"]
+
+
+def test_the_factor_of_the_run_is_what_an_error_may_grow_by():
+    recorded = past(session(outputs={"y": accuracy(10.0, 2e-6, 2e-6)}))
+    result = now(kind="SAME", errors=WORSE)
+    assert with_changes(result, recorded).findings
+    assert not with_changes(result, recorded, drift=10.0).findings
+
+
+def test_a_record_of_another_problem_version_or_point_has_nothing_to_compare():
+    result = now(errors=WORSE)
+    for changes in ({"problem_version": 2}, {"measured_point": {"n": 10}}):
+        assert with_changes(result, dataclasses.replace(past(), **changes)).findings == ()
+
+
+FINDINGS = (Finding("resources", "registers"), Finding("accuracy", "error"), Finding("bits", "other"))
+
+
+@pytest.mark.parametrize(
+    ("gate_on", "lines"),
+    [
+        (("time",), ["SLOWER (kernel/cupti/cold): measured"]),
+        (("resources",), ["RESOURCES: registers"]),
+        (("accuracy",), ["ACCURACY: error", "BITS: other"]),
+        (("time", "resources"), ["SLOWER (kernel/cupti/cold): measured", "RESOURCES: registers"]),
+    ],
+)
+def test_a_run_chooses_what_fails_a_test(gate_on, lines):
+    assert failures(now(findings=FINDINGS), strict=False, gate_on=gate_on) == lines
+
+
+def test_a_failure_names_the_reasons():
+    (line,) = failures(with_changes(now(sm_mhz=1725.0)), strict=False, gate_on=("time",))
+    assert line.endswith(
+        "measured; because: same machine code; clock 1980 → 1725 MHz; "
+        "the same number of cycles: clock or power, not code"
+    )

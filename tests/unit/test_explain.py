@@ -1,0 +1,168 @@
+"""A verdict that something changed → what else changed, in words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from made_up_past import BEFORE, KEY, facts, kernel, now, past, session
+
+from pytest_gpukern.baseline import CompiledKernel
+from pytest_gpukern.explain import (
+    NOTHING_DIFFERS,
+    SAME_CODE,
+    SAME_CYCLES,
+    because,
+    clock_change,
+    code_changes,
+    cycles_change,
+    significant,
+)
+from pytest_gpukern.result import Verdict, VerdictKind
+
+
+def reasons(result, recorded=None):
+    ((key, verdict),) = result.verdicts.items()
+    (measurement,) = result.measurements
+    assert measurement.key == key
+    return because(result, measurement, verdict, recorded or past())
+
+
+def changes(new, *recorded):
+    return code_changes([CompiledKernel.of_facts(each) for each in new], recorded)
+
+
+def test_a_lower_clock_explains_a_time_of_the_same_code_and_cycles():
+    assert reasons(now(1980 / 1725, sm_mhz=1725.0)) == (SAME_CODE, "clock 1980 → 1725 MHz", SAME_CYCLES)
+
+
+def test_a_lower_clock_that_explains_only_a_part_leaves_the_rest_in_cycles():
+    found = reasons(now(1.15 * 1.1, sm_mhz=1980 / 1.1))
+    assert found == (SAME_CODE, "clock 1980 → 1800 MHz", "in cycles +15.0 %")
+
+
+def test_a_lower_clock_beside_a_faster_kernel_explains_nothing():
+    assert reasons(now(0.8, "FASTER", sm_mhz=1800.0)) == (SAME_CODE, "clock 1980 → 1800 MHz")
+
+
+def test_new_machine_code_is_told_with_what_it_takes():
+    result = now(kernels=(facts(code="cafe", registers=96, local=128, shared=1024),))
+    assert reasons(result) == ("new machine code: registers 32 → 96, local 0 → 128 B, shared 0 → 1024 B",)
+
+
+def test_new_machine_code_that_takes_the_same_is_just_that():
+    assert reasons(now(kernels=(facts(code="cafe"),))) == ("new machine code",)
+
+
+def test_spills_are_told_where_both_sides_know_them():
+    new = kernel(code="cafe", registers=96, spill_bytes=48)
+    assert code_changes([new], [(kernel(spill_bytes=0),)]) == [
+        "new machine code: registers 32 → 96, spills 0 → 48 B"
+    ]
+    assert code_changes([new], [(kernel(),)]) == ["new machine code: registers 32 → 96"]
+
+
+def test_code_that_any_recorded_session_had_is_the_same():
+    assert changes([facts(code="cafe")], (kernel(),), (kernel(code="cafe"),)) == [SAME_CODE]
+
+
+def test_without_hashes_only_what_is_known_is_told():
+    assert changes([facts(code=None, registers=40)], (kernel(code=None),)) == ["registers 32 → 40"]
+    assert changes([facts(code=None)], (kernel(code=None),)) == []
+    assert changes([], (kernel(),)) == changes([facts()], ()) == []
+
+
+def test_another_launch_of_the_same_code_is_told():
+    found = changes([facts(grid=(32, 4, 1), block=(512, 1, 1))], (kernel(),))
+    assert found == [SAME_CODE, "grid 63 → 32×4", "block 256 → 512"]
+    assert changes([facts(grid=(9, 1, 1))], (kernel(grid=None, block=None),)) == [SAME_CODE]
+
+
+def test_kernels_that_came_and_went_are_named():
+    before = (kernel("saxpy"), kernel("scale"))
+    assert changes([facts("saxpy"), facts("fused")], before) == [
+        f"saxpy: {SAME_CODE}",
+        "new: kernel fused",
+        "gone: kernel scale",
+    ]
+
+
+def test_a_kernel_that_not_every_recorded_session_launched_is_not_missed():
+    assert changes([facts()], (kernel(), kernel("now and then")), (kernel(),)) == [SAME_CODE]
+
+
+def test_many_kernels_with_the_same_to_say_are_counted():
+    names = ("a", "b", "c", "d")
+    before = tuple(kernel(name) for name in names)
+    new = [facts("a", code="cafe"), *(facts(name) for name in names[1:])]
+    assert changes(new, before) == ["a: new machine code", f"3 kernels: {SAME_CODE}"]
+
+
+def test_versions_that_differ_are_told_and_those_that_do_not_are_not():
+    fingerprint = {**BEFORE, "driver_version": "580.95", "libraries": {"cupy": "14.0", "numba": "0.68"}}
+    assert reasons(now(fingerprint=fingerprint)) == (
+        SAME_CODE,
+        "driver 580.65.06 → 580.95",
+        "numba 0.67 → 0.68",
+    )
+
+
+def test_a_change_without_a_cause_says_that_nothing_else_differs():
+    assert reasons(now()) == (SAME_CODE, NOTHING_DIFFERS)
+    assert reasons(now(kernels=())) == (NOTHING_DIFFERS,)
+
+
+def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
+    fingerprint = {**BEFORE, "driver_version": "999", "cpu_count": 48}
+    result = now(
+        label="host.saxpy", scope="kernel", timer="host", fingerprint=fingerprint, kernels=(), state={}
+    )
+    assert reasons(result, past(session(key="kernel/host/cold"))) == ("CPUs 96 → 48",)
+
+
+def test_copies_are_explained_by_device_and_host_and_by_no_kernel():
+    fingerprint = {**BEFORE, "driver_version": "580.95", "cpu_count": 48}
+    result = now(scope="transfer", timer="host", fingerprint=fingerprint, kernels=(facts(code="cafe"),))
+    found = reasons(result, past(session(key="transfer/host/cold")))
+    assert found == ("driver 580.65.06 → 580.95", "CPUs 96 → 48")
+
+
+@pytest.mark.parametrize(
+    ("now_mhz", "recorded", "spread", "moved"),
+    [
+        (1975.0, [1980.0], 0.0, False),
+        (1970.0, [1980.0], 0.0, True),
+        (1970.0, [1980.0], 30.0, False),
+        (1970.0, [1980.0, 1965.0, 1950.0], 0.0, False),
+        (1725.0, [1980.0, 1965.0, 1980.0], 0.0, True),
+        (None, [1980.0], 0.0, False),
+        (1980.0, [None, None], 0.0, False),
+    ],
+)
+def test_a_clock_has_moved_where_it_did_by_more_than_its_own_spread(now_mhz, recorded, spread, moved):
+    assert (clock_change(now_mhz, recorded, spread) is not None) is moved
+
+
+def test_the_memorys_clock_is_told_apart():
+    state = {"sm_mhz": 1980.0, "memory_mhz": 1593}
+    assert reasons(now(state=state)) == (SAME_CODE, "memory clock 2619 → 1593 MHz")
+
+
+def test_cycles_are_the_same_where_a_quarter_of_the_change_or_less_remains():
+    assert cycles_change(math.log(1.08), math.log(1 / 1.07)) == SAME_CYCLES
+    assert cycles_change(math.log(1.08), math.log(1 / 1.04)) == "in cycles +3.8 %"
+    assert cycles_change(math.log(1.08), math.log(1.02)) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(1.001, 1.03, True), (0.9, 0.99, True), (0.99, 1.02, False), (None, None, False)],
+)
+def test_an_undecided_change_is_significant_where_its_interval_leaves_out_no_change(low, high, said):
+    assert significant(Verdict(VerdictKind.UNDECIDED, "", 1.0, low, high)) is said
+
+
+def test_the_sessions_of_another_key_say_nothing_about_clocks():
+    other = session(key="kernel/event/cold", sm_mhz=1000.0)
+    assert KEY not in other.times
+    assert reasons(now(), past(other)) == (SAME_CODE, NOTHING_DIFFERS)

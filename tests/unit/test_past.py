@@ -1,0 +1,84 @@
+"""A baseline → the recorded sessions of a case, with what the file holds about them elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from made_up_past import facts
+
+from pytest_gpukern.baseline import (
+    Baseline,
+    CompiledKernel,
+    Epoch,
+    OutputAccuracy,
+    Record,
+    RecordedKernel,
+    RecordedSession,
+    RecordedTime,
+)
+from pytest_gpukern.baseline.past import past_of
+
+TIME = RecordedTime(100.0, 99.0, 101.0, 10, (96.0, 98.0, 100.0, 102.0, 104.0))
+STAMP = "2026-11-20T10:00:00Z"
+
+
+def recorded(*keys, **changes):
+    return RecordedSession(
+        STAMP, "f1", None, {}, dict.fromkeys(keys or ("kernel/cupti/cold",), TIME), **changes
+    )
+
+
+def baseline(*epochs, **changes):
+    made = tuple(
+        Epoch(STAMP, None, number, {"n": number}, sessions) for number, sessions in enumerate(epochs, 1)
+    )
+    values = {"fingerprints": {"f1": {"driver_version": "580"}}, "cases": {"a": Record({"n": 1}, made)}}
+    return Baseline("saxpy", "nvidia-h200", **{**values, **changes})
+
+
+def test_a_case_that_is_not_recorded_has_no_past():
+    assert past_of(baseline((recorded(),)), "b") is None
+
+
+def test_without_a_key_it_is_the_newest_epoch_and_with_one_the_newest_that_holds_it():
+    made = baseline((recorded(),), (recorded("transfer/host/hot"),))
+    assert past_of(made, "a").problem_version == 2
+    assert past_of(made, "a", "kernel/cupti/cold").measured_point == {"n": 1}
+    assert past_of(made, "a", "kernel/event/cold") is None
+
+
+def test_sessions_without_the_measurement_are_left_out():
+    made = baseline((recorded(), recorded("kernel/event/cold")))
+    assert len(past_of(made, "a").sessions) == 2
+    assert len(past_of(made, "a", "kernel/event/cold").sessions) == 1
+
+
+def test_a_session_has_its_fingerprint_and_its_kernels():
+    kernel = RecordedKernel("saxpy", 32, 0, 0, "beef")
+    (session,) = past_of(baseline((recorded(kernels=(kernel,)),)), "a").sessions
+    assert session.fingerprint == {"driver_version": "580"}
+    assert session.kernels == (CompiledKernel("saxpy", 32, 0, 0, machine_code_sha256="beef"),)
+
+
+def test_fields_that_another_release_wrote_are_read_where_they_are():
+    kernel = RecordedKernel(
+        "saxpy", 32, 0, 0, extra={"grid": [63, 1, 1], "block": [256, 1, 1], "spill_bytes": 0}
+    )
+    accuracy = OutputAccuracy(0.0, 0.0, 0.0, extra={"bits": "splitmix64:1"})
+    session = dataclasses.replace(
+        recorded(kernels=(kernel,), extra={"session": "s1"}),
+        correctness={"y": accuracy, "z": OutputAccuracy(0, 0, 0)},
+    )
+    table = {"s1": {"recorded": STAMP, "canaries": {"copy": 100, "launch": None}}, "s2": {"canaries": {}}}
+    (past,) = past_of(baseline((session,), extra={"sessions": table}), "a").sessions
+    assert past.bits == {"y": "splitmix64:1"}
+    assert past.canaries == {"copy": 100.0}
+    (known,) = past.kernels
+    assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 0)
+
+
+def test_a_kernel_just_seen_has_the_same_name_as_a_recorded_one():
+    long = "kernel<" + "int, " * 60 + "float>(float*)"
+    seen = dataclasses.replace(facts(shared=1024), readable=long)
+    assert CompiledKernel.of_facts(seen).name == RecordedKernel.of(seen).name
+    assert CompiledKernel.of_facts(seen).shared_bytes == 1024
