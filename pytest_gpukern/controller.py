@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.baseline import WriteReport
+    from pytest_gpukern.report.head import Compared
     from pytest_gpukern.result import JsonDict, Result
+    from pytest_gpukern.shift import Shift
 
 
 class Controller:
@@ -34,6 +36,8 @@ class Controller:
         self.problems: list[str] = []
         self._run_file: Path | None = None
         self.write_report: WriteReport | None = None
+        self._compared: list[Compared] = []
+        self._shift: Shift | None = None
         self._total = 0
         self._finished = 0
         self._progress: Any = None
@@ -103,6 +107,7 @@ class Controller:
         """
         ran = exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly")
         if asked(self._config) and ran:
+            self._compare_all()
             self._write()
             if settings_of(self._config).require_gpu and not self._judged_on_gpu():
                 self.problems.append(
@@ -122,14 +127,19 @@ class Controller:
         if not (self.results or self.skips or self.problems):
             return
         from pytest_gpukern.report import terminal
+        from pytest_gpukern.report.head import head
 
+        width = terminalreporter._tw.fullwidth
+        for line in head(self._compared, self._shift, width=width):
+            terminalreporter.write_line(line.text, **line.markup)
         for line in terminal.render(
             self.results,
             self.skips,
-            width=terminalreporter._tw.fullwidth,
+            width=width,
             failed=self._failed,
             gate=settings_of(self._config).gate,
             strict=settings_of(self._config).strict,
+            gate_on=settings_of(self._config).gate_on,
             verbose=self._config.get_verbosity() > 0,
         ):
             terminalreporter.write_line(line.text, **line.markup)
@@ -139,7 +149,29 @@ class Controller:
             terminalreporter.write_line(f"gpukern: {TRY_THE_SIMULATOR}")
         for problem in self.problems:
             terminalreporter.write_line(f"gpukern: {problem}", red=True)
-            gate_on=settings_of(self._config).gate_on,
+
+    def _compare_all(self) -> None:
+        """Looks at all compared results together, before anything is written."""
+        settings, environment = settings_of(self._config), environment_of(self._config)
+        if not settings.benchmark or settings.baseline == "off":
+            return
+        from pytest_gpukern.baseline import BaselineError
+        from pytest_gpukern.report.head import Compared, shift_among
+        from pytest_gpukern.shift import beside_shift
+
+        for result in self.results:
+            judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
+            try:
+                past = environment.past(result.case, judged) if judged is not None else None
+            except BaselineError as error:
+                self.problems.append(str(error))
+                return
+            if past is not None:
+                self._compared.append(Compared(result, past))
+        self._shift = shift_among(self._compared)
+        if self._shift is not None and self._shift.common:
+            told = beside_shift(self.results, self._shift)
+            self._results = dict(zip(self._results, told, strict=True))
 
     def _write(self) -> None:
         """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""

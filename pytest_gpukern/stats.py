@@ -189,13 +189,13 @@ def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tupl
     It is made to contain the `middles`, the medians of batches that differ.
     """
     n = len(ordered)
-    rank = _interval_rank(n)
+    rank = interval_rank(n)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     return median, min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
 
 
 @functools.lru_cache(maxsize=4096)
-def _interval_rank(n: int) -> int:
+def interval_rank(n: int) -> int:
     """The largest rank r ≥ 1 for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
     rank = max(1, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
     while rank > 1 and _binomial_tail(n, rank - 1) > 0.025:

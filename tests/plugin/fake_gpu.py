@@ -3,12 +3,15 @@
 `install` serves runs in this process; runs in another load this module with `-p fake_gpu`. By default CUPTI
 is not there, so that events time everything.
 
-`Board` counts the energy that it draws. What is launched may carry `takes_ns`, and `escapes`: why its numbers
-cannot be trusted. Beside CUPTI events read `EVENT_COST_NS` more.
+`Board` counts the energy that it draws. What is launched may carry `takes_ns`, `escapes`: why its numbers cannot
+be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
 """
 
 import functools
 import itertools
+import json
+import os
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -16,6 +19,8 @@ import pytest
 NAME = "Fake GPU"
 MODEL_KEY = "fake-gpu"
 EVENT_COST_NS = 500.0
+CODE = {}
+"""Kernel → hash of its machine code, as last launched."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -99,7 +104,8 @@ def install(monkeypatch, *, cupti=False, board=None):
                 iteration.run()
             takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0) + self.cost_ns
             steps = itertools.islice(self.steps, len(iterations))
-            return Batch([takes_ns * (1 + step / 5000) for step in steps])
+            samples = [takes_ns * (1 + step / 5000) for step in steps]
+            return Batch(samples, work=work_of(iterations[0].run, takes_ns))
 
         def suspicion(self, iteration):
             return said_by(iteration.run, "escapes", None)
@@ -136,6 +142,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
         monkeypatch.setattr(scopes, "energy_of_a_call", timed)
     monkeypatch.setattr(Environment, "ceilings", None)
+    monkeypatch.setattr(Environment, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
     monkeypatch.setattr(
         backends,
@@ -143,8 +150,32 @@ def install(monkeypatch, *, cupti=False, board=None):
         lambda name, *, simulated: HostBackend() if name == "host" else FakeBackend(name),
     )
     put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=lambda: runtime)
+    code = SimpleNamespace(sha256=CODE)
+    monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
+    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", nullcontext)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
     put_module(monkeypatch, "pytest_gpukern.timers.cupti", CuptiTimer=FakeCuptiTimer)
+
+
+def work_of(call, takes_ns):
+    """The kernel that a launch says it is: `{"registers": 32, "grid": [1, 1, 1], "code": "beef"}`.
+
+    The hash of its machine code goes where `machine_code` is asked for it.
+    """
+    from pytest_gpukern.result import DeviceWork, LaunchShape
+
+    said = json.loads(said_by(call, "kernel", None) or "null")
+    if said is None:
+        return ()
+    grid = tuple(said.get("grid", (1, 1, 1)))
+    shape = LaunchShape(grid, (256, 1, 1), said["registers"], 0, 0, said.get("local", 0))
+    CODE["saxpy"] = said["code"]
+    return (DeviceWork("kernel", "saxpy", 1.0, takes_ns, shape=shape),)
+
+
+def canaries():
+    """What the environment says that they take: `CANARIES='{"copy": 1000}'`."""
+    return json.loads(os.environ.get("CANARIES", "{}"))
 
 
 def said_by(call, attribute, default):

@@ -25,7 +25,7 @@ LAYERS = (
     {"timers/", "dataset", "discovery", "check", "gate"},
     {"rotation"},
     {"measure", "rounds", "baseline/"},
-    {"ceilings", "energy", "watch", "canary", "resources", "drift"},
+    {"ceilings", "energy", "watch", "canary", "resources", "drift", "shift"},
     {"explain", "failures"},
     {"scopes", "environment", "report/", "changes"},
     {"runner", "interop"},

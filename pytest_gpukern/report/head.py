@@ -1,0 +1,146 @@
+"""The head of a report where the machine or all kernels changed: what changed, and what that did."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.explain import ClockChange, sm_clock_change
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Line, wrapped
+from pytest_gpukern.shift import LEAST, Shift, canary_changes, kernel_ratios, shift_of, told
+from pytest_gpukern.surroundings import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpukern.baseline import Past
+    from pytest_gpukern.result import Result, Verdict
+
+_SHOWN = 3
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A result that was compared, and the recorded sessions that it was compared with."""
+
+    result: Result
+    past: Past
+
+
+def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> list[Line]:
+    """What changed, correctness drift, the common shift, and what changed beyond it; each at most a sentence.
+
+    Nothing where the machine is as it was recorded and there is no common shift.
+
+    Args:
+        compared: the results of a run that have a ratio.
+        shift: `shift_among` them.
+        width: of the terminal, in columns.
+    """
+    changes = changes_since(compared)
+    common = shift is not None and shift.common
+    if not changes and not common:
+        return []
+    rows = [
+        ("changed", ", ".join(changes) or "nothing that is recorded"),
+        ("correctness", _correctness(compared)),
+        ("times", _times(compared, shift, changes)),
+        ("beyond it" if common else "by themselves", _residual(compared, shift if common else None)),
+    ]
+    lines = [Line("since the record", {"bold": True})]
+    for label, text in rows:
+        lines += wrapped(f"{label}: {text}", width, indent=_INDENT)
+    return [*lines, Line("")]
+
+
+def shift_among(compared: Sequence[Compared]) -> Shift | None:
+    """The common shift of compared results, with how the canaries moved; None where there are too few."""
+    recorded = [session.canaries for each in compared for session in each.past.sessions]
+    canaries = canary_changes([each.result.canaries for each in compared], recorded)
+    return shift_of(kernel_ratios(each.result for each in compared), canaries)
+
+
+def changes_since(compared: Sequence[Compared]) -> list[str]:
+    """What differs between the fingerprints, each once; with how many cases where it is not so for all."""
+    found: Counter[str] = Counter()
+    for each in compared:
+        recorded = [session.fingerprint for session in each.past.sessions]
+        now, on_gpu = each.result.fingerprint, each.result.case.on_gpu
+        found.update(differences(now, recorded, host=not on_gpu))
+    count = len(compared)
+    texts = [text if n == count else f"{text} ({n} of {count} cases)" for text, n in found.items()]
+    clock = _clock(compared)
+    return [*texts, clock] if clock else texts
+
+
+def _clock(compared: Sequence[Compared]) -> str | None:
+    """The multiprocessors' clock as measured, where it moved for most of the kernels."""
+    moved, known = [], 0
+    for each in compared:
+        for measurement in each.result.measurements:
+            if measurement.scope == "kernel" and measurement.state.get("sm_mhz"):
+                change = sm_clock_change(measurement, each.past)
+                known += 1
+                moved += [change] if change is not None else []
+    if 2 * len(moved) <= known:
+        return None
+    before = statistics.median(change.before_mhz for change in moved)
+    return f"clock {ClockChange(before, statistics.median(change.now_mhz for change in moved))}"
+
+
+def _correctness(compared: Sequence[Compared]) -> str:
+    kinds = ("accuracy", "bits")
+    texts = [
+        f"{each.result.case.id}: {finding.text}"
+        for each in compared
+        for finding in each.result.findings
+        if finding.kind in kinds
+    ]
+    if not texts:
+        return "as recorded"
+    more = f"; and {len(texts) - _SHOWN} more below" if len(texts) > _SHOWN else ""
+    return f"{'; '.join(texts[:_SHOWN])}{more}"
+
+
+def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[str]) -> str:
+    if shift is None:
+        count = len(kernel_ratios(each.result for each in compared))
+        return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"
+    if shift.common:
+        return told(shift, changes)
+    low, high = units.change(shift.low), units.change(shift.high)
+    return f"no common shift (median of {shift.cases}: {units.change(shift.ratio)}, 95 %: {low} … {high})"
+
+
+def _residual(compared: Sequence[Compared], shift: Shift | None) -> str:
+    """The cases whose times changed, beyond the shift where there is one, the most first."""
+    scale = shift.ratio if shift is not None else 1.0
+    found: list[tuple[float, str]] = []
+    for each in compared:
+        for key, verdict in each.result.verdicts.items():
+            kernel = each.result.case.on_gpu and key.startswith("kernel/")
+            left = _left(verdict, scale if kernel else 1.0)
+            if left is None:
+                continue
+            whole = f" (of {units.change(verdict.ratio)})" if kernel and shift is not None else ""
+            found.append((left, f"{each.result.case.id} {units.change(left)}{whole}"))
+    if not found:
+        return "no time changed"
+    found.sort(key=lambda entry: -abs(math.log(entry[0])))
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(text for _, text in found[:_SHOWN]) + more
+
+
+def _left(verdict: Verdict, scale: float) -> float | None:
+    """What is left of a ratio beyond a shift, where that is significant and not tiny."""
+    low, high, ratio = verdict.ratio_low, verdict.ratio_high, verdict.ratio
+    if not (units.is_number(ratio) and units.is_number(low) and units.is_number(high)) or ratio <= 0:
+        return None
+    if low <= scale <= high or abs(math.log(ratio / scale)) < math.log1p(LEAST):
+        return None
+    return ratio / scale

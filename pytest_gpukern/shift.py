@@ -1,0 +1,187 @@
+"""What all cases of a run have in common: a shift of their times, and whether the canaries share it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.result import Result, VerdictKind
+from pytest_gpukern.stats import interval_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FEWEST_CASES = 8
+"""Fewer have no interval worth the name, and may share their change for reasons of their own."""
+LEAST = 0.005
+"""A common shift smaller than this is not told."""
+
+_WITH_IT = 0.5
+"""Share of the shift from which a canary has moved with it."""
+
+_SPOKEN = {"copy": "the copy", "fma": "FMA", "launch": "launch"}
+_ORDER = {name: number for number, name in enumerate(_SPOKEN)}
+
+
+@dataclass(frozen=True)
+class CanaryChange:
+    """A canary's time ÷ its recorded one, and whether it lies outside of what was recorded."""
+
+    ratio: float
+    moved: bool
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How the times of all cases moved together.
+
+    Attributes:
+        cases: how many it is the median of.
+        ratio: median of new time ÷ recorded time.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        canaries: name → how it moved; empty where none was recorded.
+    """
+
+    cases: int
+    ratio: float
+    low: float
+    high: float
+    canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
+
+    @property
+    def common(self) -> bool:
+        """Whether there is one: significant, and large enough to be told."""
+        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= math.log1p(LEAST)
+
+    @property
+    def with_it(self) -> list[str]:
+        """The canaries that moved with it: then it is the machine."""
+        own = math.log(self.ratio)
+        return [
+            name
+            for name, canary in self.canaries.items()
+            if canary.moved and math.log(canary.ratio) / own >= _WITH_IT
+        ]
+
+    def beyond(self, ratio: float) -> float:
+        """What is left of a case's ratio beyond the shift."""
+        return ratio / self.ratio
+
+
+def shift_of(ratios: Sequence[float], canaries: Mapping[str, CanaryChange]) -> Shift | None:
+    """The common shift of the ratios of a run's cases; None where these are too few to tell.
+
+    The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
+    """
+    if len(ratios) < FEWEST_CASES:
+        return None
+    ordered = sorted(ratios)
+    n, rank = len(ordered), interval_rank(len(ordered))
+    median = math.exp(statistics.median(map(math.log, ordered)))
+    return Shift(n, median, ordered[rank - 1], ordered[n - rank], canaries)
+
+
+def kernel_ratios(results: Iterable[Result]) -> list[float]:
+    """New ÷ recorded time of each case's kernel on a GPU, where both are known."""
+    ratios = []
+    for result in results:
+        if result.simulated or not result.case.on_gpu:
+            continue
+        kernels = [each.key for each in result.measurements if each.scope == "kernel"]
+        known = [v.ratio for key, v in result.verdicts.items() if key in kernels and v.ratio]
+        ratios += [ratio for ratio in known[:1] if math.isfinite(ratio)]
+    return ratios
+
+
+def canary_changes(
+    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
+) -> dict[str, CanaryChange]:
+    """How each canary moved between recorded sessions and those of a run, copy first.
+
+    Args:
+        now: times of each session of the run; the same session may come several times.
+        recorded: times of each recorded session.
+    """
+    new, old = _by_canary(now), _by_canary(recorded)
+    changes = {}
+    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(_plain(name), 9), name)):
+        ratio = statistics.median(new[name]) / statistics.median(old[name])
+        outside = max(new[name]) < min(old[name]) or min(new[name]) > max(old[name])
+        changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2)
+    return changes
+
+
+def told(shift: Shift, changed: Sequence[str]) -> str:
+    """The finding in words.
+
+    Args:
+        shift: one that is common.
+        changed: what differs between the fingerprints, in words.
+    """
+    slower = shift.ratio > 1
+    percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
+    low, high = sorted(percent[1:])
+    text = (
+        f"all kernels {percent[0]:.1f} % {'slower' if slower else 'faster'} "
+        f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
+    )
+    if not shift.canaries:
+        return f"{text}; no canaries are recorded that could tell the machine from what the kernels share"
+    readings = {name: f"{_name(name)} {_percent(c.ratio)}" for name, c in shift.canaries.items()}
+    moved = shift.with_it
+    if moved:
+        first, *others = moved + [name for name in readings if name not in moved]
+        so_is = f"so is {_name(first)} ({_percent(shift.canaries[first].ratio)})"
+        rest = "".join(f", {readings[name]}" for name in others)
+        return f"{text}, {so_is}{rest}: the machine, not your change"
+    what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
+    return (
+        f"{text}; the canaries were not ({', '.join(readings.values())}): something that all cases share - "
+        f"compiler, libraries, code - changed{what}"
+    )
+
+
+def beside_shift(results: Iterable[Result], shift: Shift) -> list[Result]:
+    """The results, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
+
+    The verdicts stay what they are: only their reasons say more.
+    """
+    return [_beside(result, shift) for result in results]
+
+
+def _beside(result: Result, shift: Shift) -> Result:
+    if result.simulated or not result.case.on_gpu:
+        return result
+    verdicts = dict(result.verdicts)
+    for key, verdict in result.verdicts.items():
+        changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
+        if changed and verdict.ratio and key.startswith("kernel/"):
+            left = _percent(shift.beyond(verdict.ratio))
+            reason = f"{verdict.reason}; {left} beyond the common shift"
+            verdicts[key] = dataclasses.replace(verdict, reason=reason)
+    return dataclasses.replace(result, verdicts=verdicts)
+
+
+def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {}
+    for session in {tuple(sorted(each.items())): each for each in sessions}.values():
+        for name, ns in session.items():
+            if ns:
+                times.setdefault(name, []).append(ns)
+    return times
+
+
+def _plain(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _name(name: str) -> str:
+    return _SPOKEN.get(_plain(name), name)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")

@@ -1,0 +1,259 @@
+"""What changed besides times: reasons, resources, accuracy, bits, and what all kernels have in common."""
+
+import json
+
+import pytest
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+from .fake_gpu import MODEL_KEY
+
+KERNEL_PROBLEM = GPU_PROBLEM.replace(
+    "    return launch\n",
+    """    launch.kernel = os.environ.get(f"{name}_KERNEL")
+    return launch
+""",
+)
+"""Variants that also say what kernel they launch: `FIRST_KERNEL='{"registers": 96, "code": "cafe"}'`."""
+
+WORSE = "np.multiply(x, 2 * (1 + float(os.environ.get('OFF', 0))), out=y)"
+MACHINE = ", so is the copy (+3.0 %), FMA +3.0 %: the machine, not your change"
+MANY = "".join(
+    f'@doubling.variant("numba")\ndef variant{number}(x, y):\n    return launch_of("ALL", x, y)\n\n'
+    for number in range(8)
+)
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """A terminal on which no line is wrapped."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+@pytest.fixture
+def with_kernels(pytester, recorded, monkeypatch):
+    """A run whose variants launch a kernel of 32 registers, as they did when they were recorded."""
+    pytester.makepyfile(test_doubling=KERNEL_PROBLEM)
+    for name in ("FIRST", "SECOND"):
+        monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
+    recorded("--gpukern-baseline=update").assert_outcomes(passed=2)
+    return recorded
+
+
+@pytest.fixture
+def edit(pytester):
+    """Changes the baseline file as a text of JSON would be changed by hand."""
+
+    def change(function):
+        path = pytester.path / "baselines" / f"doubling.{MODEL_KEY}.json"
+        content = json.loads(path.read_text())
+        function(content)
+        path.write_text(json.dumps(content))
+
+    return change
+
+
+def last_sessions(content, case_id=FIRST):
+    return content["cases"][case_id]["epochs"][-1]["sessions"]
+
+
+def test_a_slowdown_of_the_same_code_says_so_in_the_failure_and_in_the_report(with_kernels, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = with_kernels("-rf")
+    result.assert_outcomes(passed=1, failed=1)
+    because = "because: same machine code; nothing else that is recorded differs"
+    result.stdout.fnmatch_lines(
+        [
+            f"SLOWER (kernel/event/cold): +10.0 % *; {because}",
+            f"*numba.first *: SLOWER: +10.0 % *; {because}",
+        ]
+    )
+
+
+def test_new_machine_code_and_a_new_driver_are_among_the_reasons(with_kernels, monkeypatch, edit):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe", "grid": [9, 1, 1]}))
+
+    def older(content):
+        for fingerprint in content["fingerprints"].values():
+            fingerprint["libraries"]["numpy"] = "0.1"
+        for session in last_sessions(content):
+            session["kernels"][0]["grid"] = [1, 1, 1]
+
+    edit(older)
+    result = with_kernels()
+    result.stdout.fnmatch_lines(
+        ["SLOWER (*): +10.0 % *; because: new machine code: registers 32 → 96; grid 1 → 9; numpy 0.1 → *"]
+    )
+
+
+def test_a_faster_kernel_has_its_reasons_in_the_report(with_kernels, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "900")
+    result = with_kernels()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*numba.first *: FASTER: −10.0 % *; because: same machine code; *"])
+
+
+def test_registers_that_grew_are_reported_and_fail_where_asked_to(with_kernels, monkeypatch, pytester):
+    monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe", "local": 48}))
+    text = "saxpy: registers 32 → 96, local 0 → 48 B"
+    result = with_kernels("--gpukern-output=run.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"*numba.first *: resources: {text}"])
+    stored = results_in(pytester.path / "run.json")
+    assert stored[FIRST]["findings"] == [{"kind": "resources", "text": text}]
+    assert stored[SECOND]["findings"] == []
+    result = with_kernels("--gpukern-gate-on=time,resources")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"RESOURCES: {text}", "gpukern: 1 passed, 1 failed by the gate *"])
+
+
+def test_a_gate_on_resources_alone_lets_times_pass(with_kernels, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)
+
+
+def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypatch):
+    monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe"}))
+    with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update").assert_outcomes(
+        passed=1, failed=1
+    )
+    with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)
+
+
+@pytest.fixture
+def inexact(pytester, gpu, monkeypatch):
+    """A run whose outputs were off by 1e-13 when they were recorded."""
+    problem = KERNEL_PROBLEM.replace("np.multiply(x, 2, out=y)", WORSE)
+    pytester.makepyfile(
+        test_doubling=problem.replace("reference=", "tolerance=Tolerance(rtol=1e-6), reference=").replace(
+            "import Axis, Problem", "import Axis, Problem, Tolerance"
+        )
+    )
+    for name in ("FIRST", "SECOND"):
+        monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
+    monkeypatch.setenv("OFF", "1e-13")
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    return gpu
+
+
+def test_an_error_that_grew_within_its_tolerance_is_reported_and_fails_where_asked_to(inexact, monkeypatch):
+    monkeypatch.setenv("OFF", "1e-10")
+    result = inexact()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*2 rows: accuracy: y: error * → * ULP, 1e-13 → 1e-10 relative, *"])
+    result = inexact("--gpukern-gate-on=accuracy")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["ACCURACY: y: error * → * ULP, 1e-13 → 1e-10 relative, *"])
+
+
+def test_an_error_may_grow_by_the_factor_of_the_run(inexact, monkeypatch):
+    monkeypatch.setenv("OFF", "1e-10")
+    inexact("--gpukern-gate-on=accuracy", "--gpukern-drift=5000").assert_outcomes(passed=2)
+
+
+def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monkeypatch, edit, pytester):
+    inexact("--gpukern-output=run.json").assert_outcomes(passed=2)
+    stored = results_in(pytester.path / "run.json")
+    bits = {case: result["errors"]["y"]["bits"] for case, result in stored.items()}
+
+    def recorded_twice(content):
+        for case, value in bits.items():
+            sessions = last_sessions(content, case)
+            sessions[0]["correctness"]["y"]["bits"] = value
+            sessions.append(sessions[0])
+
+    edit(recorded_twice)
+    inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=2)
+    monkeypatch.setenv("OFF", "1.1e-13")
+    result = inexact("--gpukern-gate-on=accuracy")
+    result.assert_outcomes(failed=2)
+    text = f"other bits from the same machine code and inputs: {bits[FIRST]} in 2 sessions, now crc32-*"
+    result.stdout.fnmatch_lines([f"BITS: y: {text}"])
+    monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 32, "code": "cafe"}))
+    inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=1, failed=1)
+
+
+@pytest.fixture
+def many(pytester, gpu, monkeypatch, edit):
+    """A run of ten kernels, recorded with the canaries of a session."""
+    pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("@doubling.cases", MANY + "@doubling.cases"))
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=10)
+
+    def canaries(content):
+        content["sessions"] = {
+            "s1": {"recorded": "2026-11-20T10:00:00Z", "canaries": {"copy": 1000, "fma": 2000}}
+        }
+        for case in content["cases"]:
+            for session in last_sessions(content, case):
+                session["session"] = "s1"
+
+    edit(canaries)
+
+    def run(takes_ns, canaries, *options):
+        for name in ("FIRST", "SECOND", "ALL"):
+            monkeypatch.setenv(f"{name}_TAKES_NS", str(takes_ns))
+        monkeypatch.setenv("CANARIES", json.dumps(canaries))
+        return lambda: gpu("--gpukern-output=run.json", *options)
+
+    return run
+
+
+def test_all_kernels_slower_with_the_canaries_is_said_to_be_the_machine(many, monkeypatch, pytester):
+    run = many(1030, {"copy": 1030, "fma": 2060})
+    monkeypatch.setenv("FIRST_TAKES_NS", "1080")
+    result = run()
+    result.stdout.fnmatch_lines(
+        [
+            "since the record",
+            "  changed: nothing that is recorded",
+            f"  times: all kernels 3.0 % slower (median of 10, 95 %: 3.0 … 3.0 %){MACHINE}",
+            f"  beyond it: {FIRST} +4.9 % (of +8.0 %)",
+            "doubling *",
+        ]
+    )
+    result.stdout.fnmatch_lines(["*numba.first *: SLOWER: +8.0 % *; +4.9 % beyond the common shift*"])
+    stored = results_in(pytester.path / "run.json")[FIRST]
+    assert stored["canaries"] == {"copy": 1030, "fma": 2060}
+    assert [verdict["kind"] for verdict in stored["verdicts"].values()] == ["SLOWER"]
+
+
+def test_all_kernels_slower_without_the_canaries_is_said_to_be_what_they_share(many, edit):
+    def older(content):
+        for fingerprint in content["fingerprints"].values():
+            fingerprint["libraries"]["numpy"] = "0.1"
+
+    edit(older)
+    result = many(1030, {"copy": 1000, "fma": 2000})()
+    result.stdout.fnmatch_lines(
+        ["  times: all kernels 3.0 % slower *; the canaries were not *changed (numpy 0.1 → *)"]
+    )
+
+
+def test_an_unchanged_run_has_no_head(many):
+    result = many(1000, {"copy": 1000, "fma": 2000})()
+    result.assert_outcomes(passed=10)
+    result.stdout.no_fnmatch_line("since the record")
+
+
+def test_after_an_upgrade_the_report_begins_with_what_changed(with_kernels, edit):
+    def older(content):
+        for fingerprint in content["fingerprints"].values():
+            fingerprint["libraries"]["numpy"] = "0.1"
+
+    edit(older)
+    result = with_kernels()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "since the record",
+            "  changed: numpy 0.1 → *",
+            "  correctness: as recorded",
+            "  times: 2 kernels compared, too few for a common shift",
+            "  by themselves: no time changed",
+        ]
+    )
+
+
+def test_a_run_that_compares_nothing_has_no_head(gpu):
+    gpu("--gpukern-baseline=off").stdout.no_fnmatch_line("since the record")
+    gpu().stdout.no_fnmatch_line("since the record")

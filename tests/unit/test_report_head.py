@@ -1,0 +1,105 @@
+"""The head of a report after the machine or its software changed."""
+
+from __future__ import annotations
+
+from made_up_past import BEFORE, now, past, session
+
+from pytest_gpukern.report.head import Compared, changes_since, head, shift_among
+from pytest_gpukern.result import Finding
+
+UPGRADED = {**BEFORE, "driver_version": "590.10", "cuda_driver_version": "13.1"}
+CANARIES = {"copy": 128_000.0, "fma": 200_000.0, "launch": 1_300.0}
+
+
+def compared(ratio=1.0, label="numba.saxpy", *, recorded=None, kind="SAME", **changes):
+    recorded = recorded or past(session(canaries=CANARIES))
+    return Compared(now(ratio, kind, label=label, **changes), recorded)
+
+
+def lines(*entries, width=400):
+    return [line.text for line in head(entries, shift_among(entries), width=width)]
+
+
+def test_an_unchanged_machine_without_a_shift_has_no_head():
+    assert lines(*[compared() for _ in range(8)]) == []
+    assert lines() == []
+
+
+def test_after_an_upgrade_it_says_what_changed_and_that_nothing_came_of_it():
+    assert lines(*[compared(fingerprint=UPGRADED) for _ in range(8)]) == [
+        "since the record",
+        "  changed: driver 580.65.06 → 590.10, CUDA 13.0 → 13.1",
+        "  correctness: as recorded",
+        "  times: no common shift (median of 8: 0.0 %, 95 %: 0.0 % … 0.0 %)",
+        "  by themselves: no time changed",
+        "",
+    ]
+
+
+def test_correctness_comes_before_times_and_what_is_beyond_the_shift_after_them():
+    slower = {name: 1.03 * ns for name, ns in CANARIES.items()}
+    entries = [compared(1.03, canaries=slower, fingerprint=UPGRADED) for _ in range(9)]
+    entries.append(
+        compared(
+            1.05,
+            "numba.exp",
+            kind="SLOWER",
+            canaries=slower,
+            fingerprint=UPGRADED,
+            findings=(Finding("accuracy", "y: error 2 → 12 ULP"), Finding("resources", "exp: registers")),
+        )
+    )
+    _, changed, correctness, times, beyond, _ = lines(*entries)
+    assert changed.startswith("  changed: driver")
+    assert correctness == "  correctness: vector_exp/numba.exp/n=1000: y: error 2 → 12 ULP"
+    assert times.startswith("  times: all kernels 3.0 % slower (median of 10")
+    assert times.endswith("so is the copy (+3.0 %), FMA +3.0 %, launch +3.0 %: the machine, not your change")
+    assert beyond == "  beyond it: vector_exp/numba.exp/n=1000 +1.9 % (of +5.0 %)"
+
+
+def test_a_kernel_that_stayed_while_all_others_became_faster_is_beyond_the_shift():
+    entries = [compared(0.95) for _ in range(9)] + [compared(1.0, "numba.exp")]
+    assert lines(*entries)[-2] == "  beyond it: vector_exp/numba.exp/n=1000 +5.3 % (of 0.0 %)"
+
+
+def test_a_shift_on_an_unchanged_machine_has_a_head_too():
+    entries = [compared(1.03) for _ in range(8)]
+    assert lines(*entries)[1] == "  changed: nothing that is recorded"
+
+
+def test_few_kernels_have_no_shift_and_are_told_by_themselves():
+    found = lines(compared(1.1, kind="SLOWER", fingerprint=UPGRADED))
+    assert found[3] == "  times: 1 kernel compared, too few for a common shift"
+    assert found[4] == "  by themselves: vector_exp/numba.saxpy/n=1000 +10.0 %"
+
+
+def test_the_most_changed_are_named_and_the_others_counted():
+    ratios = (1.02, 1.5, 0.5, 1.04, 1.2)
+    entries = [compared(ratio, f"numba.v{ratio}", fingerprint=UPGRADED) for ratio in ratios]
+    (shown,) = [text for text in lines(*entries) if "by themselves" in text]
+    named = [f"vector_exp/numba.v{ratio}/n=1000" for ratio in (0.5, 1.5, 1.2)]
+    assert [name in shown for name in named] == [True] * 3
+    assert shown.endswith(", and 2 more")
+
+
+def test_a_clock_that_moved_for_most_kernels_is_a_change():
+    entries = [compared(sm_mhz=1725.0), compared(sm_mhz=1725.0), compared()]
+    assert changes_since(entries) == ["clock 1980 → 1725 MHz"]
+    assert changes_since(entries[1:]) == []
+
+
+def test_what_changed_for_some_cases_only_is_counted():
+    libraries = {"cupy": "14.0", "numba": "0.68"}
+    entries = [compared(fingerprint={**BEFORE, "libraries": libraries}), compared()]
+    assert changes_since(entries) == ["numba 0.67 → 0.68 (1 of 2 cases)"]
+
+
+def test_host_variants_tell_of_the_host():
+    fingerprint = {**UPGRADED, "cpu_count": 48}
+    entry = compared(label="host.saxpy", timer="host", fingerprint=fingerprint, state={})
+    assert changes_since([entry]) == ["CPUs 96 → 48"]
+
+
+def test_every_line_fits_the_terminal():
+    entries = [compared(1.03, fingerprint=UPGRADED) for _ in range(9)]
+    assert max(map(len, lines(*entries, width=80))) <= 80

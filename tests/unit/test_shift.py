@@ -1,0 +1,149 @@
+"""Ratios of all cases and canaries → what they have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+from made_up_past import now
+
+from pytest_gpukern.result import Verdict, VerdictKind
+from pytest_gpukern.shift import CanaryChange, beside_shift, canary_changes, kernel_ratios, shift_of, told
+
+STILL = {"copy": CanaryChange(1.001, moved=False), "fma": CanaryChange(0.999, moved=False)}
+SLOWER = {
+    "copy": CanaryChange(1.029, moved=True),
+    "fma": CanaryChange(1.031, moved=True),
+    "launch": CanaryChange(1.002, moved=False),
+}
+
+
+def ratios(shift=1.0, count=118, spread=0.004, seed=1):
+    rng = random.Random(seed)
+    return [shift * math.exp(rng.gauss(0, spread)) for _ in range(count)]
+
+
+def test_all_kernels_slower_with_the_canaries_is_the_machine():
+    shift = shift_of(ratios(1.03), SLOWER)
+    assert shift.common
+    assert shift.low < shift.ratio < shift.high
+    assert told(shift, ["driver 580.65 → 580.95"]) == (
+        "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %), so is the copy (+2.9 %), FMA +3.1 %, "
+        "launch +0.2 %: the machine, not your change"
+    )
+
+
+def test_all_kernels_slower_without_the_canaries_is_what_they_share():
+    text = told(shift_of(ratios(1.03), STILL), ["numba 0.67 → 0.68"])
+    assert text.endswith(
+        "; the canaries were not (the copy +0.1 %, FMA −0.1 %): something that all cases share - compiler, "
+        "libraries, code - changed (numba 0.67 → 0.68)"
+    )
+    assert "no recorded version differs" in told(shift_of(ratios(1.03), STILL), [])
+
+
+def test_all_kernels_faster_reads_so_and_its_interval_too():
+    faster = {"fma": CanaryChange(0.96, moved=True)}
+    text = told(shift_of(ratios(0.96), faster), [])
+    assert text.startswith("all kernels 4.0 % faster (median of 118, 95 %: 3.9 … 4.1 %), so is FMA (−4.0 %)")
+
+
+def test_the_canary_that_moved_is_named_first():
+    only_fma = {**STILL, "fma": CanaryChange(1.05, moved=True)}
+    assert ", so is FMA (+5.0 %), the copy +0.1 %: the machine" in told(shift_of(ratios(1.05), only_fma), [])
+
+
+@pytest.mark.parametrize("ratio", [1.01, 0.95])
+def test_a_canary_that_moved_little_or_the_other_way_did_not_move_with_it(ratio):
+    moved = {"copy": CanaryChange(ratio, moved=True)}
+    assert "the canaries were not" in told(shift_of(ratios(1.05), moved), [])
+
+
+def test_without_canaries_there_is_no_telling():
+    assert "no canaries are recorded" in told(shift_of(ratios(1.05), {}), [])
+
+
+def test_unchanged_kernels_have_no_common_shift():
+    found = [shift_of(ratios(1.0, seed=seed), STILL).common for seed in range(200)]
+    assert not any(found)
+
+
+def test_a_shift_that_is_significant_but_tiny_is_not_told():
+    shift = shift_of(ratios(1.004, spread=0.0005), STILL)
+    assert shift.low > 1
+    assert not shift.common
+
+
+def test_a_few_kernels_that_changed_do_not_shift_the_others():
+    assert not shift_of([*ratios(count=110), *[1.5] * 8], STILL).common
+
+
+def test_fewer_than_eight_cases_have_nothing_in_common():
+    assert shift_of([1.03] * 7, SLOWER) is None
+    assert shift_of([1.03] * 8, SLOWER).common
+
+
+def test_only_kernels_of_a_real_gpu_count():
+    results = [
+        now(1.03),
+        now(1.5, label="host.saxpy"),
+        now(1.5, scope="end_to_end"),
+        now(1.5, simulated=True),
+        dataclasses.replace(now(1.5), verdicts={}),
+    ]
+    assert kernel_ratios(results) == [1.03]
+
+
+def test_canaries_are_compared_by_their_medians_over_sessions():
+    recorded = [{"copy": 100.0, "fma": 200.0}, {"copy": 101.0, "fma": 202.0}, {"copy": 99.0, "fma": 198.0}]
+    changes = canary_changes([{"fma": 210.0, "copy": 100.5, "launch": 3.0}], recorded)
+    assert list(changes) == ["copy", "fma"]
+    assert changes["copy"] == CanaryChange(1.005, moved=False)
+    assert changes["fma"] == CanaryChange(1.05, moved=True)
+
+
+def test_a_canary_has_not_moved_while_it_is_within_what_was_recorded():
+    recorded = [{"copy": 95.0}, {"copy": 100.0}, {"copy": 106.0}]
+    assert not canary_changes([{"copy": 105.0}], recorded)["copy"].moved
+
+
+def test_a_session_counts_once_however_many_cases_it_measured():
+    changes = canary_changes([{"copy": 110.0}, *[{"copy": 100.0}] * 50], [{"copy": 100.0}])
+    assert changes["copy"].ratio == pytest.approx(1.05)
+
+
+def test_canaries_by_different_timers_are_not_compared():
+    assert canary_changes([{"launch/event": 3000.0}], [{"launch": 1300.0}]) == {}
+    assert canary_changes([{"copy": None}], [{"copy": 100.0}]) == {}
+
+
+def reason(result, shift):
+    (shown,) = beside_shift([result], shift)
+    (verdict,) = shown.verdicts.values()
+    return verdict.reason
+
+
+def test_what_is_left_beyond_the_shift_stands_beside_a_changed_kernels_ratio():
+    shift = shift_of([1.03] * 8, STILL)
+    result = now(1.0509, "SLOWER")
+    (shown,) = beside_shift([result], shift)
+    (verdict,) = shown.verdicts.values()
+    assert verdict.reason == "measured; +2.0 % beyond the common shift"
+    (before,) = result.verdicts.values()
+    assert (verdict.kind, verdict.ratio) == (before.kind, before.ratio)
+    assert reason(now(0.97, "FASTER"), shift) == "measured; −5.8 % beyond the common shift"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kind": "SAME"}, {"scope": "end_to_end"}, {"label": "host.saxpy"}, {"simulated": True}]
+)
+def test_what_the_shift_is_not_about_keeps_its_reason(changes):
+    assert reason(now(1.05, **changes), shift_of([1.03] * 8, STILL)) == "measured"
+
+
+def test_a_verdict_without_a_ratio_keeps_its_reason():
+    verdicts = {"kernel/cupti/cold": Verdict(VerdictKind.SLOWER, "measured")}
+    result = dataclasses.replace(now(), verdicts=verdicts)
+    assert reason(result, shift_of([1.03] * 8, STILL)) == "measured"
