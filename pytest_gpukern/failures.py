@@ -23,7 +23,7 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str]) -> list[
     Args:
         result: with verdicts and findings.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time` (any verdict, INVALID too), `resources` and `accuracy` (bits too) fail a test.
+        gate_on: which of `time` (INVALID too), `resources` and `accuracy` (bits too) fail a test.
     """
     bad = failing(result, strict=strict) if "time" in gate_on else {}
     lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]

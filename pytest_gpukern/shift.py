@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.result import Result, VerdictKind
-from pytest_gpukern.stats import interval_rank
+from pytest_gpukern.stats import interval_rank, student_t
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ FEWEST_CASES = 8
 LEAST = 0.005
 """A common shift smaller than this is not told."""
 
+_FEWEST_SESSIONS = 3
 _WITH_IT = 0.5
 """Share of the shift from which a canary has moved with it."""
 
@@ -44,6 +45,8 @@ class Shift:
         low: lower end of its 95 % interval.
         high: upper end.
         canaries: name → how it moved; empty where none was recorded.
+        usual: log ratio that a session's common shift stays within in 95 % of cases without any cause, as far
+            as the recorded sessions tell.
     """
 
     cases: int
@@ -51,11 +54,13 @@ class Shift:
     low: float
     high: float
     canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
+    usual: float = 0.0
 
     @property
     def common(self) -> bool:
-        """Whether there is one: significant, and large enough to be told."""
-        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= math.log1p(LEAST)
+        """Whether there is one: significant, more than sessions shift anyway, and large enough to be told."""
+        least = max(math.log1p(LEAST), self.usual)
+        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= least
 
     @property
     def with_it(self) -> list[str]:
@@ -72,17 +77,45 @@ class Shift:
         return ratio / self.ratio
 
 
-def shift_of(ratios: Sequence[float], canaries: Mapping[str, CanaryChange]) -> Shift | None:
+def shift_of(
+    ratios: Sequence[float], canaries: Mapping[str, CanaryChange], usual: float = 0.0
+) -> Shift | None:
     """The common shift of the ratios of a run's cases; None where these are too few to tell.
 
     The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
+
+    Args:
+        ratios: new ÷ recorded time of each case.
+        canaries: how they moved.
+        usual: `usual_shift` of the recorded sessions.
     """
     if len(ratios) < FEWEST_CASES:
         return None
     ordered = sorted(ratios)
     n, rank = len(ordered), interval_rank(len(ordered))
     median = math.exp(statistics.median(map(math.log, ordered)))
-    return Shift(n, median, ordered[rank - 1], ordered[n - rank], canaries)
+    return Shift(n, median, ordered[rank - 1], ordered[n - rank], canaries, usual)
+
+
+def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
+    """The log ratio within which the common shift of a new session lies 95 % of the time; 0 if not known.
+
+    A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
+    of one more session is that of a normal distribution whose spread is estimated from these.
+
+    Args:
+        cases: for each case, id of a recorded session → its time.
+    """
+    shifts: dict[str, list[float]] = {}
+    for times in cases:
+        logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
+        for session, value in logs.items():
+            shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
+    medians = [statistics.median(each) for each in shifts.values() if len(each) >= FEWEST_CASES]
+    count = len(medians)
+    if count < _FEWEST_SESSIONS:
+        return 0.0
+    return student_t(0.975, count - 1) * statistics.stdev(medians) * math.sqrt(1 + 1 / count)
 
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:

@@ -89,6 +89,7 @@ class PastSession:
         outputs: output name → accuracy.
         bits: output name → hash of its bytes, for outputs whose hash was taken.
         canaries: name → time of the session's canaries in nanoseconds.
+        session: id of the process that measured, the same in all its cases; empty where it is not known.
     """
 
     fingerprint: JsonDict
@@ -97,6 +98,7 @@ class PastSession:
     outputs: Mapping[str, OutputAccuracy]
     bits: Mapping[str, str]
     canaries: Mapping[str, float]
+    session: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | 
 
 def _past_session(baseline: Baseline, session: RecordedSession) -> PastSession:
     table: Any = _field(baseline, "sessions")
-    entry = table.get(_field(session, "session")) if isinstance(table, dict) else None
+    identity = _field(session, "session") or ""
+    entry = table.get(identity) if isinstance(table, dict) else None
     canaries = _field(entry, "canaries") if entry is not None else None
     bits = {name: _field(accuracy, "bits") for name, accuracy in session.correctness.items()}
     return PastSession(
@@ -145,6 +148,7 @@ def _past_session(baseline: Baseline, session: RecordedSession) -> PastSession:
         outputs=session.correctness,
         bits={name: value for name, value in bits.items() if value},
         canaries={name: float(ns) for name, ns in (canaries or {}).items() if ns},
+        session=identity,
     )
 
 

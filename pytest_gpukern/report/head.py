@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.explain import ClockChange, sm_clock_change
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Line, wrapped
-from pytest_gpukern.shift import LEAST, Shift, canary_changes, kernel_ratios, shift_of, told
+from pytest_gpukern.shift import LEAST, Shift, canary_changes, kernel_ratios, shift_of, told, usual_shift
 from pytest_gpukern.surroundings import differences
 
 if TYPE_CHECKING:
@@ -62,7 +62,17 @@ def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """The common shift of compared results, with how the canaries moved; None where there are too few."""
     recorded = [session.canaries for each in compared for session in each.past.sessions]
     canaries = canary_changes([each.result.canaries for each in compared], recorded)
-    return shift_of(kernel_ratios(each.result for each in compared), canaries)
+    usual = usual_shift(times for each in compared for times in _session_times(each))
+    return shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
+
+
+def _session_times(compared: Compared) -> list[dict[str, float]]:
+    """Id of a recorded session → its time of the kernel, where that was compared on a GPU."""
+    result, sessions = compared.result, compared.past.sessions
+    keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
+    return [
+        {each.session: each.times[key].median_ns for each in sessions if key in each.times} for key in keys
+    ]
 
 
 def changes_since(compared: Sequence[Compared]) -> list[str]:
@@ -114,7 +124,9 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
     if shift.common:
         return told(shift, changes)
     low, high = units.change(shift.low), units.change(shift.high)
-    return f"no common shift (median of {shift.cases}: {units.change(shift.ratio)}, 95 %: {low} … {high})"
+    anyway = f"; sessions shift by up to {units.change(math.exp(shift.usual))} anyway" if shift.usual else ""
+    median = f"median of {shift.cases}: {units.change(shift.ratio)}, 95 %: {low} … {high}"
+    return f"no common shift ({median}{anyway})"
 
 
 def _residual(compared: Sequence[Compared], shift: Shift | None) -> str:

@@ -73,6 +73,7 @@ def test_fields_that_another_release_wrote_are_read_where_they_are():
     (past,) = past_of(baseline((session,), extra={"sessions": table}), "a").sessions
     assert past.bits == {"y": "splitmix64:1"}
     assert past.canaries == {"copy": 100.0}
+    assert past.session == "s1"
     (known,) = past.kernels
     assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 0)
 

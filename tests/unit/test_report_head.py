@@ -103,3 +103,12 @@ def test_host_variants_tell_of_the_host():
 def test_every_line_fits_the_terminal():
     entries = [compared(1.03, fingerprint=UPGRADED) for _ in range(9)]
     assert max(map(len, lines(*entries, width=80))) <= 80
+
+
+def test_a_shift_that_sessions_have_anyway_is_said_to_be_no_common_one():
+    sessions = [session(session=f"s{number}", scale=scale) for number, scale in enumerate((0.99, 1.0, 1.01))]
+    entries = [compared(1.01, recorded=past(*sessions), fingerprint=UPGRADED) for _ in range(8)]
+    assert lines(*entries)[3] == (
+        "  times: no common shift (median of 8: +1.0 %, 95 %: +1.0 % … +1.0 %; "
+        "sessions shift by up to +5.1 % anyway)"
+    )

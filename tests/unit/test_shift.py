@@ -10,7 +10,15 @@ import pytest
 from made_up_past import now
 
 from pytest_gpukern.result import Verdict, VerdictKind
-from pytest_gpukern.shift import CanaryChange, beside_shift, canary_changes, kernel_ratios, shift_of, told
+from pytest_gpukern.shift import (
+    CanaryChange,
+    beside_shift,
+    canary_changes,
+    kernel_ratios,
+    shift_of,
+    told,
+    usual_shift,
+)
 
 STILL = {"copy": CanaryChange(1.001, moved=False), "fma": CanaryChange(0.999, moved=False)}
 SLOWER = {
@@ -147,3 +155,44 @@ def test_a_verdict_without_a_ratio_keeps_its_reason():
     verdicts = {"kernel/cupti/cold": Verdict(VerdictKind.SLOWER, "measured")}
     result = dataclasses.replace(now(), verdicts=verdicts)
     assert reason(result, shift_of([1.03] * 8, STILL)) == "measured"
+
+
+def recorded_times(sigma, sessions=5, cases=60, seed=3):
+    """Times of cases in sessions that each shift all of them, by `sigma` as a standard deviation."""
+    rng = random.Random(seed)
+    shifts = {f"s{number}": rng.gauss(0, sigma) for number in range(sessions)}
+    return [
+        {name: 1000 * case * math.exp(shift + rng.gauss(0, 0.002)) for name, shift in shifts.items()}
+        for case in range(1, cases + 1)
+    ]
+
+
+def test_sessions_that_shift_anyway_keep_such_a_shift_from_being_told():
+    rng = random.Random(1)
+    told_of_nothing = 0
+    for seed in range(200):
+        cases = recorded_times(0.004, seed=seed)
+        now = rng.gauss(0, 0.004)
+        means = [sum(map(math.log, times.values())) / len(times) for times in cases]
+        new = [math.exp(math.log(1000 * case) + now - mean) for case, mean in enumerate(means, 1)]
+        told_of_nothing += shift_of(new, STILL, usual_shift(cases)).common
+    assert told_of_nothing <= 20, "one in twenty, where one in four is larger than 0.5 %"
+
+
+def test_a_shift_beyond_what_sessions_do_anyway_is_told():
+    usual = usual_shift(recorded_times(0.0005))
+    assert 0 < usual < 0.003
+    assert shift_of(ratios(1.03), STILL, usual).common
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        recorded_times(0.004, sessions=2),
+        recorded_times(0.004, cases=7),
+        [{"": ns} for times in recorded_times(0.004) for ns in times.values()],
+    ],
+    ids=["two-sessions", "seven-cases", "without-ids"],
+)
+def test_too_few_recorded_sessions_or_cases_tell_no_usual_shift(cases):
+    assert usual_shift(cases) == 0.0
