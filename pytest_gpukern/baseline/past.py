@@ -30,7 +30,7 @@ class CompiledKernel:
     Attributes:
         name: as its author would write it, shortened as a record has it.
         registers: of a thread.
-        spill_bytes: of a thread, registers that went to memory.
+        spill_bytes: of a thread, stored by its instructions for want of registers.
         local_bytes: of a thread: spilled registers, arrays and the call stack.
         shared_bytes: of a block, static and dynamic.
         grid: blocks in x, y, z.
@@ -56,7 +56,7 @@ class CompiledKernel:
             registers=shape.registers,
             local_bytes=shape.local_bytes,
             shared_bytes=shape.static_shared_bytes + shape.dynamic_shared_bytes,
-            spill_bytes=getattr(facts, "spill_bytes", None),
+            spill_bytes=_spilled(facts.spill_store_bytes, shape.local_bytes),
             grid=shape.grid,
             block=shape.block,
             machine_code_sha256=facts.machine_code_sha256,
@@ -71,11 +71,16 @@ class CompiledKernel:
             registers=kernel.registers,
             local_bytes=kernel.local_bytes,
             shared_bytes=kernel.shared_bytes,
-            spill_bytes=_field(kernel, "spill_bytes"),
+            spill_bytes=_spilled(kernel.spill_store_bytes, kernel.local_bytes),
             grid=tuple(grid) if grid else None,
             block=tuple(block) if block else None,
             machine_code_sha256=kernel.machine_code_sha256,
         )
+
+
+def _spilled(stored_bytes: int | None, local_bytes: int) -> int | None:
+    """What is not known of a kernel with local memory is none without."""
+    return stored_bytes if local_bytes else 0
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 `install` serves runs in this process; runs in another load this module with `-p fake_gpu`. By default CUPTI
 is not there, so that events time everything.
 
-`Board` counts the energy that it draws. What is launched may carry `takes_ns`, `escapes`: why its numbers cannot
-be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
+`Board` counts the energy that it draws. What is launched may carry `takes_ns`, `escapes`: why its numbers
+cannot be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
 """
 
 import functools

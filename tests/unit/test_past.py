@@ -57,7 +57,7 @@ def test_a_session_has_its_fingerprint_and_its_kernels():
     kernel = RecordedKernel("saxpy", 32, 0, 0, "beef")
     (session,) = past_of(baseline((recorded(kernels=(kernel,)),)), "a").sessions
     assert session.fingerprint == {"driver_version": "580"}
-    assert session.kernels == (CompiledKernel("saxpy", 32, 0, 0, machine_code_sha256="beef"),)
+    assert session.kernels == (CompiledKernel("saxpy", 32, 0, 0, spill_bytes=0, machine_code_sha256="beef"),)
 
 
 def test_fields_that_another_release_wrote_are_read_where_they_are():
