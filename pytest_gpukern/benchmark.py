@@ -268,6 +268,7 @@ class GpuBenchmark:
             nodeid=self._nodeid,
             fingerprint=environment.fingerprint.to_json(),
             simulated=environment.device.is_simulated,
+            session=environment.session,
         )
         if environment.device.is_simulated:
             return _nothing

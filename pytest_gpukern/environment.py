@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import secrets
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ class Environment:
         self.simulated = simulated
         self.store = Store(settings.baseline, directory_override=settings.baseline_dir)
         self.datasets = Datasets()
+        self.session = secrets.token_hex(4)
+        """Id of this process, which tells its measurements from those of other processes."""
         self.warnings: list[str] = []
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device

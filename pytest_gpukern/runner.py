@@ -70,6 +70,7 @@ def run_case(
         fingerprint=environment.fingerprint.to_json(),
         simulated=backend.simulated,
         speedup_against=case.problem.speedup_against,
+        session=environment.session,
     )
     with environment.exclusive():
         try:

@@ -4,7 +4,8 @@
 is not there, so that events time everything.
 
 `Board` counts the energy that it draws. What is launched may carry `takes_ns`, `escapes`: why its numbers
-cannot be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
+cannot be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS`
+more.
 """
 
 import functools

@@ -210,6 +210,7 @@ class FakeEnvironment:
         self.datasets = Datasets()
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
+        self.session = "5e551041"
         self.sessions = recorded
         self.asked_for_records = []
         self.locked = False

@@ -17,9 +17,9 @@ LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
-    | {"surroundings"},
+    | {"surroundings", "child"},
     {"cubin", "occupancy"},
-    {"contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
+    {"child_arguments", "contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts"},
     {"device/", "simulator/", "backends/"},
     {"timers/", "dataset", "discovery", "check", "gate"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"ceilings", "energy", "watch", "canary", "resources", "drift", "shift"},
     {"explain", "failures"},
     {"scopes", "environment", "report/", "changes"},
-    {"runner", "interop"},
+    {"runner", "interop", "session"},
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures"},

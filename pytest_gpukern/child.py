@@ -1,0 +1,170 @@
+"""What runs in a child session: a pytest of its own for named tests, which tells its parent as it goes.
+
+The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path of a spec, a JSON object:
+
+- `path`: the parent's `sys.path`, so that what is imported here is what is imported there;
+- `package`: the folder that holds this package, which need not be installed;
+- `parent`: the parent's process id, with which this process ends;
+- `arguments`: pytest's;
+- `nodeids`: the tests that are wanted;
+- `watched_roots`: folders; which modules were loaded from below them is told at the end;
+- `lines`: the file that is written to, a JSON object a line, each whole and at once: what was measured before
+  a crash is kept. They are told apart by `kind`: `start` (a test begins), `test` (what came of it), `modules`
+  and `end` (pytest is done).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BOOTSTRAP = (
+    "import json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "
+    "sys.path[:] = [spec['package'], *spec['path']]; "
+    "from pytest_gpukern.child import main; sys.exit(main(spec))"
+)
+"""What Python is to execute, with the spec's path behind it. Not `-m`, which would prefer a package of this
+name in the working folder: the tests of another revision are measured with this one's code."""
+
+NAME = "gpukern-child"
+"""Under which the plugin of a child session is registered."""
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_SIGKILL = 9
+
+
+def main(spec: dict[str, Any]) -> int:
+    """Runs the tests of a spec; the exit status is pytest's."""
+    _end_with(spec["parent"])
+    sys.path[:] = spec["path"]
+    with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
+        teller = Teller(lines, spec["nodeids"], spec["watched_roots"])
+        return int(pytest.main(list(spec["arguments"]), plugins=[teller]))
+
+
+class Teller:
+    """The plugin of a child session: leaves the wanted tests only, and tells of each as it ends.
+
+    Args:
+        lines: where to write.
+        nodeids: the wanted tests, as the parent's pytest names them.
+        watched_roots: folders whose modules are told of at the end.
+    """
+
+    def __init__(self, lines: Any, nodeids: Iterable[str], watched_roots: Sequence[str]) -> None:
+        self._lines = lines
+        self._wanted = frozenset(nodeids)
+        self._watched_roots = watched_roots
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Collects the files of the wanted tests only.
+
+        Not by the command line: what the parent's pytest was given decides which conftests are loaded at
+        once, and so which options there are, and where the ini file lies.
+        """
+        config.pluginmanager.register(_Marker(), NAME)
+        config.args = files_to_collect(self._wanted, config.args, config.rootpath)
+        config.option.pyargs = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects what nobody asked for."""
+        others = [item for item in items if item.nodeid not in self._wanted]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item.nodeid in self._wanted]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Tells that a test begins, so that the parent knows which one ended a process."""
+        self._tell("start", nodeid=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tells what came of a test; what its teardown adds, and only that, comes later."""
+        if report.when != "call" and report.passed:
+            return
+        carried = getattr(report, "gpukern", None) or {}
+        self._tell(
+            "test",
+            nodeid=report.nodeid,
+            outcome="xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome,
+            text=_text(report),
+            result=carried.get("result"),
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Tells that pytest is done."""
+        if self._watched_roots:
+            self._tell("modules", modules=loaded_below(self._watched_roots))
+        self._tell("end", status=int(exitstatus))
+
+    def _tell(self, kind: str, **values: Any) -> None:
+        self._lines.write(json.dumps({"kind": kind, **values}, allow_nan=False) + "\n")
+        self._lines.flush()
+
+
+class _Marker:
+    """What shows that a pytest is a child session."""
+
+
+def files_to_collect(wanted: Iterable[str], given: Sequence[str], root: Path) -> list[str]:
+    """The wanted tests' files; as given, without what is not there, where those cannot be told.
+
+    A test outside of the root folder has a name from which its file cannot be told.
+    """
+    files = dict.fromkeys(root / nodeid.partition("::")[0] for nodeid in wanted)
+    if all(file.is_file() for file in files):
+        return [str(file) for file in files]
+    there = [str(file) for file in files if file.is_file()]
+    return [*(argument for argument in given if Path(argument.partition("::")[0]).exists()), *there]
+
+
+def loaded_below(roots: Sequence[str]) -> list[list[str]]:
+    """Name, file and SHA-256 of every loaded module whose file lies below one of `roots`, by name."""
+    resolved = [Path(root).resolve() for root in roots]
+    found = []
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        path = Path(file).resolve()
+        if any(path.is_relative_to(root) for root in resolved) and path.is_file():
+            found.append([name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()])
+    return found
+
+
+def _text(report: pytest.TestReport) -> str:
+    """Why a test did not pass, in words; empty where it did."""
+    if report.passed:
+        return ""
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail)
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process with its parent, where the kernel offers that (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):  # a C library without it: the parent's own care is left
+        return
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit("the process that started this session has ended")

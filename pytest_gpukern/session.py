@@ -1,0 +1,307 @@
+"""Fresh child sessions: pytest processes of their own for named tests, and what became of each of them.
+
+For confirming a suspicion, recording several sessions and comparing two revisions. A child is told by its
+spec what to run and tells by a file of lines what it finds (`child.py`); what it measured before it crashed
+is kept. It has a process group of its own, which is ended with it, and it ends with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.child import BOOTSTRAP
+from pytest_gpukern.child_arguments import child_arguments, child_environment
+from pytest_gpukern.report.shape import ShapeError, check_shape
+from pytest_gpukern.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.result import JsonDict
+
+TIMEOUT_S = 600.0
+_POLL_S = 0.05
+_TO_END_S = 10.0  # a process whose pytest is done, or that was asked to end
+_LAST_LINES = 3
+_LAST_CHARACTERS = 500
+_NAMED = 3
+_ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+@dataclass(frozen=True)
+class ChildRequest:
+    """What a child session is to run.
+
+    Attributes:
+        nodeids: pytest's names of the tests.
+        moved: folder of the parent's tree → the same folder in another tree, in which arguments, `sys.path`,
+            `PYTHONPATH` and the working folder are taken to lie.
+        environ: environment variables that it gets besides.
+        timeout_s: the longest time without a sign of life, so also that of one test.
+        watched_roots: folders; which modules were loaded from below them is told.
+    """
+
+    nodeids: tuple[str, ...]
+    moved: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = TIMEOUT_S
+    watched_roots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """What a child session found.
+
+    Attributes:
+        results: test → what it found out, of those that found something.
+        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
+        modules: (name, file, SHA-256) of the modules loaded from below the watched folders.
+        problem: why not every test ended, in words with the last lines of output, or None.
+        status: the exit status; negative for a signal; None where it was ended for its silence.
+    """
+
+    results: Mapping[str, Result] = field(default_factory=dict)
+    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modules: tuple[tuple[str, str, str], ...] = ()
+    problem: str | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class ChildSessions:
+    """Starts child sessions that measure as this run does.
+
+    Attributes:
+        options: pytest's, with their values.
+        positional: paths and tests that this run was given.
+        folder: the working folder.
+        path: `sys.path`.
+        has_cache: whether pytest's cache plugin is there, which is to write elsewhere.
+    """
+
+    options: tuple[str, ...]
+    positional: tuple[str, ...]
+    folder: str
+    path: tuple[str, ...]
+    has_cache: bool = True
+
+    @classmethod
+    def of(cls, config: pytest.Config, *, device: str | None) -> ChildSessions:
+        """Those of a configured run, on the device with this UUID; for a controller and its workers alike."""
+        folder = config.invocation_params.dir
+        arguments = child_arguments(config)
+        return cls(
+            (*arguments.options, *([f"--gpukern-device={device}"] if device else [])),
+            arguments.positional,
+            str(folder),
+            tuple(str(folder / entry) for entry in sys.path),
+            has_cache=not config.pluginmanager.is_blocked("cacheprovider"),
+        )
+
+    def run(self, request: ChildRequest, progress: Callable[[int, int], None] | None = None) -> ChildRun:
+        """Runs the tests of a request in a fresh process, and waits for it.
+
+        Whatever ends the wait, as Ctrl-C does, first ends the child and all that it started.
+
+        Args:
+            request: what to run.
+            progress: is told how many of the wanted tests have ended, and how many there are.
+        """
+        with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
+            place = Path(folder)
+            spec = place / "spec.json"
+            spec.write_text(json.dumps(self._spec(request, place)), encoding="utf-8")
+            heard = Heard(place / "lines", frozenset(request.nodeids))
+            with (place / "output").open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
+                    cwd=_elsewhere(self.folder, request.moved),
+                    env=_environment(request),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                try:
+                    silent = _listen(process, heard, request.timeout_s, progress)
+                finally:
+                    _end_group(process)
+            status = None if silent else process.returncode
+            said = (place / "output").read_text(encoding="utf-8", errors="replace")
+            return heard.run(status, _problem(heard, status, request.timeout_s, said))
+
+    def _spec(self, request: ChildRequest, place: Path) -> JsonDict:
+        cache = [f"-ocache_dir={place / 'cache'}"] if self.has_cache else []
+        given = (*self.options, *cache, f"--basetemp={place / 'basetemp'}", *self.positional)
+        return {
+            "path": [_elsewhere(entry, request.moved) for entry in self.path],
+            "package": str(Path(__file__).parents[1]),
+            "parent": os.getpid(),
+            "arguments": [_elsewhere(argument, request.moved) for argument in given],
+            "nodeids": list(request.nodeids),
+            "watched_roots": list(request.watched_roots),
+            "lines": str(place / "lines"),
+        }
+
+
+class Heard:
+    """What a child has told so far.
+
+    Args:
+        file: of lines, each a JSON object; it may not be there yet, and its last line may be torn.
+        wanted: the tests that were asked for.
+    """
+
+    def __init__(self, file: Path, wanted: frozenset[str]) -> None:
+        self._file = file
+        self._read = 0
+        self.wanted = wanted
+        self.results: dict[str, Result] = {}
+        self.outcomes: dict[str, tuple[str, str]] = {}
+        self.modules: tuple[tuple[str, str, str], ...] = ()
+        self.running: str | None = None
+        self.ended_with: int | None = None
+        """pytest's own exit status, once it is done; the process may end otherwise."""
+        self.damage: str | None = None
+
+    @property
+    def missing(self) -> list[str]:
+        """Wanted tests of which no outcome was told."""
+        return sorted(self.wanted - self.outcomes.keys())
+
+    def listen(self) -> bool:
+        """Takes in the lines that are new and whole; whether there were any."""
+        try:
+            with self._file.open("rb") as lines:
+                lines.seek(self._read)
+                new = lines.read()
+        except FileNotFoundError:
+            return False
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+        return bool(whole)
+
+    def run(self, status: int | None, problem: str | None) -> ChildRun:
+        """All of it."""
+        return ChildRun(self.results, self.outcomes, self.modules, problem, status)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told = json.loads(line)
+            kind = told["kind"]
+            if kind == "start":
+                self.running = told["nodeid"]
+            elif kind == "test":
+                self._take_test(told)
+            elif kind == "modules":
+                self.modules = tuple((name, file, digest) for name, file, digest in told["modules"])
+            elif kind == "end":
+                self.running, self.ended_with = None, told["status"]
+        except (ValueError, KeyError, TypeError, ShapeError) as error:
+            self.damage = self.damage or f"{line[:60]!r} makes no sense: {error}"
+
+    def _take_test(self, told: JsonDict) -> None:
+        nodeid = told["nodeid"]
+        self.outcomes[nodeid] = (told["outcome"], told["text"])
+        if told["result"] is not None:  # a failed teardown tells of none
+            check_shape(told["result"], Result, "result")
+            self.results[nodeid] = Result.from_json(told["result"])
+
+
+def _listen(
+    process: subprocess.Popen[bytes],
+    heard: Heard,
+    timeout_s: float,
+    progress: Callable[[int, int], None] | None,
+) -> bool:
+    """Follows a child until it ends, or is done and lingers; whether it was silent for too long instead."""
+    last_s = time.monotonic()
+    while True:
+        ended = process.poll() is not None
+        if heard.listen():
+            last_s = time.monotonic()
+            if progress is not None:
+                progress(len(heard.outcomes), len(heard.wanted))
+        silence_s = time.monotonic() - last_s
+        if ended or (heard.ended_with is not None and silence_s > _TO_END_S):
+            return False
+        if silence_s > timeout_s:
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child and all that it started and left in its process group, gently first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        give_up_s = time.monotonic() + _TO_END_S
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            while time.monotonic() < give_up_s:
+                process.poll()  # a process that nobody has waited for stays in its group
+                os.killpg(process.pid, 0)
+                time.sleep(_POLL_S)
+            continue
+        break
+    process.wait()
+
+
+def _environment(request: ChildRequest) -> dict[str, str]:
+    found = {**child_environment(os.environ), **request.environ}
+    if "PYTHONPATH" in found:
+        entries = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, request.moved) for entry in entries)
+    return found
+
+
+def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
+    """A path, or an argument that holds one, with a folder of this tree replaced by that of another."""
+    for here, there in moved.items():
+        found = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")
+        text = found.sub(lambda match, there=there: match[1] + there, text)  # type: ignore[misc]
+    return text
+
+
+def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> str | None:
+    """Why a child that has ended did not tell of every test, in words, or None."""
+    during = f" while running {heard.running}" if heard.running else ""
+    if heard.damage is not None:
+        return f"it told what cannot be read: {heard.damage}"
+    if status is None:
+        return f"ended after {timeout_s:g} s without a sign of life{during}: {_last_lines(said)}"
+    if heard.ended_with is None or heard.ended_with not in _ORDINARY:
+        return f"it ended {_end_in_words(status)}{during}: {_last_lines(said)}"
+    missing = heard.missing
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        return f"not found: {', '.join(missing[:_NAMED])}{more}: {_last_lines(said)}"
+    return None
+
+
+def _end_in_words(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def _last_lines(output: str) -> str:
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    return " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:] or "it said nothing"
