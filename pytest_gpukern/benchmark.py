@@ -231,14 +231,17 @@ class GpuBenchmark:
     # the end of the test
 
     def conclude(self) -> str | None:
-        """Judges a plain test's measurements; why the gate fails the test, in words, or None."""
-        from pytest_gpukern.runner import judged
+        """Judges what was measured, and has what is suspected confirmed by fresh sessions.
+
+        Returns why the gate fails the test, in words, or None.
+        """
+        from pytest_gpukern.confirming import with_verdicts
 
         result, environment, settings = self.result, self._environment, self._environment.settings
         if result is None:
             return None
-        if result.measurements and not result.verdicts:
-            result = judged(result, environment, self._marker)
+        if result.measurements:
+            result = with_verdicts(result, environment, self._marker)
             self.result = result = explained(result, environment.past, drift=settings.drift)
         if settings.gate == "off":
             return None

@@ -83,6 +83,7 @@ def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> I
 
 def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
     yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
+    yield "sessions" in values and not benchmark, "sessions", "nothing is measured; add --gpu-benchmark"
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))
     yield (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.baseline import WriteReport
+    from pytest_gpukern.further import Further
     from pytest_gpukern.report.head import Compared
     from pytest_gpukern.result import JsonDict, Result
     from pytest_gpukern.shift import Shift
@@ -38,6 +39,8 @@ class Controller:
         self.write_report: WriteReport | None = None
         self._compared: list[Compared] = []
         self._shift: Shift | None = None
+        self._further: Further | None = None
+        self._short: dict[str, list[str]] = {}
         self._total = 0
         self._finished = 0
         self._progress: Any = None
@@ -98,6 +101,14 @@ class Controller:
         if report.failed and not self._failed_by_the_gate(result):
             self._failed_by_themselves.add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, Any, Any]:
+        """Has what is to be recorded measured in further sessions, once the tests have ended."""
+        looped = yield
+        if self._writes_baselines and not self._config.getoption("collectonly"):
+            self._further = self._measure_further()
+        return looped
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
@@ -177,13 +188,9 @@ class Controller:
         """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
         settings = settings_of(self._config)
         environment = environment_of(self._config)
-        if settings.benchmark and settings.baseline in ("create", "update"):
+        if self._writes_baselines:
             for nodeid, result in self._results.items():
-                environment.store.add(
-                    result,
-                    model_key=environment.model_key(on_gpu=result.case.on_gpu),
-                    test_failed=nodeid in self._failed_by_themselves,
-                )
+                self._record(nodeid, result)
             self.write_report = environment.store.flush()
             self.problems += [str(error) for error in self.write_report.errors]
         if settings.output is not None:
@@ -195,6 +202,64 @@ class Controller:
             except RunFileError as error:
                 self.problems.append(str(error))
 
+    @property
+    def _writes_baselines(self) -> bool:
+        settings = settings_of(self._config)
+        return settings.benchmark and settings.baseline not in ("compare", "off")
+
+    def _measure_further(self) -> Further:
+        """Further sessions of every test that is to be recorded, one whole session after the other."""
+        from pytest_gpukern.further import Further, measure_further
+        from pytest_gpukern.report.progress import SessionProgress
+
+        environment, settings = environment_of(self._config), settings_of(self._config)
+        nodeids = [
+            nodeid
+            for nodeid, result in self._results.items()
+            if nodeid not in self._failed_by_themselves
+            and environment.store.would_write(result, model_key=self._model_key(result))
+        ]
+        if settings.sessions == 1 or not nodeids:
+            return Further()
+        progress = SessionProgress(settings.sessions)
+        return measure_further(
+            environment.children,
+            nodeids,
+            first=2,
+            last=settings.sessions,
+            environ=environment.for_children,
+            progress=lambda number, finished, total: self._write_line(
+                progress.update(number, finished, total, time.monotonic())
+            ),
+        )
+
+    def _record(self, nodeid: str, result: Result) -> None:
+        """Queues a test's sessions for its baseline, or says why they are not recorded."""
+        from pytest_gpukern.further import FEWEST_TO_RECORD
+
+        store, model_key = environment_of(self._config).store, self._model_key(result)
+        asked = settings_of(self._config).sessions
+        by_itself = nodeid in self._failed_by_themselves
+        if by_itself or not store.would_write(result, model_key=model_key):
+            store.add(result, model_key=model_key, test_failed=by_itself)  # which says why
+            return
+        if self._further is None and asked > 1:
+            store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
+            return
+        found, reason = self._further.of(nodeid, asked - 1) if self._further is not None else ([], None)
+        short = 1 + len(found) < FEWEST_TO_RECORD
+        if reason is not None and (short or (self._further and nodeid in self._further.refused)):
+            store.refuse(result.case, reason)
+            return
+        if reason is not None:
+            told = f"{1 + len(found)} of {asked} sessions recorded: {reason}"
+            self._short.setdefault(told, []).append(result.case.id)
+        for session in (result, *found):
+            store.add(session, model_key=model_key)
+
+    def _model_key(self, result: Result) -> str:
+        return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)
+
     def _written_lines(self) -> list[str]:
         report = self.write_report
         lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
@@ -205,12 +270,11 @@ class Controller:
         if report is None:
             return lines
         lines += [f"gpukern: wrote {path}" for path in report.written]
+        lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
         reasons: dict[str, list[str]] = {}
         for refusal in report.refused:
             reasons.setdefault(refusal.reason, []).append(refusal.case_id)
-        for reason, cases in reasons.items():
-            which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
-            lines.append(f"gpukern: not recorded: {reason} ({which})")
+        lines += [f"gpukern: not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
         return lines
 
     def _failed_by_the_gate(self, result: Result) -> bool:
@@ -231,13 +295,19 @@ class Controller:
 
         if self._progress is None:
             self._progress = Progress(started_s=self._started_s)
-        line = self._progress.update(result, self._finished, self._total, time.monotonic())
+        self._write_line(self._progress.update(result, self._finished, self._total, time.monotonic()))
+
+    def _write_line(self, line: str | None) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if line is not None and reporter is not None:
             reporter.ensure_newline()
             if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
                 reporter.write_line("")
             reporter.write_line(line)
+
+
+def _which(cases: Sequence[str]) -> str:
+    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

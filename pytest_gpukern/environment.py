@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.device import Device, DeviceLock, Fingerprint, Peaks
     from pytest_gpukern.gate import SessionTime
     from pytest_gpukern.result import CaseInfo
+    from pytest_gpukern.session import ChildSessions
     from pytest_gpukern.settings import Settings
     from pytest_gpukern.simulator import SimulatorState
 
@@ -38,6 +39,7 @@ class Environment:
         simulated: whether Numba's simulator stands in for a GPU, and why.
         device_spec: which GPU, where somebody chose already (the controller for its workers).
         on_wait: is told who holds the device while we wait for it.
+        children: makes what starts child sessions of the run's tests; None where there is no run.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Environment:
         *,
         device_spec: str | None = None,
         on_wait: Callable[[str], None] | None = None,
+        children: Callable[[], ChildSessions] | None = None,
     ) -> None:
         self.settings = settings
         self.simulated = simulated
@@ -58,6 +61,7 @@ class Environment:
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
+        self._children = children
         self._backends: dict[str, Backend] = {}
         self._pin: device.Pin | None = None
         self._nvml: device.Nvml | None = None
@@ -239,6 +243,20 @@ class Environment:
     def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
         """All that is known of those sessions, or without a `key` of the newest epoch of the case."""
         return self.store.past(case, self.model_key(on_gpu=case.on_gpu), key)
+
+    # child sessions
+
+    @functools.cached_property
+    def children(self) -> ChildSessions:
+        """What starts child sessions of this run's tests."""
+        assert self._children is not None, "nobody runs tests in this process"
+        return self._children()
+
+    @property
+    def for_children(self) -> dict[str, str]:
+        """Environment variables of a child: by which it knows this process's idle context for one of ours."""
+        watch = self.instruments.states if "instruments" in vars(self) and self.instruments else None
+        return {} if watch is None else {device.FAMILY: ",".join(map(str, sorted(watch.ours)))}
 
     # one measurement at a time
 

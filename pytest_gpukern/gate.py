@@ -6,6 +6,7 @@ three sessions, and assumed (`PRIOR_SPREAD`) where it does not; the reason says 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -105,7 +106,7 @@ class SessionTime:
 
 
 def judge(
-    measurement: Measurement,
+    fresh: Measurement | Sequence[Measurement],
     sessions: Sequence[SessionTime],
     *,
     conditions: Conditions,
@@ -121,7 +122,7 @@ def judge(
     slowdown that this much measuring would find SLOWER four times in five.
 
     Args:
-        measurement: the new session's measurement.
+        fresh: the new session's measurement, or those of several.
         sessions: the record's current sessions, none if nothing is recorded.
         conditions: what the new measurement was taken under.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
@@ -135,6 +136,7 @@ def judge(
     for name, value in (("threshold", threshold), ("jitter_ns", jitter_ns)):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+    measurement = fresh if isinstance(fresh, Measurement) else _middle(fresh)
     if measurement.invalid is not None:
         return Verdict(VerdictKind.INVALID, measurement.invalid)
     if not sessions:
@@ -155,7 +157,22 @@ def judge(
     if change.error >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error:.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, _exp(change.delta))
-    return _verdict(change, threshold)
+    verdict = _verdict(change, threshold)
+    return dataclasses.replace(verdict, suspected=verdict.kind is VerdictKind.SLOWER)
+
+
+def confirm(
+    suspicion: Verdict, fresh: Sequence[Measurement], sessions: Sequence[SessionTime], **how: Any
+) -> Verdict:
+    """The verdict by fresh sessions alone; what raised the suspicion has no part in it."""
+    verdict = judge(fresh, sessions, **how)
+    return dataclasses.replace(verdict, suspected=False, sessions=len(fresh), anchor=suspicion.anchor)
+
+
+def _middle(fresh: Sequence[Measurement]) -> Measurement:
+    invalid = [measurement for measurement in fresh if measurement.invalid is not None]
+    ordered = sorted(fresh, key=lambda measurement: measurement.summary.median_ns)
+    return invalid[0] if invalid else ordered[(len(fresh) - 1) // 2]
 
 
 def fails(verdict: Verdict, *, strict: bool) -> bool:

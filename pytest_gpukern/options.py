@@ -79,6 +79,11 @@ OPTIONS = (
         "compare with the stored baseline (default), create what is missing, update, or off",
         choices=("compare", "create", "update", "off"),
     ),
+    Option(
+        "sessions",
+        "fresh processes that measure each test: 5 by default when a baseline is written, else 1",
+        metavar="N",
+    ),
     Option("baseline-dir", "folder of baselines, instead of baselines/ beside each test", metavar="DIR"),
     Option("write-in-ci", "allow writing baselines although CI is set in the environment", flag=True),
     Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),

@@ -160,11 +160,16 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells an xdist worker which device was chosen: the worker sees no other, so an index means another."""
+    """Tells an xdist worker which device was chosen: the worker sees no other, so an index means another.
+
+    And how child sessions are started, since a worker does not know what the run was given.
+    """
     if asked(node.config):
         from pytest_gpukern.state import environment_of
 
-        device = environment_of(node.config).device
+        environment = environment_of(node.config)
+        node.workerinput["gpukern_children"] = environment.children.to_json()
+        device = environment.device
         if device is not None and not device.is_simulated:
             node.workerinput["gpukern_device"] = device.uuid
 

@@ -6,9 +6,8 @@ import dataclasses
 import itertools
 import traceback
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.changes import explained
 from pytest_gpukern.check import (
     IncorrectError,
     Prepared,
@@ -31,7 +30,7 @@ from pytest_gpukern.scopes import adopt_last, measure_scopes, scopes_of
 from pytest_gpukern.verify import Diagnosis, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpukern.backends import Backend
@@ -103,7 +102,7 @@ def run_case(
                 diagnosis=error.diagnosis.message,
                 errors=error.errors,
             )
-    return explained(judged(result, environment, marker), environment.past, drift=environment.settings.drift)
+    return judged(result, environment, marker)
 
 
 def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
@@ -371,16 +370,21 @@ def _after_timing(error: IncorrectError) -> IncorrectError:
     return IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors)
 
 
-def judged(result: Result, environment: Environment, marker: MarkerOptions) -> Result:
+def judged(
+    result: Result, environment: Environment, marker: MarkerOptions, further: Sequence[Result] = ()
+) -> Result:
     """The result with a verdict for each of its measurements; without baselines, only what is INVALID.
 
     A number that was taken beside a main timer's is judged where the record has that one only, as after CUPTI
     became usable on a machine; then it stands for both.
+
+    Args:
+        result: of this process.
+        environment: baselines and the run's threshold.
+        marker: the test's own threshold.
+        further: what the same test found in further sessions, which are judged together with this one.
     """
     compares, on_gpu = environment.settings.baseline != "off", result.case.on_gpu
-    conditions = Conditions.of(
-        result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
-    )
     recorded = {
         measurement.key: environment.recorded(result.case, measurement.key, on_gpu=on_gpu) if compares else ()
         for measurement in result.measurements
@@ -391,18 +395,37 @@ def judged(result: Result, environment: Environment, marker: MarkerOptions) -> R
         if measurement.key not in chosen and measurement.invalid is None:
             continue
         verdict = judge(
-            measurement,
+            [measurement, *under(measurement.key, further)],
             recorded[measurement.key],
-            conditions=conditions,
-            threshold=marker.threshold or environment.settings.threshold,
-            jitter_ns=measurement.jitter_ns,
-            device=result.fingerprint.get("device_uuid") if on_gpu else None,
+            **how_judged(result, measurement, environment, marker),
         )
         if verdict.kind is VerdictKind.SLOWER and not on_gpu:
             verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; a host's time fails no test")
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict
     return dataclasses.replace(result, verdicts=verdicts)
+
+
+def under(key: str, results: Iterable[Result]) -> list[Measurement]:
+    """What results hold under one `scope/timer/cache`."""
+    return [
+        measurement for result in results for measurement in result.measurements if measurement.key == key
+    ]
+
+
+def how_judged(
+    result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
+) -> dict[str, Any]:
+    """What a measurement is judged under, by name."""
+    on_gpu = result.case.on_gpu
+    return {
+        "conditions": Conditions.of(
+            result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
+        ),
+        "threshold": marker.threshold or environment.settings.threshold,
+        "jitter_ns": measurement.jitter_ns,
+        "device": result.fingerprint.get("device_uuid") if on_gpu else None,
+    }
 
 
 def _to_judge(

@@ -8,6 +8,7 @@ is kept. It has a process group of its own, which is ended with it, and it ends 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -25,7 +26,7 @@ import pytest
 from pytest_gpukern.child import BOOTSTRAP
 from pytest_gpukern.child_arguments import child_arguments, child_environment
 from pytest_gpukern.report.shape import ShapeError, check_shape
-from pytest_gpukern.result import Result
+from pytest_gpukern.result import Result, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +71,8 @@ class ChildRun:
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
         modules: (name, file, SHA-256) of the modules loaded from below the watched folders.
         problem: why not every test ended, in words with the last lines of output, or None.
+        during: the test that was running when it ended early, or None.
+        ended_early: whether its pytest did not come to its end.
         status: the exit status; negative for a signal; None where it was ended for its silence.
     """
 
@@ -77,6 +80,8 @@ class ChildRun:
     outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     modules: tuple[tuple[str, str, str], ...] = ()
     problem: str | None = None
+    during: str | None = None
+    ended_early: bool = False
     status: int | None = None
 
 
@@ -97,6 +102,16 @@ class ChildSessions:
     folder: str
     path: tuple[str, ...]
     has_cache: bool = True
+
+    def to_json(self) -> JsonDict:
+        """As plain JSON, for the workers of xdist."""
+        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, data: JsonDict) -> ChildSessions:
+        """The inverse of `to_json`."""
+        lists = {name: tuple(data[name]) for name in ("options", "positional", "path")}
+        return cls(folder=data["folder"], has_cache=data["has_cache"], **lists)
 
     @classmethod
     def of(cls, config: pytest.Config, *, device: str | None) -> ChildSessions:
@@ -198,7 +213,15 @@ class Heard:
 
     def run(self, status: int | None, problem: str | None) -> ChildRun:
         """All of it."""
-        return ChildRun(self.results, self.outcomes, self.modules, problem, status)
+        return ChildRun(
+            results=self.results,
+            outcomes=self.outcomes,
+            modules=self.modules,
+            problem=problem,
+            during=self.running,
+            ended_early=self.ended_with not in _ORDINARY,
+            status=status,
+        )
 
     def _take(self, line: bytes) -> None:
         try:
@@ -284,7 +307,7 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
         return f"it told what cannot be read: {heard.damage}"
     if status is None:
         return f"ended after {timeout_s:g} s without a sign of life{during}: {_last_lines(said)}"
-    if heard.ended_with is None or heard.ended_with not in _ORDINARY:
+    if heard.ended_with not in _ORDINARY:
         return f"it ended {_end_in_words(status)}{during}: {_last_lines(said)}"
     missing = heard.missing
     if missing:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     import pytest
 
 
+SESSIONS_TO_RECORD = 5
+"""How many processes measure what is recorded, unless somebody says otherwise."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a run was asked to do.
@@ -48,6 +52,7 @@ class Settings:
         backends: backends asked for; empty for all.
         size: `smoke`, `full`, or None for what fits the machine.
         axes: axis → values that replace the problem's own.
+        sessions: processes that measure each test, this one among them.
         baseline: `compare`, `create`, `update` or `off`.
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
@@ -71,6 +76,7 @@ class Settings:
     backends: tuple[str, ...] = ()
     size: str | None = None
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    sessions: int = 1
     baseline: str = "compare"
     baseline_dir: Path | None = None
     output: Path | None = None
@@ -148,6 +154,7 @@ class Settings:
             backends=values.get("backend", ()),
             size=values.get("size"),
             axes=values.get("axis", {}),
+            sessions=values.get("sessions", _usual_sessions(values)),
             baseline=values.get("baseline", "compare"),
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
@@ -159,6 +166,10 @@ class Settings:
             require_gpu=require == "gpu",
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
         )
+
+
+def _usual_sessions(values: Mapping[str, Any]) -> int:
+    return SESSIONS_TO_RECORD if values.get("baseline", "compare") not in ("compare", "off") else 1
 
 
 def _names_baseline(values: Mapping[str, Any]) -> bool:
@@ -180,6 +191,8 @@ def _parse(option: Option, value: Any, label: str) -> Any:
         return parse_threshold(str(value), label)
     if option.name == "drift":
         return parse_drift(str(value), label)
+    if option.name == "sessions":
+        return _whole_number(str(value), label)
     if option.listed:
         entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
         for entry in entries:
@@ -191,6 +204,13 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
+
+
+def _whole_number(text: str, label: str) -> int:
+    stripped = text.strip()
+    if not (stripped.isascii() and stripped.isdigit() and int(stripped) >= 1):
+        raise SettingsError(f"{label}: a whole number of processes, 1 or more, such as 5")
+    return int(stripped)
 
 
 def _truth(value: Any, label: str) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.problem import Case
+    from pytest_gpukern.session import ChildSessions
     from pytest_gpukern.settings import Settings
     from pytest_gpukern.simulator import SimulatorState
     from pytest_gpukern.takeover import TakenOver
@@ -88,6 +89,7 @@ def environment_of(config: pytest.Config) -> Environment:
             simulator_of(config),
             device_spec=getattr(config, "workerinput", {}).get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
+            children=lambda: children_of(config),
         )
         config.add_cleanup(environment.close)
         try:
@@ -96,6 +98,17 @@ def environment_of(config: pytest.Config) -> Environment:
             raise pytest.UsageError(str(error)) from error
         config.stash[ENVIRONMENT] = environment
     return config.stash[ENVIRONMENT]
+
+
+def children_of(config: pytest.Config) -> ChildSessions:
+    """What starts child sessions of a run's tests; a worker of xdist was told by its controller."""
+    from pytest_gpukern.session import ChildSessions
+
+    told = getattr(config, "workerinput", {}).get("gpukern_children")
+    if told is not None:
+        return ChildSessions.from_json(told)
+    device = environment_of(config).device
+    return ChildSessions.of(config, device=None if device is None or device.is_simulated else device.uuid)
 
 
 def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:

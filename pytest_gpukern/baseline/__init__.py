@@ -13,7 +13,7 @@ from pytest_gpukern.baseline.record import (
     RecordedTime,
 )
 from pytest_gpukern.baseline.schema import MIGRATIONS, SCHEMA, load, parse, render
-from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport
+from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, unfit
 
 __all__ = [
     "MIGRATIONS",
@@ -36,4 +36,5 @@ __all__ = [
     "load",
     "parse",
     "render",
+    "unfit",
 ]

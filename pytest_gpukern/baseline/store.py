@@ -147,7 +147,7 @@ class Store:
         """
         if not self.mode.writes:
             return
-        problem = _unfit(result) or ("its test failed" if test_failed else None)
+        problem = unfit(result) or ("its test failed" if test_failed else None)
         if problem is not None:
             self._refused.append(Refusal(result.case.id, problem))
             return
@@ -160,6 +160,23 @@ class Store:
             self._refused.append(Refusal(result.case.id, where + error.problem))
         else:
             self._queue.setdefault(path, []).append(entry)
+
+    def refuse(self, case: CaseInfo, reason: str) -> None:
+        """Lists a case in the report as not recorded."""
+        self._refused.append(Refusal(case.id, reason))
+
+    def would_write(self, result: Result, *, model_key: str) -> bool:
+        """Whether `flush` would record a result, as far as can be told before."""
+        if not self.mode.writes or unfit(result) is not None:
+            return False
+        if self.mode is not BaselineMode.CREATE:
+            return True
+        try:
+            own = self.baseline(result.case, model_key)
+        except BaselineError:
+            return False
+        record = None if own is None else own.lookup(result.case.id)
+        return record is None or bool({each.key for each in result.measurements} - record.keys)
 
     def flush(self) -> WriteReport:
         """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
@@ -237,7 +254,7 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
     return baseline
 
 
-def _unfit(result: Result) -> str | None:
+def unfit(result: Result) -> str | None:
     """Why a result must not become a baseline, or None."""
     if result.simulated:
         return "the simulator's times say nothing about speed"

@@ -22,7 +22,7 @@ from .nvml import (
 )
 from .peers import peer_access_warnings
 from .pinning import Pin, pin
-from .processes import foreign_process_warning, foreign_processes
+from .processes import FAMILY, foreign_process_warning, foreign_processes
 from .pynvml_adapter import open_nvml
 from .selection import select
 from .theory import Floor, Peaks, peaks_of
@@ -30,6 +30,7 @@ from .visibility import cuda_order_in_child, missing_gpu_reason, visible_devices
 
 __all__ = [
     "CLOCK_EVENTS",
+    "FAMILY",
     "Configuration",
     "Device",
     "DeviceError",

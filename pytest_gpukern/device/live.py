@@ -89,6 +89,11 @@ class DeviceWatch:
         self._seen_us = 0
         self._busy()  # what was sampled up to now says nothing about what is measured from now on
 
+    @property
+    def ours(self) -> frozenset[int]:
+        """Process ids, as NVML gives them, that are this process or its ancestors."""
+        return frozenset(self._ours)
+
     def state(self) -> DeviceState:
         """Ask NVML now: what changes fastest, first."""
         state = self._nvml.state(self._uuid)

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 from .process_tree import ancestors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .model import Device
     from .nvml import GpuProcess, Nvml
 
 
-def foreign_processes(nvml: Nvml, device: Device) -> tuple[GpuProcess, ...]:
+FAMILY = "GPUKERN_FAMILY"
+"""Variable by which a process tells its child sessions the process ids, as NVML gives them, of its own."""
+
+
+def foreign_processes(
+    nvml: Nvml, device: Device, environ: Mapping[str, str] = os.environ
+) -> tuple[GpuProcess, ...]:
     """Return the processes with a CUDA context on `device` other than us, our ancestors and children.
 
     Ask before the first CUDA context of this process: in a container NVML gives process ids of the host, so
@@ -23,7 +29,8 @@ def foreign_processes(nvml: Nvml, device: Device) -> tuple[GpuProcess, ...]:
     """
     if device.is_simulated:
         return ()
-    own = {os.getpid(), *ancestors()}
+    family = (int(pid) for pid in environ.get(FAMILY, "").split(",") if pid.isdigit())
+    own = {os.getpid(), *ancestors(), *family}
     return tuple(
         process
         for process in nvml.compute_processes(device.uuid)

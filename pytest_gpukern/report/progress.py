@@ -45,3 +45,32 @@ class Progress:
             state = first.verdict if first.verdict == "INCORRECT" else first.time
             parts.insert(1, f"{result.case.id} {state}")
         return " · ".join(parts)
+
+
+class SessionProgress:
+    """Decides when a line about a further session is due and what it says: at its start, then as `Progress`.
+
+    Args:
+        sessions: how many there are, the run's own among them.
+        every_s: shortest time between two lines about one session.
+    """
+
+    def __init__(self, sessions: int, every_s: float = EVERY_S) -> None:
+        self._sessions = sessions
+        self._every_s = every_s
+        self._number = 0
+        self._last_s = 0.0
+
+    def update(self, number: int, finished: int, total: int, now_s: float) -> str | None:
+        """`gpukern: session 3 of 5: 40 of 120`, or None if not due.
+
+        Args:
+            number: of the session.
+            finished: its tests that have finished.
+            total: its tests.
+            now_s: seconds on a clock that only goes forward.
+        """
+        if number == self._number and now_s - self._last_s < self._every_s:
+            return None
+        self._number, self._last_s = number, now_s
+        return f"gpukern: session {number} of {self._sessions}: {finished} of {total}"

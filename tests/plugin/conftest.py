@@ -127,6 +127,32 @@ def _plain_environment(monkeypatch, pytester):
     )
 
 
+@pytest.fixture(autouse=True)
+def _no_further_processes(monkeypatch):
+    """Runs in this process record one session, and child sessions find what was found here: no process starts.
+
+    Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
+    """
+    from pytest_gpukern import confirming, runner, settings
+    from pytest_gpukern.session import ChildRun, ChildSessions
+
+    last = {}
+    judged = confirming.judged
+
+    def noted(result, *args):
+        last[result.nodeid] = result
+        return judged(result, *args)
+
+    def replay(self, request, progress=None):
+        found = {nodeid: last[nodeid] for nodeid in request.nodeids}
+        return ChildRun(results=found, outcomes=dict.fromkeys(found, ("passed", "")), status=0)
+
+    monkeypatch.setattr(settings, "SESSIONS_TO_RECORD", 1)
+    monkeypatch.setattr(confirming, "judged", noted)
+    monkeypatch.setattr(runner, "judged", noted)
+    monkeypatch.setattr(ChildSessions, "run", replay)
+
+
 @pytest.fixture
 def host(pytester):
     """Runs the host problem in this process, where the simulator must stay off."""

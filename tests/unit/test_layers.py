@@ -29,6 +29,8 @@ LAYERS = (
     {"explain", "failures"},
     {"scopes", "environment", "report/", "changes"},
     {"runner", "interop", "session"},
+    {"further"},
+    {"confirming"},
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures"},

@@ -51,6 +51,7 @@ VALUES = [
     ("backend", "numba,host", "backends", ("numba", "host")),
     ("size", "full", "size", "full"),
     ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
+    ("sessions", "3", "sessions", 3),
     ("baseline", "off", "baseline", "off"),
     ("gate", "warn", "gate", "warn"),
     ("gate-on", "time, accuracy,time", "gate_on", ("time", "accuracy")),
@@ -59,6 +60,21 @@ VALUES = [
     ("require", "gpu", "require_gpu", True),
     ("threshold", "5%", "threshold", 0.05),
 ]
+
+
+@pytest.mark.parametrize(("mode", "sessions"), [("create", 5), ("update", 5), ("compare", 1), ("off", 1)])
+def test_what_is_recorded_is_measured_by_five_processes_and_everything_else_by_one(mode, sessions):
+    assert read(given={"baseline": mode}).sessions == sessions
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2.5", "many", "²"])
+def test_a_number_of_sessions_that_is_none_is_refused(value):
+    message = refused(given={"sessions": value})
+    assert message == f"--gpukern-sessions={value}: a whole number of processes, 1 or more, such as 5"
+
+
+def test_sessions_are_refused_where_nothing_is_measured():
+    assert "add --gpu-benchmark" in refused(given={"sessions": "3"}, benchmark=False)
 
 
 @pytest.mark.parametrize(("name", "value", "attribute", "expected"), VALUES)
