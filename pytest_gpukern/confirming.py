@@ -34,9 +34,11 @@ def with_verdicts(result: Result, environment: Environment, marker: MarkerOption
         result = _judged_by_several(result, environment, marker)
     elif not result.verdicts:
         result = judged(result, environment, marker)
-    suspected = any(verdict.suspected for verdict in failing(result, strict=settings.strict).values())
-    if settings.gate == "off" or not suspected:
+    suspected = [key for key, verdict in failing(result, strict=False).items() if verdict.suspected]
+    if not suspected:
         return result
+    if settings.gate == "off":
+        return _left_open(result, suspected)
     fresh, problem = _fresh(result, environment, first=1, last=CONFIRMING_SESSIONS)
     return confirmed(result, environment, marker, fresh, problem)
 
@@ -71,6 +73,14 @@ def confirmed(
             recorded = environment.recorded(result.case, key, on_gpu=result.case.on_gpu)
             how = how_judged(result, measurement, environment, marker)
             verdicts[key] = confirm(suspicion, found, recorded, **how)
+    return dataclasses.replace(result, verdicts=verdicts)
+
+
+def _left_open(result: Result, suspected: Sequence[str]) -> Result:
+    verdicts = dict(result.verdicts)
+    for key in suspected:
+        reason = f"{verdicts[key].reason}; suspected only, since the gate is off"
+        verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
     return dataclasses.replace(result, verdicts=verdicts)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpukern.child import NAME as CHILD
 from pytest_gpukern.options import SettingsError
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def children_of(config: pytest.Config) -> ChildSessions:
     """What starts child sessions of a run's tests; a worker of xdist was told by its controller."""
     from pytest_gpukern.session import ChildSessions
 
+    if config.pluginmanager.has_plugin(CHILD):
+        raise RuntimeError("a child session starts no others: it neither records nor judges")
     told = getattr(config, "workerinput", {}).get("gpukern_children")
     if told is not None:
         return ChildSessions.from_json(told)

@@ -129,7 +129,7 @@ def _plain_environment(monkeypatch, pytester):
 
 @pytest.fixture(autouse=True)
 def _no_further_processes(monkeypatch):
-    """Runs in this process record one session, and child sessions find what was found here: no process starts.
+    """Runs in this process record one session, and child sessions find what was found here: none is started.
 
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """

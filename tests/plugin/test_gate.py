@@ -184,7 +184,8 @@ def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
 def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, monkeypatch):
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
     options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
-    pytester.runpytest_subprocess(*options, "--gpukern-baseline=create").assert_outcomes(passed=2)
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
+    pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = pytester.runpytest_subprocess(*options, "-rf")
     result.assert_outcomes(passed=1, failed=1)

@@ -264,6 +264,8 @@ def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_
     nvml = FakeNvml(processes=(STRANGER, us_as_the_host_sees_us))
     watching = watch(nvml, STRANGER)
     assert watching.state().foreign == (STRANGER,)
+    assert us_as_the_host_sees_us.pid in watching.ours
+    assert STRANGER.pid not in watching.ours
     newcomer = GpuProcess(2**22 + 99, "train.py", 9000)
     nvml.processes += (newcomer,)
     assert watching.state().foreign == (STRANGER, newcomer)

@@ -10,6 +10,7 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
 
 from pytest_gpukern.device import (
+    FAMILY,
     Device,
     GpuProcess,
     foreign_process_warning,
@@ -41,6 +42,13 @@ def test_a_child_of_ours_is_not_foreign() -> None:
         found = foreign(GpuProcess(child.pid, "python", 1))
         child.communicate(b"\n")
     assert found == ()
+
+
+def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign() -> None:
+    nvml = FakeNvml(processes=(STRANGER, UNKNOWN))
+    device = visible_devices(nvml, {})[0]
+    assert foreign_processes(nvml, device, {FAMILY: f"1,{STRANGER.pid}"}) == (UNKNOWN,)
+    assert foreign_processes(nvml, device, {FAMILY: "nonsense,"}) == (STRANGER, UNKNOWN)
 
 
 def test_the_simulator_has_no_processes() -> None:

@@ -140,3 +140,16 @@ def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_t
     assert made.take_late_warnings() == ("the canary copy could not be measured: too little memory",)
     assert environment(monkeypatch, gpu=False).canaries == {}
     assert len(measured) == 1
+
+
+def test_a_child_is_told_which_processes_are_ours_once_this_one_has_looked_at_the_device(monkeypatch):
+    found = environment(monkeypatch)
+    assert found.for_children == {}, "without a CUDA context there is nothing to mistake"
+    found.instruments = SimpleNamespace(states=SimpleNamespace(ours=frozenset({30, 7})))
+    assert found.for_children == {"GPUKERN_FAMILY": "7,30"}
+
+
+def test_each_process_has_an_id_of_its_own_for_its_session(monkeypatch):
+    one, other = environment(monkeypatch).session, environment(monkeypatch).session
+    assert re.fullmatch("[0-9a-f]{8}", one)
+    assert one != other

@@ -51,7 +51,6 @@ VALUES = [
     ("backend", "numba,host", "backends", ("numba", "host")),
     ("size", "full", "size", "full"),
     ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
-    ("sessions", "3", "sessions", 3),
     ("baseline", "off", "baseline", "off"),
     ("gate", "warn", "gate", "warn"),
     ("gate-on", "time, accuracy,time", "gate_on", ("time", "accuracy")),
@@ -64,7 +63,12 @@ VALUES = [
 
 @pytest.mark.parametrize(("mode", "sessions"), [("create", 5), ("update", 5), ("compare", 1), ("off", 1)])
 def test_what_is_recorded_is_measured_by_five_processes_and_everything_else_by_one(mode, sessions):
-    assert read(given={"baseline": mode}).sessions == sessions
+    assert read(benchmark=True, given={"baseline": mode}).sessions == sessions
+
+
+@pytest.mark.parametrize("source", ["given", "ini"])
+def test_a_number_of_sessions_holds_whatever_is_done_with_them(source):
+    assert read(benchmark=True, **{source: {"sessions": "3"}}).sessions == 3
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "many", "²"])
@@ -95,6 +99,7 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "write-in-ci",
         "all",
         "energy",
+        "sessions",
     }
 
 

@@ -1,0 +1,198 @@
+"""Child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from pytest_gpukern.device.process_tree import is_alive
+from pytest_gpukern.session import ChildRun, ChildSessions
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+
+CONFTEST = """
+import os
+import signal
+import time
+import pytest
+from pytest_gpukern.baseline import Store
+
+def pytest_addoption(parser):
+    parser.addoption("--database", default=None)
+
+def pytest_configure(config):
+    assert config.getoption("--database") == "a b"
+    config.in_child = config.pluginmanager.has_plugin("gpukern-child")
+    with open("sessions.log", "a") as log:
+        print(os.getpid(), config.in_child, config.pluginmanager.has_plugin("dsession"), file=log)
+    for name, value in [entry.split("=") for entry in os.environ.get("PARENT_ONLY", "").split()]:
+        os.environ.pop(name, None) if config.in_child else os.environ.__setitem__(name, value)
+
+add = Store.add
+
+def noted(self, result, **kwargs):
+    with open("added.log", "a") as log:
+        print(result.case.id, result.session, file=log)
+    add(self, result, **kwargs)
+
+Store.add = noted
+
+@pytest.fixture(autouse=True)
+def _fault(request):
+    yield
+    name = os.environ.get("FAULT", "")
+    if request.config.in_child and name and "first" in request.node.name:
+        count = len(open("sessions.log").readlines())
+        if count == int(os.environ["FAULT_IN"]):
+            {"exit": lambda: os._exit(3), "hang": lambda: time.sleep(60)}[name]()
+"""
+"""Has an option of its own, notes each session and what is recorded, and makes faults where asked to."""
+
+
+@pytest.fixture
+def project(pytester):
+    """A project with an option of its own, whose ini file reports, distributes and selects."""
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+    pytester.makeconftest(CONFTEST)
+    pytester.makeini(
+        """
+        [pytest]
+        addopts = -v --junitxml=junit.xml --database="a b" -k "not nothing" -p fake_gpu
+        gpukern_output = run.json
+        """
+    )
+
+    def run(*options):
+        return pytester.runpytest_subprocess("--gpu-benchmark", *options)
+
+    return run
+
+
+def sessions_of(pytester):
+    """Pid, whether it was a child, and whether xdist distributed, of every pytest that was configured."""
+    return [line.split() for line in (pytester.path / "sessions.log").read_text().splitlines()]
+
+
+def recorded_sessions(pytester, case_id):
+    (path,) = (pytester.path / "baselines").iterdir()
+    record = json.loads(path.read_text())["cases"].get(case_id)
+    return 0 if record is None else len(record["epochs"][-1]["sessions"])
+
+
+def test_what_is_recorded_is_measured_by_five_processes_one_after_the_other(project, pytester):
+    result = project("-n2", "--gpukern-baseline=create")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"gpukern: session {number} of 5: 0 of 2" for number in (2, 3, 4, 5)])
+    assert recorded_sessions(pytester, FIRST) == recorded_sessions(pytester, SECOND) == 5
+    added = [line.split() for line in (pytester.path / "added.log").read_text().splitlines()]
+    for case in (FIRST, SECOND):
+        ids = [session for name, session in added if name == case]
+        assert len(set(ids)) == 5
+        assert all(re.fullmatch("[0-9a-f]{8}", session) for session in ids)
+    children = [distributed for _, child, distributed in sessions_of(pytester) if child == "True"]
+    assert children == ["False"] * 4
+    # What the run itself reports is its own.
+    assert len(list(ElementTree.parse(pytester.path / "junit.xml").iter("testcase"))) == 2
+    assert results_in(pytester.path / "run.json")[FIRST]["verdicts"]["kernel/event/cold"]["kind"] == "NEW"
+
+
+def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they_do_not(
+    project, pytester, monkeypatch
+):
+    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    monkeypatch.setenv("PARENT_ONLY", "SECOND_TAKES_NS=1100")
+    (pytester.path / "sessions.log").unlink()
+    result = project()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *", f"FAILED *{FIRST}*"])
+    assert [child for _, child, _ in sessions_of(pytester)] == ["False"] + 4 * ["True"]
+    verdicts = {
+        case: found["verdicts"]["kernel/event/cold"]
+        for case, found in results_in(pytester.path / "run.json").items()
+    }
+    assert (verdicts[FIRST]["kind"], verdicts[SECOND]["kind"]) == ("SLOWER", "SAME")
+    assert not any(verdict["suspected"] for verdict in verdicts.values())
+    assert all(verdict["sessions"] == 2 for verdict in verdicts.values())
+    # The measured time stays that of the run.
+    assert results_in(pytester.path / "run.json")[SECOND]["measurements"][0]["summary"]["median_ns"] > 1090
+
+
+def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded, monkeypatch):
+    def died(self, request, progress=None):
+        problem = f"it ended by SIGSEGV while running {request.nodeids[0]}"
+        return ChildRun(problem=problem, during=request.nodeids[0], ended_early=True, status=-11)
+
+    monkeypatch.setattr(ChildSessions, "run", died)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded()
+    result.assert_outcomes(passed=1, failed=1)
+    failed = "suspected +10.0 %, and the sessions that should confirm it failed"
+    result.stdout.fnmatch_lines(
+        [f"INVALID (kernel/event/cold): {failed}: session 1: it ended by SIGSEGV while running *"]
+    )
+
+
+def test_a_gate_that_is_off_starts_no_session_and_says_that_nothing_was_confirmed(recorded, monkeypatch):
+    monkeypatch.setattr(ChildSessions, "run", lambda *_: pytest.fail("nobody asked for a session"))
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded("--gpukern-gate=off")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*SLOWER: +10.0 % *; suspected only, since the gate*"])
+
+
+def test_what_is_compared_by_several_sessions_is_measured_by_the_others_inside_its_test(
+    recorded, monkeypatch, pytester
+):
+    replayed, asked = ChildSessions.run, []
+
+    def noted(self, request, progress=None):
+        asked.append(request.nodeids)
+        return replayed(self, request, progress)
+
+    monkeypatch.setattr(ChildSessions, "run", noted)
+    recorded("--gpukern-sessions=3").assert_outcomes(passed=2)
+    first, second = (f"test_doubling.py::test_doubling[{case}]" for case in (FIRST, SECOND))
+    assert asked == [(first,), (first,), (second,), (second,)]
+
+
+def test_a_child_that_dies_costs_its_test_the_record_and_the_others_a_session(project, pytester, monkeypatch):
+    monkeypatch.setenv("FAULT", "exit")
+    monkeypatch.setenv("FAULT_IN", "3")
+    result = project("--gpukern-baseline=create", "--gpukern-sessions=4")
+    result.assert_outcomes(passed=2)
+    assert recorded_sessions(pytester, FIRST) == 0
+    assert recorded_sessions(pytester, SECOND) == 3
+    result.stdout.fnmatch_lines(
+        [
+            f"gpukern: 3 of 4 sessions recorded: session 3: it ended with status 3 *({SECOND})",
+            f"gpukern: not recorded: session 3: it ended with status 3 while running *({FIRST})",
+        ]
+    )
+
+
+def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_process(
+    project, pytester, monkeypatch
+):
+    monkeypatch.setenv("FAULT", "hang")
+    monkeypatch.setenv("FAULT_IN", "2")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # children find our plugin as this run does
+    options = ["-p", "pytest_gpukern.plugin", "--gpu-benchmark", "--gpukern-baseline=create"]
+    command = [sys.executable, "-m", "pytest", *options]
+    output = pytester.path / "output"
+    with output.open("wb") as into, subprocess.Popen(command, stdout=into, cwd=pytester.path) as run:
+        give_up_s = time.monotonic() + 60
+        log = pytester.path / "sessions.log"
+        while not (log.exists() and len(log.read_text().splitlines()) == 2) and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        os.kill(run.pid, signal.SIGINT)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    assert not [pid for pid, *_ in sessions_of(pytester) if is_alive(int(pid))]
+    assert not (pytester.path / "baselines").exists()
+    assert "not recorded: the run ended before 5 sessions had measured it (2 cases" in output.read_text()

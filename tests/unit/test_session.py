@@ -1,0 +1,307 @@
+"""Child sessions, as their parent sees them; the children are scripts that tell what a pytest would tell."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_up_results import measured, result
+
+from pytest_gpukern import session
+from pytest_gpukern.child import files_to_collect, loaded_below
+from pytest_gpukern.device.process_tree import is_alive
+from pytest_gpukern.result import Result
+from pytest_gpukern.session import ChildRequest, ChildSessions, Heard
+
+PACKAGE = str(Path(session.__file__).parents[1])
+A, B = "test_it.py::test_a", "test_it.py::test_b"
+FOUND = result("cupy.exp", measured())
+
+TELLING = """
+import json, os, signal, subprocess, sys, time
+spec = json.load(open(sys.argv[1]))
+lines = open(spec["lines"], "a")
+def tell(kind, **values):
+    print(json.dumps({"kind": kind, **values}), file=lines, flush=True)
+def passed(nodeid):
+    tell("start", nodeid=nodeid)
+    tell("test", nodeid=nodeid, outcome="passed", text="", result=FOUND)
+print("a word about it", flush=True)
+"""
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """Runs a script as the child session of tests A and B."""
+
+    def run(script, *, sessions=None, progress=None, **request):
+        telling = f"FOUND = json.loads({json.dumps(FOUND.to_json())!r})"
+        monkeypatch.setattr(session, "BOOTSTRAP", f"import json\n{telling}\n{TELLING}\n{script}")
+        children = sessions or ChildSessions(("--mine=1",), ("tests",), str(tmp_path), tuple(sys.path))
+        return children.run(ChildRequest((A, B), **{"timeout_s": 30.0, **request}), progress)
+
+    return run
+
+
+def test_what_a_child_finds_arrives_and_ends_without_a_problem(child):
+    told = []
+    found = child(
+        "passed(spec['nodeids'][0]); time.sleep(0.2); passed(spec['nodeids'][1]); tell('end', status=0)",
+        progress=lambda finished, total: told.append((finished, total)),
+    )
+    assert found.results == {A: FOUND, B: FOUND}
+    assert found.outcomes == {A: ("passed", ""), B: ("passed", "")}
+    assert (found.problem, found.during, found.status) == (None, None, 0)
+    assert told[-1] == (2, 2)
+    assert all(total == 2 for _, total in told)
+
+
+def test_a_failed_test_is_no_problem_of_its_session(child):
+    script = "tell('test', nodeid=NODE, outcome='failed', text='assert 1 == 2', result=None)"
+    found = child(script.replace("NODE", repr(A)) + f"; passed({B!r}); tell('end', status=1); sys.exit(1)")
+    assert found.problem is None
+    assert found.outcomes[A] == ("failed", "assert 1 == 2")
+    assert found.results == {B: FOUND}
+
+
+def test_a_teardown_that_fails_leaves_what_was_measured(child):
+    torn = "tell('test', nodeid=spec['nodeids'][0], outcome='failed', text='teardown', result=None)"
+    found = child(f"passed({A!r}); passed({B!r}); {torn}; tell('end', status=1)")
+    assert found.outcomes[A] == ("failed", "teardown")
+    assert found.results[A] == FOUND
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "it ended by SIGKILL while running"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "it ended by SIGSEGV while running"),
+        ("os._exit(0)", "it ended with status 0 while running"),
+        ("os._exit(7)", "it ended with status 7 while running"),
+    ],
+)
+def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_what_it_had(child, end, words):
+    found = child(f"passed({A!r}); tell('start', nodeid={B!r}); {end}")
+    assert found.problem == f"{words} {B}: a word about it"
+    assert (found.during, found.ended_early) == (B, True)
+    assert found.results == {A: FOUND}
+
+
+def test_a_child_that_pytest_refuses_to_run_is_a_problem_though_it_came_to_its_end(child):
+    found = child("print('ERROR: no such option'); tell('end', status=4); sys.exit(4)")
+    assert found.problem == "it ended with status 4: a word about it / ERROR: no such option"
+
+
+def test_a_child_may_die_once_its_pytest_is_done(child):
+    found = child(f"passed({A!r}); passed({B!r}); tell('end', status=0); os.abort()")
+    assert found.problem is None
+    assert not found.ended_early
+
+
+def test_tests_that_are_not_found_are_named(child):
+    found = child(f"passed({A!r}); tell('end', status=0)")
+    assert found.problem == f"not found: {B}: a word about it"
+    assert not found.ended_early
+
+
+def test_a_silent_child_is_ended(child):
+    found = child(f"tell('start', nodeid={A!r}); time.sleep(60)", timeout_s=0.5)
+    assert found.problem == f"ended after 0.5 s without a sign of life while running {A}: a word about it"
+    assert found.status is None
+
+
+def test_a_child_that_tells_now_and_then_may_take_long(tmp_path, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(session.time, "monotonic", lambda: next(clock))
+    file = tmp_path / "lines"
+
+    class Slow:
+        said = 0
+
+        def poll(self):
+            return 0 if self.said == 9 else None
+
+        def wait(self, timeout):
+            self.said += 1
+            with file.open("a") as lines:
+                print(json.dumps({"kind": "start", "nodeid": A}), file=lines)
+
+    slow = Slow()
+    assert session._listen(slow, Heard(file, frozenset({A})), 5.0, None) is False
+    assert slow.said == 9
+    assert next(clock) > 15
+
+
+def test_a_line_that_makes_no_sense_is_a_problem(child):
+    found = child(f"passed({A!r}); print('{{', file=lines, flush=True); passed({B!r}); tell('end', status=0)")
+    assert found.problem.startswith("it told what cannot be read: b'{' makes no sense")
+    assert found.results == {A: FOUND, B: FOUND}
+
+
+def test_a_result_of_another_shape_is_a_problem_that_names_the_field(child):
+    found = child("FOUND['simulated'] = 'maybe'; passed(spec['nodeids'][0]); tell('end', status=0)")
+    assert "result.simulated: is 'maybe' instead of bool" in found.problem
+
+
+def test_a_torn_line_is_not_read_until_it_is_whole(tmp_path):
+    file = tmp_path / "lines"
+    heard = Heard(file, frozenset({A}))
+    assert not heard.listen()
+    told = {"kind": "test", "nodeid": A, "outcome": "passed", "text": "", "result": FOUND.to_json()}
+    line = json.dumps(told).encode()
+    file.write_bytes(line[:1000])
+    assert not heard.listen()
+    assert heard.damage is None
+    file.write_bytes(line + b"\n")
+    assert heard.listen()
+    assert heard.results == {A: Result.from_json(FOUND.to_json())}
+
+
+def gone(pid):
+    """Whether a process ends within seconds."""
+    give_up_s = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < give_up_s:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+LEAVE_ONE_BEHIND = """
+one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open("pid", "w").write(str(one.pid))
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "tell('end', status=0)", "time.sleep(60)"])
+def test_what_a_child_started_ends_with_it(child, tmp_path, end):
+    child(f"{LEAVE_ONE_BEHIND}\ntell('start', nodeid={A!r})\n{end}", timeout_s=0.5)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_that_does_not_heed_being_asked_is_killed(child, monkeypatch):
+    monkeypatch.setattr(session, "_TO_END_S", 0.3)
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); tell('start', nodeid=''); time.sleep(60)"
+    assert child(deaf, timeout_s=0.5).status is None
+
+
+def test_an_interrupt_ends_the_child_and_leaves_no_file(child, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    note = "open('pid', 'w').write(f'{os.getpid()} {sys.argv[1]}')"
+    with pytest.raises(KeyboardInterrupt):
+        child(f"{note}; tell('start', nodeid=''); time.sleep(60)", progress=interrupt)
+    pid, _, spec = (tmp_path / "pid").read_text().partition(" ")
+    assert gone(int(pid))
+    assert not Path(spec).parent.exists()
+
+
+def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux's kernel ends a child with its parent")
+    script = f"""
+import sys
+from pathlib import Path
+from pytest_gpukern import session
+from pytest_gpukern.session import ChildRequest, ChildSessions
+session.BOOTSTRAP = '''
+import json, os, sys, time
+spec = json.load(open(sys.argv[1]))
+sys.path.insert(0, spec["package"])
+from pytest_gpukern.child import _end_with
+_end_with(spec["parent"])
+open("pid", "w").write(str(os.getpid()))
+time.sleep(60)
+'''
+ChildSessions((), (), {str(tmp_path)!r}, ()).run(ChildRequest(("a",)))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}
+    ) as parent:
+        file = tmp_path / "pid"
+        give_up_s = time.monotonic() + 30
+        while not (file.exists() and file.read_text()) and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        parent.send_signal(signal.SIGKILL)
+    assert gone(int(file.read_text()))
+
+
+SPEAK = (
+    "json.dump([spec, os.getcwd(), dict(os.environ), sys.stdin.read()], open('seen', 'w')); "
+    "tell('end', status=0)"
+)
+
+
+def test_a_child_in_another_tree_gets_that_trees_paths(child, tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    (there / "sub").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{here}/lib{os.pathsep}/elsewhere")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
+    sessions = ChildSessions(
+        (f"--rootdir={here}", f"-c{here}/a.ini", f"--near={here}by", f"--list=x:{here}/y"),
+        (f"{here}/tests", "tests"),
+        str(here / "sub"),
+        (f"{here}/src", "/usr/lib"),
+    )
+    child(SPEAK, sessions=sessions, moved={str(here): str(there)}, environ={"EXTRA": "1"})
+    spec, folder, environ, said = json.loads((there / "sub" / "seen").read_text())
+    assert folder == str(there / "sub")
+    assert spec["path"] == [f"{there}/src", "/usr/lib"]
+    assert spec["package"] == PACKAGE
+    assert spec["arguments"][:4] == [
+        f"--rootdir={there}",
+        f"-c{there}/a.ini",
+        f"--near={here}by",
+        f"--list=x:{there}/y",
+    ]
+    assert spec["arguments"][-2:] == [f"{there}/tests", "tests"]
+    assert environ["PYTHONPATH"] == f"{there}/lib{os.pathsep}/elsewhere"
+    assert environ["EXTRA"] == "1"
+    assert "PYTEST_ADDOPTS" not in environ
+    assert said == "", "nobody types for a child"
+
+
+def test_a_child_keeps_its_temporary_files_and_cache_to_itself(child, tmp_path):
+    child(SPEAK)
+    spec = json.loads((tmp_path / "seen").read_text())[0]
+    folder = str(Path(spec["lines"]).parent)
+    assert f"--basetemp={folder}/basetemp" in spec["arguments"]
+    assert f"-ocache_dir={folder}/cache" in spec["arguments"]
+    without = ChildSessions((), (), str(tmp_path), (), has_cache=False)
+    child(SPEAK, sessions=without)
+    arguments = json.loads((tmp_path / "seen").read_text())[0]["arguments"]
+    assert not [argument for argument in arguments if "cache_dir" in argument]
+
+
+def test_what_starts_children_travels_to_a_worker_as_plain_json():
+    children = ChildSessions(("-x", "--y=1"), ("tests",), "/folder", ("/a", "/b"), has_cache=False)
+    assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
+
+
+def test_only_the_files_of_wanted_tests_are_collected(tmp_path):
+    (tmp_path / "test_a.py").touch()
+    wanted = ["test_a.py::test_b[x::y]", "test_a.py::test_c"]
+    assert files_to_collect(wanted, ["."], tmp_path) == [str(tmp_path / "test_a.py")]
+
+
+def test_where_a_file_cannot_be_told_all_is_collected_that_was_given_and_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test_a.py").touch()
+    wanted = ["test_a.py::test_b", "gone.py::test_c"]
+    found = files_to_collect(wanted, [".", "gone.py::test_c"], tmp_path)
+    assert found == [".", str(tmp_path / "test_a.py")]
+
+
+def test_modules_are_told_with_file_and_hash_where_they_lie_below_a_watched_folder(tmp_path, monkeypatch):
+    (tmp_path / "watched_one.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "watched_one", importlib.import_module("watched_one"))
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert loaded_below([str(tmp_path)]) == [["watched_one", str(tmp_path / "watched_one.py"), empty]]
+    assert loaded_below([str(tmp_path / "other")]) == []
