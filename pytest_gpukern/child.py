@@ -73,8 +73,11 @@ class Teller:
         once, and so which options there are, and where the ini file lies.
         """
         config.pluginmanager.register(_Marker(), NAME)
-        config.args = files_to_collect(self._wanted, config.args, config.rootpath)
-        config.option.pyargs = False
+        files = files_to_collect(self._wanted, config.rootpath)
+        if files is not None:
+            config.args, config.option.pyargs = files, False
+        elif not config.option.pyargs:  # an argument that is not there would end this session
+            config.args = [given for given in config.args if Path(given.partition("::")[0]).exists()]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -118,16 +121,13 @@ class _Marker:
     """What shows that a pytest is a child session."""
 
 
-def files_to_collect(wanted: Iterable[str], given: Sequence[str], root: Path) -> list[str]:
-    """The wanted tests' files; as given, without what is not there, where those cannot be told.
+def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
+    """The wanted tests' files, or None where they cannot be told and all must be collected that was given.
 
     A test outside of the root folder has a name from which its file cannot be told.
     """
     files = dict.fromkeys(root / nodeid.partition("::")[0] for nodeid in wanted)
-    if all(file.is_file() for file in files):
-        return [str(file) for file in files]
-    there = [str(file) for file in files if file.is_file()]
-    return [*(argument for argument in given if Path(argument.partition("::")[0]).exists()), *there]
+    return [str(file) for file in files] if all(file.is_file() for file in files) else None
 
 
 def loaded_below(roots: Sequence[str]) -> list[list[str]]:

@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from pytest_gpukern.device.process_tree import is_alive
+from pytest_gpukern.environment import Environment
 from pytest_gpukern.session import ChildRun, ChildSessions
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
@@ -160,6 +161,57 @@ def test_what_is_compared_by_several_sessions_is_measured_by_the_others_inside_i
     recorded("--gpukern-sessions=3").assert_outcomes(passed=2)
     first, second = (f"test_doubling.py::test_doubling[{case}]" for case in (FIRST, SECOND))
     assert asked == [(first,), (first,), (second,), (second,)]
+
+
+OTHER_TESTS = """
+def slow(): pass
+slow.takes_ns = float(os.environ.get("FIRST_TAKES_NS", 1000))
+
+def test_plain(gpu_benchmark):
+    gpu_benchmark(slow)
+
+@pytest.mark.gpu_benchmark
+def test_taken_over(benchmark):
+    benchmark(slow)
+"""
+
+
+def test_the_device_is_not_held_while_child_sessions_run(gpu, pytester, monkeypatch):
+    class Lock:
+        held = taken = 0
+
+        def acquire(self, on_wait):
+            self.held += 1
+            self.taken += 1
+
+        def release(self):
+            self.held -= 1
+
+    lock, replayed, asked = Lock(), ChildSessions.run, []
+
+    def run(self, request, progress=None):
+        assert lock.held == 0
+        asked.extend(nodeid.partition("::")[2].partition("[")[0] for nodeid in request.nodeids)
+        return replayed(self, request, progress)
+
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + OTHER_TESTS)
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=4)
+    monkeypatch.setattr(Environment, "_lock", lock)
+    monkeypatch.setattr(ChildSessions, "run", run)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    gpu().assert_outcomes(passed=1, failed=3)
+    assert lock.taken >= 4
+    assert asked == 2 * ["test_doubling"] + 2 * ["test_plain"] + 2 * ["test_taken_over"]
+
+
+def test_a_run_that_stops_early_records_nothing_of_fewer_sessions_than_were_asked_for(gpu, pytester):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + "\n    assert 'second' not in case.id\n")
+    result = gpu("-x", "--gpukern-baseline=create", "--gpukern-sessions=3")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"*not recorded: the run ended before 3 sessions had measured it ({FIRST})"])
+    assert not (pytester.path / "baselines").exists()
 
 
 def test_a_child_that_dies_costs_its_test_the_record_and_the_others_a_session(project, pytester, monkeypatch):

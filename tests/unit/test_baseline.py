@@ -657,6 +657,24 @@ def test_create_leaves_a_recorded_case_untouched_and_adds_a_missing_one(folder):
     assert sessions(folder, missing)
 
 
+def test_what_would_be_written_is_known_before_further_sessions_are_spent_on_it(folder):
+    case, missing = case_of(folder), case_of(folder, "cupy")
+    both = (measurement_of(), measurement_of(70_000.0, scope="end_to_end"))
+    create, update, compare = (store_of(mode) for mode in ("create", "update", "compare"))
+    assert not create.would_write(result_of(case), model_key=H200)
+    assert create.would_write(result_of(case, measurements=both), model_key=H200)
+    assert create.would_write(result_of(missing), model_key=H200)
+    assert update.would_write(result_of(case), model_key=H200)
+    assert not update.would_write(result_of(case, simulated=True), model_key=H200)
+    assert not compare.would_write(result_of(missing), model_key=H200)
+
+
+def test_what_somebody_else_refuses_is_in_the_report(folder):
+    store = store_of("update")
+    store.refuse(case_of(folder), "session 3: failed")
+    assert store.flush().refused == (bl.Refusal(case_of(folder).id, "session 3: failed"),)
+
+
 def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
     path = path_in(folder)
     path.write_bytes(path.read_bytes() + b"\n")

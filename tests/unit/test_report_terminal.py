@@ -8,7 +8,7 @@ import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
 from pytest_gpukern.report.layout import display_width
-from pytest_gpukern.report.progress import Progress
+from pytest_gpukern.report.progress import Progress, SessionProgress
 from pytest_gpukern.report.terminal import render, skip_lines, tables
 from pytest_gpukern.report.totals import totals
 from pytest_gpukern.result import Correctness, OutputError, Result
@@ -384,6 +384,14 @@ def test_progress_does_not_count_towards_a_total_that_it_does_not_know():
 def test_progress_names_an_incorrect_case():
     wrong = result("cupy.exp", correctness=Correctness.INCORRECT)
     assert "n=1000 INCORRECT" in Progress(0.0).update(wrong, 1, 2, 60.0)
+
+
+def test_a_further_session_is_told_of_at_its_start_and_every_ten_seconds():
+    progress = SessionProgress(5)
+    assert progress.update(2, 0, 120, 1.0) == "gpukern: session 2 of 5: 0 of 120"
+    assert progress.update(2, 39, 120, 10.9) is None
+    assert progress.update(2, 40, 120, 11.0) == "gpukern: session 2 of 5: 40 of 120"
+    assert progress.update(3, 0, 120, 11.5) == "gpukern: session 3 of 5: 0 of 120"
 
 
 def test_the_first_call_is_shown_apart_from_the_measurements():

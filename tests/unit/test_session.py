@@ -284,18 +284,23 @@ def test_what_starts_children_travels_to_a_worker_as_plain_json():
     assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
 
 
-def test_only_the_files_of_wanted_tests_are_collected(tmp_path):
+def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp_path):
     (tmp_path / "test_a.py").touch()
     wanted = ["test_a.py::test_b[x::y]", "test_a.py::test_c"]
-    assert files_to_collect(wanted, ["."], tmp_path) == [str(tmp_path / "test_a.py")]
+    assert files_to_collect(wanted, tmp_path) == [str(tmp_path / "test_a.py")]
+    assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
 
 
-def test_where_a_file_cannot_be_told_all_is_collected_that_was_given_and_is_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_a.py").touch()
-    wanted = ["test_a.py::test_b", "gone.py::test_c"]
-    found = files_to_collect(wanted, [".", "gone.py::test_c"], tmp_path)
-    assert found == [".", str(tmp_path / "test_a.py")]
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_real_child_runs_what_it_finds_and_names_what_it_does_not(tmp_path, gone):
+    (tmp_path / "test_a.py").write_text("def test_b(): pass\ndef test_c(): assert 0")
+    wanted = ("test_a.py::test_b", *(["gone.py::test_d"] if gone else []))
+    children = ChildSessions(("-pno:benchmark",), ("test_a.py", "gone.py"), str(tmp_path), tuple(sys.path))
+    found = children.run(ChildRequest(wanted, watched_roots=(str(tmp_path),)))
+    assert found.outcomes == {"test_a.py::test_b": ("passed", "")}
+    assert [module for module, _, _ in found.modules] == ["test_a"]
+    assert (found.problem is not None) == gone
+    assert not gone or found.problem.startswith("not found: gone.py::test_d: ")
 
 
 def test_modules_are_told_with_file_and_hash_where_they_lie_below_a_watched_folder(tmp_path, monkeypatch):
