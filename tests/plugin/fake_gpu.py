@@ -151,7 +151,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         lambda name, *, simulated: HostBackend() if name == "host" else FakeBackend(name),
     )
     put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=lambda: runtime)
-    code = SimpleNamespace(sha256=CODE)
+    code = SimpleNamespace(sha256=CODE, spills=lambda name: None)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", nullcontext)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
