@@ -15,6 +15,7 @@ from pytest_gpukern.baseline import Store
 from pytest_gpukern.canary import measure_canaries
 from pytest_gpukern.ceilings import load_or_measure
 from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.spread import spread_key
 from pytest_gpukern.watch import Instruments
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.session import ChildSessions
     from pytest_gpukern.settings import Settings
     from pytest_gpukern.simulator import SimulatorState
+    from pytest_gpukern.spread import SharedSpread
 
 
 class Environment:
@@ -243,6 +245,14 @@ class Environment:
     def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
         """All that is known of those sessions, or without a `key` of the newest epoch of the case."""
         return self.store.past(case, self.model_key(on_gpu=case.on_gpu), key)
+
+    def anchor(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
+        """The sessions of the case's first epoch, where that is not the one it is judged by."""
+        return self.store.anchor_for(case, self.model_key(on_gpu=on_gpu), key)
+
+    def shared_spread(self, key: str, *, on_gpu: bool) -> SharedSpread | None:
+        """What the recorded cases have in common under this scope and timer; None where none is recorded."""
+        return self.store.shared_spread(self.model_key(on_gpu=on_gpu)).get(spread_key(key))
 
     # child sessions
 

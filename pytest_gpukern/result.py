@@ -231,6 +231,7 @@ class Verdict:
         sessions: fresh sessions that the ratio rests on.
         anchor: time now ÷ the record's first epoch, where that is not the one it was judged by.
         because: what else changed since the record, in words.
+        false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
     """
 
     kind: VerdictKind
@@ -244,6 +245,7 @@ class Verdict:
     sessions: int = 1
     anchor: float | None = None
     because: tuple[str, ...] = ()
+    false_alarm: float = 0.0
 
     @property
     def explained(self) -> str:

@@ -399,8 +399,8 @@ def judged(
             recorded[measurement.key],
             **how_judged(result, measurement, environment, marker),
         )
-        if verdict.kind is VerdictKind.SLOWER and not on_gpu:
-            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}; a host's time fails no test")
+        if not on_gpu:
+            verdict = _of_host(verdict)
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict
     return dataclasses.replace(result, verdicts=verdicts)
@@ -416,8 +416,8 @@ def under(key: str, results: Iterable[Result]) -> list[Measurement]:
 def how_judged(
     result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
 ) -> dict[str, Any]:
-    """What a measurement is judged under, by name."""
-    on_gpu = result.case.on_gpu
+    """What a measurement is judged under, by name, beside the sessions of its record."""
+    compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
     return {
         "conditions": Conditions.of(
             result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
@@ -425,7 +425,16 @@ def how_judged(
         "threshold": marker.threshold or environment.settings.threshold,
         "jitter_ns": measurement.jitter_ns,
         "device": result.fingerprint.get("device_uuid") if on_gpu else None,
+        "shared": environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
+        "anchor": environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
     }
+
+
+def _of_host(verdict: Verdict) -> Verdict:
+    """A verdict about the host's time: it fails no test, so there is nothing to confirm."""
+    slower = verdict.kind is VerdictKind.SLOWER
+    reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason
+    return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
 def _to_judge(

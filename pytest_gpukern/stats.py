@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ _ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not menti
 _TREND_P = 0.001
 _BATCH_SAMPLES = 5  # fewer do not say where the middle of their batch is
 _BATCHES_Z = 3.09  # the normal quantile of 99.9 %: so sure is it that batches differ
+_KNOWN = 1e6  # degrees of freedom from which a variance is as good as known
+_QUANTILE_TOLERANCE = 1e-13
+_FRACTION_TOLERANCE = 1e-15
+_LONGEST_FRACTION = 20_000
+_TINY = 1e-300
 _MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution → its standard deviation
 
 
@@ -141,36 +147,68 @@ def quantiles(values: Sequence[float], fractions: Sequence[float]) -> tuple[floa
     return tuple(_quantile(ordered, fraction) for fraction in fractions)
 
 
-@functools.cache
-def student_t(probability: float, dof: int) -> float:
-    """The quantile of Student's t with `dof` degrees of freedom, for 0.5 ≤ probability < 1.
+@functools.lru_cache(maxsize=4096)
+def student_t(probability: float, dof: float) -> float:
+    """The quantile of Student's t with `dof` degrees of freedom, whole or not, for 0.5 ≤ probability < 1.
 
-    Bisection of the closed form of the distribution for whole degrees of freedom (Abramowitz & Stegun,
-    26.7.3 and 26.7.4), which spares a dependency on SciPy.
+    Bisection of the distribution, which is an incomplete beta function (Abramowitz & Stegun, 26.7.1): that
+    spares a dependency on SciPy.
     """
     if not (0.5 <= probability < 1 and dof >= 1):
         raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 are needed, got {probability!r} and {dof!r}")
+    if math.isinf(dof):
+        return statistics.NormalDist().inv_cdf(probability)
     low, high = 0.0, 1.0
     while _student_cdf(high, dof) < probability:
         high *= 2
-    for _ in range(80):
+    while high - low > _QUANTILE_TOLERANCE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if _student_cdf(middle, dof) < probability else (low, middle)
     return high
 
 
-def _student_cdf(t: float, dof: int) -> float:
+def fisher_cdf(ratio: float, dof: float, below: float) -> float:
+    """P(F ≤ ratio) for a ratio of variances with `dof` degrees of freedom over one with `below`.
+
+    An incomplete beta function (Abramowitz & Stegun, 26.6.2).
+    """
+    if ratio <= 0:
+        return 0.0
+    below = min(below, _KNOWN)
+    return _incomplete_beta(dof / 2, below / 2, dof * ratio / (dof * ratio + below))
+
+
+def _student_cdf(t: float, dof: float) -> float:
     """P(T ≤ t) for t ≥ 0."""
-    angle = math.atan2(t, math.sqrt(dof))
-    cos2 = math.cos(angle) ** 2
-    term = total = 0.0
-    if dof > 1:
-        term = total = math.cos(angle) if dof % 2 else 1.0
-        for k in range(3 if dof % 2 else 2, dof, 2):
-            term *= cos2 * (k - 1) / k
-            total += term
-    inside = (2 / math.pi) * (angle + math.sin(angle) * total) if dof % 2 else math.sin(angle) * total
-    return 0.5 + inside / 2
+    return 1 - _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    if not 0 < x < 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster (DLMF 8.17.4)
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _beta_fraction(a, b, x))
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """1 + d₁/(1 + d₂/(1 + …)) with the coefficients of DLMF 8.17.22, by the method of Lentz (1976)."""
+    total = upper = 1.0
+    lower = 0.0
+    for number in range(1, _LONGEST_FRACTION):
+        m = number // 2
+        if number % 2:
+            coefficient = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            coefficient = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        lower = 1 / ((1 + coefficient * lower) or _TINY)
+        upper = (1 + coefficient / upper) or _TINY
+        total *= upper * lower
+        if abs(upper * lower - 1) < _FRACTION_TOLERANCE:
+            break
+    return total
 
 
 def _checked(samples_ns: Sequence[float]) -> list[float]:

@@ -301,11 +301,24 @@ class Baseline:
         scope = key.partition("/")[0]
         similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
         return tuple(
-            time for wanted in ([key] if key in similar else similar) for time in self._times(record, wanted)
+            time
+            for wanted in ([key] if key in similar else similar)
+            for time in self._times(record.current(wanted), wanted)
         )
 
-    def _times(self, record: Record, key: str) -> Iterator[SessionTime]:
-        epoch = record.current(key)
+    def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
+        """The sessions of the oldest epoch under `key`; none where that is the current one."""
+        record = self.cases.get(case_id)
+        first = record.anchor(key) if record else None
+        return () if record is None or first is record.current(key) else tuple(self._times(first, key))
+
+    def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
+        """The current sessions of every case under every key."""
+        for record in self.cases.values():
+            for key in sorted(record.keys):
+                yield tuple(self._times(record.current(key), key))
+
+    def _times(self, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
         for session in epoch.sessions if epoch else ():
             time = session.measurements.get(key)
             if epoch is not None and time is not None:

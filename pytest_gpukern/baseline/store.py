@@ -16,11 +16,13 @@ from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.past import Past, past_of
 from pytest_gpukern.baseline.record import Baseline, BaselineError
 from pytest_gpukern.result import CaseInfo, Correctness, Result
+from pytest_gpukern.spread import shared_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpukern.gate import SessionTime
+    from pytest_gpukern.spread import SharedSpread
 
 _NAME = re.compile(r"\w(?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
@@ -85,6 +87,7 @@ class Store:
         self._reason = reason or None
         self._now = now
         self._read: dict[Path, Baseline | None] = {}
+        self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
         self._refused: list[Refusal] = []
 
@@ -139,6 +142,18 @@ class Store:
         own = self.baseline(case, model_key)
         return past_of(own, case.id, key) if own is not None else None
 
+    def anchor_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
+        """The sessions of the first epoch of a case, where that is not the current one."""
+        own = self.baseline(case, model_key)
+        return () if own is None else own.anchor_times(case.id, key)
+
+    def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
+        """The spread that a device model's cases share, by `scope/timer`, from all files read so far."""
+        if model_key not in self._spreads:
+            files = [each for each in self._read.values() if each and each.device_model == model_key]
+            self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
+        return self._spreads[model_key]
+
     def add(self, result: Result, *, model_key: str, test_failed: bool = False) -> None:
         """Queues one session's result for `flush`; without effect in modes that write nothing.
 
@@ -188,6 +203,7 @@ class Store:
             except BaselineError as error:
                 report = dataclasses.replace(report, errors=(*report.errors, error))
         self._read.clear()
+        self._spreads.clear()
         return report
 
     def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
@@ -222,6 +238,7 @@ class Store:
     def _cached(self, path: Path, name: str, model_key: str) -> Baseline | None:
         if path not in self._read:
             self._read[path] = _stored(path, name, model_key)
+            self._spreads.clear()
         return self._read[path]
 
     def _other_models(self, case: CaseInfo, model_key: str) -> list[str]:

@@ -212,6 +212,7 @@ class FakeEnvironment:
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
         self.session = "5e551041"
         self.sessions = recorded
+        self.first_sessions, self.shared = (), None
         self.asked_for_records = []
         self.locked = False
         self.instruments = self.peaks = self.ceilings = self.device = None
@@ -247,6 +248,12 @@ class FakeEnvironment:
         scope = key.partition("/")[0]
         similar = [each for other, each in self.sessions.items() if other.partition("/")[0] == scope]
         return self.sessions.get(key, sum(similar, ()))
+
+    def anchor(self, case, key, *, on_gpu):
+        return self.first_sessions
+
+    def shared_spread(self, key, *, on_gpu):
+        return self.shared
 
     @contextmanager
     def exclusive(self):

@@ -105,7 +105,7 @@ def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
     (time,) = sessions(folder)
     assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
     assert time.conditions == Conditions(1, {"n": 1000}, H200)
-    found = judge(measurement_of(), [time], conditions=time.conditions, threshold=0.02, jitter_ns=0)
+    found = judge([measurement_of()], [time], conditions=time.conditions, threshold=0.02, jitter_ns=0)
     assert found.kind is VerdictKind.SAME
 
 
@@ -573,7 +573,7 @@ def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_unc
     (time,) = sessions(folder, key="kernel/host/cold")
     assert time.key == KERNEL
     found = judge(
-        measurement_of(timer="host"), [time], conditions=time.conditions, threshold=0.02, jitter_ns=0
+        [measurement_of(timer="host")], [time], conditions=time.conditions, threshold=0.02, jitter_ns=0
     )
     assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
 
@@ -586,7 +586,7 @@ def test_a_case_recorded_only_on_other_devices_names_them(folder):
     record("create", result_of(case_of(folder)), model_key="nvidia-a100")
     found = sessions(folder, model_key="nvidia-l4")
     verdict = judge(
-        measurement_of(),
+        [measurement_of()],
         found,
         conditions=Conditions.of(case_of(folder), device_model="nvidia-l4"),
         threshold=0.02,
@@ -808,7 +808,7 @@ def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_pat
     case = dataclasses.replace(case_of(tmp_path), measured_point={"n": np.int64(3), "shape": (1, 2)})
     record("create", result_of(case))
     verdict = judge(
-        measurement_of(),
+        [measurement_of()],
         sessions(tmp_path, case),
         conditions=Conditions.of(case, device_model=H200),
         threshold=0.02,

@@ -17,6 +17,7 @@ from pytest_gpukern.stats import (
     StoppingRule,
     _chi_square_999,
     _kruskal_wallis,
+    fisher_cdf,
     quantiles,
     student_t,
     summarize,
@@ -373,6 +374,36 @@ def test_impossible_stopping_rule_is_refused(arguments):
 )
 def test_students_t_agrees_with_the_tables(dof, t95):
     assert student_t(0.95, dof) == pytest.approx(t95, abs=5e-5)
+
+
+def test_students_t_takes_other_probabilities_and_infinitely_many_degrees_of_freedom():
+    assert student_t(0.975, 5) == pytest.approx(2.5706, abs=5e-5)
+    assert student_t(0.975, math.inf) == pytest.approx(1.9600, abs=5e-5)
+    assert student_t(0.5, 3.3) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("dof", [2.5, 4.5, 17.25])
+def test_students_t_agrees_with_its_density_where_degrees_of_freedom_are_not_whole(dof):
+    """The integral from 0 to the 95 % quantile by Simpson's rule is 0.45."""
+    steps, end = 1000, student_t(0.95, dof)
+    scale = math.exp(math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2)) / math.sqrt(dof * math.pi)
+    heights = [scale * (1 + (end * i / steps) ** 2 / dof) ** (-(dof + 1) / 2) for i in range(steps + 1)]
+    weighted = heights[0] + heights[-1] + 4 * sum(heights[1::2]) + 2 * sum(heights[2:-1:2])
+    assert weighted * end / steps / 3 == pytest.approx(0.45, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("quantile", "dof", "below", "probability"),
+    [
+        (6.3882, 4, 4, 0.95),
+        (161.4476, 1, 1, 0.95),
+        (2.3719, 4, 1e9, 0.95),
+        (1 / 15.2069, 4, 6, 0.01),
+        (0, 4, 6, 0),
+    ],
+)
+def test_fishers_distribution_agrees_with_the_tables(quantile, dof, below, probability):
+    assert fisher_cdf(quantile, dof, below) == pytest.approx(probability, abs=1e-5)
 
 
 def test_quantiles_agree_with_numpy():

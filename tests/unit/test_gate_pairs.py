@@ -1,0 +1,113 @@
+"""Two revisions in neighbouring sessions → verdict."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.spread import SharedSpread
+
+SAME, FASTER, SLOWER = VerdictKind.SAME, VerdictKind.FASTER, VerdictKind.SLOWER
+UNDECIDED, INVALID, UNCOMPARABLE = VerdictKind.UNDECIDED, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE
+SUITE = SharedSpread(0.002, 20.0, cases=30)
+
+
+def measured(median_ns, **changes):
+    summary = Summary(median_ns, median_ns, median_ns, 100)
+    values = {"scope": "kernel", "timer": "cupti", "measures": "", "cache": "cold", "samples_ns": ()}
+    return Measurement(**{**values, "iterations": 1, "summary": summary, "stopped": "", **changes})
+
+
+def pairs(*percents, drift=0.3):
+    """Pairs whose heads take so many per cent longer, on a machine that grows slower from pair to pair."""
+    bases = [1e6 * (1 + drift * number) for number in range(len(percents))]
+    return [
+        (measured(base), measured(base * (1 + percent / 100)))
+        for base, percent in zip(bases, percents, strict=True)
+    ]
+
+
+def judged(*percents, threshold=0.02, shared=SUITE):
+    return judge_paired(pairs(*percents), threshold=threshold, jitter_ns=0.0, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("percents", "kind"),
+    [((0.1, -0.1), SAME), ((5, 5.2), SLOWER), ((-5, -5.2), FASTER), ((1.8, 1.9), UNDECIDED)],
+)
+def test_two_pairs_are_enough_whatever_the_machine_does_meanwhile(percents, kind):
+    found = judged(*percents)
+    assert found.kind is kind
+    assert found.suspected is (kind is SLOWER)
+    assert found.ratio == pytest.approx(1 + sum(percents) / 200, rel=1e-3)
+    assert found.sessions == 2
+
+
+def test_the_interval_is_students_for_the_mean_of_ratios():
+    """Ratios with s = 1 % and a suite with s0 = 1 % on 4 degrees of freedom: t.95 on 6 is 1.943."""
+    s = 0.01
+    ratios = [100 * (math.exp(x) - 1) for x in (-s, 0, s)]
+    found = judged(*ratios, shared=SharedSpread(s, 4.0, cases=30))
+    assert math.log(found.ratio_high) == pytest.approx(1.943 * s / math.sqrt(3), rel=1e-3)
+
+
+def test_undecided_says_how_many_pairs_would_settle_it():
+    found = judged(1.0, 1.4, shared=SharedSpread(0.01, 20.0, cases=30))
+    assert found.kind is UNDECIDED
+    assert "5 pairs of sessions would settle it" in found.reason
+
+
+def confirmed(*percents, shared=SUITE):
+    suspicion = judged(5, 5.2)
+    return confirm_paired(suspicion, pairs(*percents), threshold=0.02, jitter_ns=0.0, shared=shared)
+
+
+def test_fresh_pairs_decide_about_a_suspicion():
+    assert confirmed(4, 4.2).kind is SLOWER
+    assert confirmed(4, 4.2).reason.endswith("by 2 fresh pairs that confirmed it")
+    assert not confirmed(4, 4.2).suspected
+    again = confirmed(0, 0.1)
+    assert again.kind is SAME
+    assert again.reason.startswith("suspected +5.1 %, not confirmed by 2 fresh pairs: ")
+
+
+def test_a_pair_that_was_not_slower_confirms_nothing():
+    quiet = SharedSpread(0.05, 200.0, cases=300)
+    suspicion = judged(5, 5.2)
+    fresh = pairs(*[30] * 20, -0.1)
+    found = confirm_paired(suspicion, fresh, threshold=0.02, jitter_ns=0.0, shared=quiet)
+    assert found.kind is UNDECIDED
+    assert "not each of them was slower than its base" in found.reason
+
+
+def test_an_invalid_side_is_named():
+    broken = [*pairs(0), (measured(1e6), measured(1e6, invalid="throttled"))]
+    found = judge_paired(broken, threshold=0.02, jitter_ns=0.0)
+    assert (found.kind, found.reason) == (INVALID, "the working tree: throttled")
+    after = confirm_paired(judged(5, 5.2), broken, threshold=0.02, jitter_ns=0.0)
+    assert after.reason == "suspected +5.1 %, not confirmed by fresh sessions: the working tree: throttled"
+
+
+def test_sides_timed_otherwise_are_not_compared():
+    mixed = [*pairs(0), (measured(1e6), measured(1e6, timer="event"))]
+    found = judge_paired(mixed, threshold=0.02, jitter_ns=0.0)
+    assert found.kind is UNCOMPARABLE
+    assert "kernel/cupti/cold and kernel/event/cold" in found.reason
+
+
+def test_one_pair_is_refused():
+    with pytest.raises(ValueError, match="at least 2"):
+        judged(0)
+
+
+def test_the_runs_cases_share_the_spread_of_their_ratios():
+    rng = random.Random(2)
+    cases = [pairs(*(rng.gauss(0, 0.3) for _ in range(3))) for _ in range(60)]
+    shared = shared_spread_of_pairs([*cases, [], [(measured(0.0), measured(1.0))] * 3])
+    assert shared.keys() == {"kernel/cupti"}
+    assert shared["kernel/cupti"].s0 == pytest.approx(0.003, rel=0.15)
+    assert shared["kernel/cupti"].cases == 60
