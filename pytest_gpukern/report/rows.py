@@ -154,7 +154,8 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
     verdict = result.verdicts.get(measurement.key)
     if kind in _EXPLAINED or (kind and verdict is not None and verdict.because):
-        footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict else None))
+        undecided = verdict is not None and verdict.kind is VerdictKind.UNDECIDED
+        footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict and undecided else None))
     case = Row(
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
         variant=variant_label(result) if first else "",

@@ -10,7 +10,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
-from pytest_gpukern.report.totals import Skip, totals
+from pytest_gpukern.report.totals import Skip, false_alarms, totals
 from pytest_gpukern.result import sizes_text
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def render(
         return []
     last = totals(results, skips, failed=failed, gate=gate, strict=strict, gate_on=gate_on)
     shown = tables(results, width=width, verbose=verbose)
-    return [*shown, *skip_lines(skips, width=width), Line(last, dict(_BOLD))]
+    alarms = [line for text in false_alarms(results) for line in wrapped(text, width)]
+    return [*shown, *skip_lines(skips, width=width), *alarms, Line(last, dict(_BOLD))]
 
 
 def tables(results: Sequence[Result], *, width: int, verbose: bool = False) -> list[Line]:
@@ -259,6 +260,6 @@ def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> 
     count = sum(len(subjects[footnote]) for footnote in undecided)
     span = f"{units.change(seen[0])} to {units.change(seen[-1])}"
     return (
-        f"{count} rows: {undecided[0].kind}: a slowdown would be seen from {span}, depending on the row "
+        f"{count} rows: {undecided[0].kind}: a slowdown is caught from {span} on, depending on the row "
         "(--gpukern-output has each reason)"
     )

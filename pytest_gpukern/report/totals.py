@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.failures import failures
+from pytest_gpukern.gate import expected_false_alarms
 from pytest_gpukern.report.scope_time import scope_times, verdict_of
 from pytest_gpukern.result import Correctness, VerdictKind
 
@@ -68,6 +69,15 @@ def totals(
     )
     compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
     return f"{line} · baseline: {', '.join(compared)}" if compared else line
+
+
+def false_alarms(results: Sequence[Result]) -> list[str]:
+    """A line that says how many verdicts could fail a test, and how often they would do so for nothing."""
+    gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
+    if not gated:
+        return []
+    times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
+    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
 
 
 def _standing(result: Result, *, gate: str, strict: bool, gate_on: Collection[str]) -> str:

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 
 
 @pytest.fixture
@@ -38,6 +38,40 @@ def test_a_regression_fails_its_own_test_by_name(recorded, slower):
         ]
     )
     result.stdout.no_fnmatch_line(f"FAILED *{SECOND}*")
+
+
+def test_a_record_of_one_session_is_reported_and_fails_only_a_strict_run(gpu, slower, monkeypatch):
+    monkeypatch.delenv("FIRST_TAKES_NS")
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = gpu()
+    result.assert_outcomes(passed=2)
+    told = " ".join(result.stdout.str().split())
+    assert "numba.first kernel: SLOWER: +10.0 % (90 %: +8.4 … +11.7 %), threshold 2 %;" in told
+    assert "reported, not gated: 1 of 3 sessions recorded" in told
+    gpu("--gpukern-strict").assert_outcomes(failed=2)
+
+
+def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_epoch(
+    recorded, pytester, monkeypatch
+):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1060")
+    recorded("--gpukern-baseline=update", "--gpukern-gate=off", "-k", "first").assert_outcomes(
+        passed=1, deselected=1
+    )
+    repeat_sessions(pytester.path, 3)
+    recorded("--gpukern-output=run.json").assert_outcomes(passed=2)
+    (verdict,) = results_in(pytester.path / "run.json")[FIRST]["verdicts"].values()
+    assert verdict["kind"] == "SAME"
+    assert verdict["anchor"] == pytest.approx(1.06, rel=1e-3)
+    assert "since the first epoch it crept to +6.0 %" in verdict["reason"]
+
+
+def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):
+    lines = recorded().stdout.lines
+    (line,) = [line for line in lines if "false SLOWER" in line]
+    assert line == "2 times were gated: 0.003 false SLOWER to be expected in such a run"
+    assert "false SLOWER" not in gpu("--gpukern-baseline=off").stdout.str()
 
 
 def test_a_regression_is_a_failure_of_its_testcase_in_junit(recorded, slower, pytester):
@@ -164,6 +198,7 @@ def test_plain(gpu_benchmark):
 """
     )
     gpu("--gpukern-baseline=create").assert_outcomes(passed=1)
+    repeat_sessions(pytester.path, 3)
     gpu().assert_outcomes(passed=1)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = gpu("-rf")
@@ -186,6 +221,7 @@ def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, m
     options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
     pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = pytester.runpytest_subprocess(*options, "-rf")
     result.assert_outcomes(passed=1, failed=1)

@@ -404,7 +404,7 @@ def test_the_first_call_is_shown_apart_from_the_measurements():
 
 
 def undecided(detectable):
-    reason = f"no significant change; a slowdown would be seen from {detectable}"
+    reason = f"no significant change; a slowdown is caught from {detectable}"
     return dataclasses.replace(verdict("UNDECIDED", 1.01, reason), detectable=detectable)
 
 
@@ -412,7 +412,7 @@ def test_many_undecided_rows_share_one_line_with_what_would_have_been_seen():
     seen = (1.039, 1.041, 1.225, 1.044)
     results = [result(f"a.v{i}", measured(), verdicts=[undecided(d)]) for i, d in enumerate(seen)]
     text = text_of(*results, width=200)
-    assert "4 rows: UNDECIDED: a slowdown would be seen from +3.9 % to +22.5 %, depending on the row" in text
+    assert "4 rows: UNDECIDED: a slowdown is caught from +3.9 % to +22.5 % on, depending on the row" in text
     assert "no significant change" not in text
     few = text_of(*results[:3], width=200)
     assert few.count("no significant change") == 3
