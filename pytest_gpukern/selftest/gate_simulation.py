@@ -1,0 +1,330 @@
+"""How often the gate cries wolf and what it catches, by simulated suites whose noise is like that of a GPU.
+
+The log median of a session is made of the case's own deviation (Student's t with four degrees of freedom, for
+heavy tails), a shift that the session gives to all its cases, a second mode for some of the cases, and what
+its samples make of it, spikes included. Nothing here decides: the figures come from `gate.judge` and
+`gate.confirm` themselves, and, on the same samples, from what other tools do (`gate_rivals`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.change import FRESH_SESSIONS
+from pytest_gpukern.gate import (
+    Conditions,
+    SessionTime,
+    confirm,
+    confirm_paired,
+    judge,
+    judge_paired,
+    shared_spread_of_pairs,
+)
+from pytest_gpukern.report.layout import Column, table
+from pytest_gpukern.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.spread import shared_spread, spread_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_gpukern.result import Verdict
+    from pytest_gpukern.spread import SharedSpread
+
+SEED = 20261120
+RUNS = 2000
+SESSIONS = (3, 5, 8)
+PLANTED = ((0.05, 0.02),)
+PLANTED_IN_QUIET = ((0.005, 0.0025), (0.01, 0.005), (0.05, 0.02))
+
+_KEY = "kernel/cupti/cold"
+_TIME_NS = 1e6
+_HERE = Conditions(1, {}, "simulated-noise")
+_DEGREES = 4  # of Student's t: kurtosis without bound
+_MEDIAN_RANK = 40  # of 100 samples: the 95 % interval of their median, and 61
+_SAMPLES = 100
+_SPIKES = 0.03  # share of the samples that are later by a random time,
+_SPIKE = 0.05  # which is so long in the mean
+_EVERY = (
+    4  # unchanged cases in every run; planted slowdowns and other rules, which are common, in one of four
+)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What makes the times of a suite differ between sessions and within them; all relative.
+
+    Attributes:
+        name: what rows of it are called.
+        cases: in the suite.
+        spread: lowest and highest standard deviation between sessions, evenly in its logarithm; or the
+            median and the standard deviation of its logarithm where `lognormal`.
+        lognormal: whether the cases' spreads are log-normal.
+        shift: standard deviation of what a session adds to all its cases.
+        bimodal: share of cases with two modes, of which a session is in either.
+        modes: least and largest distance of the modes.
+        within: standard deviation of the samples of a session.
+    """
+
+    name: str
+    cases: int
+    spread: tuple[float, float]
+    lognormal: bool
+    shift: float
+    bimodal: float
+    modes: tuple[float, float]
+    within: float
+
+
+NOISY = Noise("noisy", 120, (0.006, 0.7), True, 0.004, 0.08, (0.02, 0.06), 0.012)
+"""A spread of 0.6 % in the middle, 0.15 to 2.4 % for 95 % of the cases, and 8 % of them with two modes."""
+
+QUIET = Noise("quiet", 120, (0.0001, 0.001), False, 0.0, 0.0, (0.0, 0.0), 0.001)
+"""Kernels at a steady clock, as eight processes on an idle H200 showed them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule on one kind of noise: how often it calls unchanged code slower, and what it catches.
+
+    Attributes:
+        noise: name of the noise.
+        rule: what decides, in words.
+        sessions: that are recorded of each case, or pairs.
+        threshold: of the gate; None where the rule has its own.
+        change: planted slowdown.
+        runs: simulated.
+        judged: cases in all of them.
+        false: unchanged cases that were called slower.
+        false_runs: runs with one of them or more.
+        slowed: cases that a slowdown was planted in.
+        caught: how many of them were called slower.
+    """
+
+    noise: str
+    rule: str
+    sessions: int
+    threshold: float | None
+    change: float
+    runs: int
+    judged: int
+    false: int
+    false_runs: int
+    slowed: int
+    caught: int
+
+
+def simulate(
+    runs: int = RUNS,
+    *,
+    seed: int = SEED,
+    sessions: Sequence[int] = SESSIONS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Row, ...]:
+    """The whole table: gate and other rules on noisy suites, the gate on quiet ones, and pairs.
+
+    Args:
+        runs: simulated for each row; a tenth for quiet suites.
+        seed: the same gives the same table.
+        sessions: how many are recorded.
+        tell: is told what is simulated next.
+    """
+    rows: list[Row] = []
+    for recorded in sessions:
+        tell(f"{runs} runs of {NOISY.cases} cases with {recorded} recorded sessions")
+        rows += _simulated(NOISY, runs, recorded, PLANTED, seed, rivals=True)
+    quiet = max(1, runs // 10)
+    tell(f"{quiet} runs of {QUIET.cases} quiet cases")
+    rows += _simulated(QUIET, quiet, 5, PLANTED_IN_QUIET, seed, rivals=False)
+    for pairs in (2, 4):
+        tell(f"{runs} runs of {NOISY.cases} cases with {pairs} pairs")
+        rows += _simulated_pairs(NOISY, runs, pairs, PLANTED[0], seed)
+    return tuple(rows)
+
+
+def render(rows: Sequence[Row], *, width: int) -> list[str]:
+    """The table as text."""
+
+    def cells(text: Callable[[Row], str]) -> tuple[str, ...]:
+        return tuple(text(row) for row in rows)
+
+    columns = [
+        Column("noise", cells(lambda row: row.noise)),
+        Column("rule", cells(lambda row: row.rule)),
+        Column("sessions", cells(lambda row: str(row.sessions)), numeric=True),
+        Column("threshold", cells(lambda row: _share(row.threshold)), numeric=True),
+        Column("false SLOWER", cells(lambda row: _of(row.false, row.judged)), numeric=True),
+        Column("runs with one", cells(lambda row: _of(row.false_runs, row.runs)), numeric=True),
+        Column("slowdown", cells(lambda row: _share(row.change)), numeric=True),
+        Column("caught", cells(lambda row: _of(row.caught, row.slowed)), numeric=True),
+    ]
+    return table(columns, width)[0]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:g} %"
+
+
+def _of(count: int, total: int) -> str:
+    return f"{100 * count / total:.3g} %"
+
+
+class _Tally:
+    """Counts of one rule over runs."""
+
+    def __init__(self) -> None:
+        self.runs = self.judged = self.false = self.false_runs = self.slowed = self.caught = 0
+
+    def unchanged(self, slower: Sequence[bool]) -> None:
+        self.runs += 1
+        self.judged += len(slower)
+        self.false += sum(map(bool, slower))
+        self.false_runs += any(slower)
+
+    def changed(self, slower: Sequence[bool]) -> None:
+        self.slowed += len(slower)
+        self.caught += sum(map(bool, slower))
+
+    def row(self, noise: Noise, rule: str, sessions: int, threshold: float | None, change: float) -> Row:
+        counts = (self.runs, self.judged, self.false, self.false_runs, self.slowed, self.caught)
+        return Row(noise.name, rule, sessions, threshold, change, *counts)
+
+
+def _simulated(
+    noise: Noise,
+    runs: int,
+    recorded: int,
+    planted: Sequence[tuple[float, float]],
+    seed: int,
+    *,
+    rivals: bool,
+) -> Iterator[Row]:
+    """Rows for one number of recorded sessions: the gate by each planted change, then the other rules."""
+    import numpy as np
+
+    from pytest_gpukern.selftest import gate_rivals
+
+    rng = np.random.default_rng((seed, recorded))
+    tallies = [_Tally() for _ in planted]
+    others = {name: _Tally() for name in gate_rivals.RULES} if rivals else {}
+    for number in range(runs):
+        samples = draw(noise, recorded + 1 + FRESH_SESSIONS, rng)
+        for tally, (change, threshold) in zip(tallies, planted, strict=True):
+            tally.unchanged(_run_of_gate(samples, recorded, 0.0, threshold))
+            if number % _EVERY == 0:
+                tally.changed(_run_of_gate(samples, recorded, change, threshold))
+        last, new = samples[recorded - 1], samples[recorded]
+        for name, tally in others.items() if number % _EVERY == 0 else ():
+            rule = gate_rivals.RULES[name]
+            tally.unchanged(list(rule(last, new)))
+            tally.changed(list(rule(last, new * (1 + planted[0][0]))))
+    for tally, (change, threshold) in zip(tallies, planted, strict=True):
+        yield tally.row(noise, "gpukern", recorded, threshold, change)
+    for name, tally in others.items():
+        yield tally.row(noise, name, 1, None, planted[0][0])
+
+
+def _simulated_pairs(
+    noise: Noise, runs: int, pairs: int, planted: tuple[float, float], seed: int
+) -> Iterator[Row]:
+    """A row for two revisions in neighbouring sessions, confirmed by as many fresh pairs."""
+    import numpy as np
+
+    rng, tally, (change, threshold) = np.random.default_rng((seed, pairs, 2)), _Tally(), planted
+    for number in range(runs):
+        samples = draw(noise, 4 * pairs, rng)
+        tally.unchanged(_run_of_pairs(samples, pairs, 0.0, threshold))
+        if number % _EVERY == 0:
+            tally.changed(_run_of_pairs(samples, pairs, change, threshold))
+    yield tally.row(noise, "gpukern, two revisions in pairs", pairs, threshold, change)
+
+
+def draw(noise: Noise, sessions: int, rng: Any) -> Any:
+    """Samples in nanoseconds: sessions × cases × samples, sorted within a session."""
+    import numpy as np
+
+    shape = (sessions, noise.cases)
+    low, high = noise.spread
+    if noise.lognormal:
+        spread = low * np.exp(high * rng.standard_normal(noise.cases))
+    else:
+        spread = np.exp(rng.uniform(math.log(low), math.log(high), noise.cases))
+    heavy = rng.standard_t(_DEGREES, shape) / math.sqrt(_DEGREES / (_DEGREES - 2))
+    logs = spread * heavy + noise.shift * rng.standard_normal((sessions, 1))
+    distance = rng.uniform(*noise.modes, noise.cases) * (rng.random(noise.cases) < noise.bimodal)
+    logs += distance * (rng.random(shape) < 0.5)
+    within = noise.within * rng.standard_normal((*shape, _SAMPLES))
+    within += rng.exponential(_SPIKE, within.shape) * (rng.random(within.shape) < _SPIKES)
+    return np.sort(_TIME_NS * np.exp(logs[:, :, None] + within), axis=2)
+
+
+def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -> list[bool]:
+    """Whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones."""
+    times = _centres(samples)
+    record = [
+        [SessionTime(_KEY, *times[s][c], _SAMPLES, _HERE) for s in range(recorded)]
+        for c in range(samples.shape[1])
+    ]
+    shared = shared_spread(record).get(spread_key(_KEY))
+    found = []
+    for case, sessions in enumerate(record):
+        new = [
+            _measurement(times[s][case], 1 + change) for s in range(recorded, recorded + 1 + FRESH_SESSIONS)
+        ]
+        verdict = _judged(new[:1], sessions, threshold, shared)
+        if verdict.suspected:
+            verdict = confirm(
+                verdict,
+                new[1:],
+                sessions,
+                conditions=_HERE,
+                threshold=threshold,
+                jitter_ns=0.0,
+                shared=shared,
+            )
+        found.append(verdict.kind is VerdictKind.SLOWER)
+    return found
+
+
+def _judged(
+    new: Sequence[Measurement], sessions: Sequence[SessionTime], threshold: float, shared: SharedSpread | None
+) -> Verdict:
+    return judge(new, sessions, conditions=_HERE, threshold=threshold, jitter_ns=0.0, shared=shared)
+
+
+def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> list[bool]:
+    """The same for two revisions: half of the pairs raise suspicions, the others confirm them."""
+    times = _centres(samples)
+    cases = [
+        [
+            (_measurement(times[2 * p][c], 1.0), _measurement(times[2 * p + 1][c], 1 + change))
+            for p in range(2 * pairs)
+        ]
+        for c in range(samples.shape[1])
+    ]
+    shared = shared_spread_of_pairs(case[:pairs] for case in cases).get(spread_key(_KEY))
+    found = []
+    for case in cases:
+        verdict = judge_paired(case[:pairs], threshold=threshold, jitter_ns=0.0, shared=shared)
+        if verdict.suspected:
+            verdict = confirm_paired(verdict, case[pairs:], threshold=threshold, jitter_ns=0.0, shared=shared)
+        found.append(verdict.kind is VerdictKind.SLOWER)
+    return found
+
+
+def _centres(samples: Any) -> list[list[tuple[float, float, float]]]:
+    """Median, low and high of every session and case, as `stats.summarize` takes them from 100 samples."""
+    import numpy as np
+
+    middle = _SAMPLES // 2
+    median = (samples[..., middle - 1] + samples[..., middle]) / 2
+    ends = samples[..., _MEDIAN_RANK - 1], samples[..., _SAMPLES - _MEDIAN_RANK]
+    stacked: list[list[tuple[float, float, float]]] = np.stack([median, *ends], axis=-1).tolist()
+    return stacked
+
+
+def _measurement(centre: tuple[float, float, float], factor: float) -> Measurement:
+    median, low, high = (factor * time for time in centre)
+    summary = Summary(median, low, high, _SAMPLES)
+    return Measurement("kernel", "cupti", "", "cold", (), 1, summary, "")

@@ -1,0 +1,79 @@
+"""A short run of the simulation of the gate: its figures in full are in the README."""
+
+from __future__ import annotations
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from pytest_gpukern.selftest import gate_rivals  # noqa: E402
+from pytest_gpukern.selftest.gate_simulation import NOISY, QUIET, draw, render, simulate  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return simulate(30, seed=5, sessions=(5,))
+
+
+def row_of(rows, **wanted):
+    (found,) = [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    return found
+
+
+def test_unchanged_code_is_hardly_ever_confirmed_slower(rows):
+    """0.03 % of 3600 cases is one; six or more would come once in a thousand times."""
+    row = row_of(rows, noise="noisy", rule="gpukern")
+    assert (row.runs, row.judged) == (30, 3600)
+    assert row.false <= 5
+    assert row.false_runs <= row.false
+
+
+def test_a_slowdown_of_five_per_cent_is_caught_in_most_cases_amid_that_noise(rows):
+    row = row_of(rows, noise="noisy", rule="gpukern")
+    assert 0.78 < row.caught / row.slowed < 0.9
+
+
+@pytest.mark.parametrize(("change", "threshold", "share"), [(0.005, 0.0025, 0.95), (0.01, 0.005, 0.99)])
+def test_small_slowdowns_of_quiet_kernels_are_caught_and_no_neighbour_is_blamed(
+    rows, change, threshold, share
+):
+    row = row_of(rows, noise="quiet", change=change, threshold=threshold)
+    assert row.caught >= share * row.slowed
+    assert row.false == 0
+
+
+@pytest.mark.parametrize("rule", gate_rivals.RULES)
+def test_other_rules_blame_a_case_in_nearly_every_run(rows, rule):
+    row = row_of(rows, rule=rule)
+    assert row.false_runs >= row.runs / 2
+    assert row.false > 0.005 * row.judged
+
+
+@pytest.mark.parametrize("pairs", [2, 4])
+def test_pairs_of_two_revisions_hold_the_same_line(rows, pairs):
+    row = row_of(rows, rule="gpukern, two revisions in pairs", sessions=pairs)
+    assert row.false <= 6
+    assert row.caught > 0.6 * row.slowed
+
+
+def test_the_same_seed_gives_the_same_table():
+    assert simulate(1, seed=9, sessions=(3,)) == simulate(1, seed=9, sessions=(3,))
+
+
+def test_the_noise_is_as_it_says():
+    rng = np.random.default_rng(1)
+    medians = np.log(np.median(draw(QUIET, 400, rng), axis=2))
+    spread = medians.std(axis=0)
+    assert 0.00008 < spread.min() < spread.max() < 0.002
+    spread = np.log(np.median(draw(NOISY, 400, rng), axis=2)).std(axis=0)
+    assert 0.005 < np.median(spread) < 0.009
+
+
+def test_the_table_has_a_line_a_row_and_every_figure(rows):
+    title, *lines = render(rows, width=160)
+    assert len(lines) == len(rows)
+    assert title.split("  ")[0] == "noise"
+    row = row_of(rows, rule="median > 5 % (pytest-benchmark)")
+    (line,) = [line for line in lines if "pytest-benchmark" in line]
+    assert f"{100 * row.false / row.judged:.3g} %" in line
+    assert f"{100 * row.caught / row.slowed:.3g} %" in line
