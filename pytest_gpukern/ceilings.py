@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.ceilings import Measured, measure_ceilings
+from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
-from pytest_gpukern.baseline.record import BaselineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

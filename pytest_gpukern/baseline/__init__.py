@@ -1,19 +1,20 @@
 """What is known of earlier sessions: the record, its file format and the store that reads and writes it."""
 
+from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.merge import Refusal
 from pytest_gpukern.baseline.past import CompiledKernel, Past, PastSession
 from pytest_gpukern.baseline.record import (
     Baseline,
-    BaselineError,
     Epoch,
     OutputAccuracy,
     Record,
     RecordedKernel,
     RecordedSession,
     RecordedTime,
+    SessionEntry,
 )
 from pytest_gpukern.baseline.schema import MIGRATIONS, SCHEMA, load, parse, render
-from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, unfit
+from pytest_gpukern.baseline.store import BaselineMode, KnownCases, Store, WriteReport, unfit
 
 __all__ = [
     "MIGRATIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "BaselineMode",
     "CompiledKernel",
     "Epoch",
+    "KnownCases",
     "OutputAccuracy",
     "Past",
     "PastSession",
@@ -31,6 +33,7 @@ __all__ = [
     "RecordedSession",
     "RecordedTime",
     "Refusal",
+    "SessionEntry",
     "Store",
     "WriteReport",
     "load",

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.record import BaselineError
+from pytest_gpukern.baseline.errors import BaselineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,10 +63,18 @@ def locked(folder: Path) -> Iterator[None]:
                     raise BaselineError(folder, problem, "Wait for it to end, or end it") from error
                 time.sleep(_POLL_S)
             else:
+                _sweep(folder)
                 break
         yield
     finally:
         os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what a writer left that was killed: nobody else writes baselines here now."""
+    for left in folder.glob(".*.json.????????.tmp"):
+        with contextlib.suppress(OSError):
+            left.unlink()
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""New sessions going into the content of a baseline file: what `create` adds and `update` opens."""
+"""New sessions going into the content of a baseline file: what `create` and `append` add, `update` opens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.record import (
-    MOST_SESSIONS,
     Baseline,
     Epoch,
     OutputAccuracy,
@@ -17,6 +16,7 @@ from pytest_gpukern.baseline.record import (
     RecordedKernel,
     RecordedSession,
     RecordedTime,
+    SessionEntry,
     rounded,
 )
 from pytest_gpukern.result import CaseInfo, JsonDict, Result
@@ -41,6 +41,7 @@ class Entry:
     model_key: str
     fingerprint: JsonDict
     session: RecordedSession
+    canaries: dict[str, float | None]
 
     @classmethod
     def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
@@ -54,8 +55,10 @@ class Entry:
             measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
             compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
             kernels=_distinct(map(RecordedKernel.of, plain.kernels)),
+            session=plain.session or None,
         )
-        return cls(plain.case, model_key, plain.fingerprint, session)
+        canaries = {name: None if ns is None else rounded(ns) for name, ns in plain.canaries.items()}
+        return cls(plain.case, model_key, plain.fingerprint, session, canaries)
 
 
 class Merge:
@@ -65,6 +68,7 @@ class Merge:
         self.baseline = baseline
         self.added: list[str] = []
         self.updated: list[str] = []
+        self.appended: list[str] = []
         self.kept: list[str] = []
         self.refused: list[Refusal] = []
         self._opened = opened
@@ -81,34 +85,44 @@ class Merge:
         if not missing:
             self.kept.append(case.id)
             return
-        epoch = record.epochs[-1]
-        difference = _difference(epoch, case)
-        if difference is not None:
-            self._refuse(case, f"{difference}: use --gpukern-baseline=update")
+        lacking = [entry for entry in group if missing & entry.session.measurements.keys()]
+        added = self._into({len(record.epochs) - 1: missing}, lacking, record)
+        self.added += [case.id] if added else []
+
+    def append(self, group: list[Entry]) -> None:
+        """Adds sessions to the epochs that are current for what they measured, or opens a case's first."""
+        case = group[0].case
+        record = self.baseline.lookup(case.id)
+        if record is None:
+            self._open(group, None)
             return
-        entries = self._fitting(
-            [entry for entry in group if missing & entry.session.measurements.keys()], len(epoch.sessions)
-        )
-        if entries:
-            sessions = tuple(session.only(missing) for session in self._sessions(entries))
-            longer = dataclasses.replace(epoch, sessions=(*epoch.sessions, *sessions))
-            self._put(case, dataclasses.replace(record, epochs=(*record.epochs[:-1], longer)))
-            self.added.append(case.id)
+        places: dict[int, set[str]] = {}
+        for key in {key for entry in group for key in entry.session.measurements}:
+            epoch = record.current(key) or record.epochs[-1]
+            places.setdefault(record.epochs.index(epoch), set()).add(key)
+        added = self._into(places, group, record)
+        self.appended += [case.id] if added else []
 
     def update(self, group: list[Entry]) -> None:
         """Opens a new epoch; the record keeps its first one as the anchor."""
-        self._open(group, self.baseline.lookup(group[0].case.id))
+        case = group[0].case
+        record = self.baseline.lookup(case.id)
+        if record is not None:
+            current = {session.session for session in record.epochs[-1].sessions} - {None}
+            if {entry.session.session for entry in group} <= current:
+                self._refuse(case, "the current epoch holds these sessions already")
+                return
+        self._open(group, record)
 
     def _open(self, group: list[Entry], record: Record | None) -> None:
         case = group[0].case
-        entries = self._fitting(group, 0)
         epoch = Epoch(
             opened=self._opened,
             reason=self._reason,
             problem_version=case.problem_version,
             measured_point=case.measured_point,
-            sessions=self._sessions(entries),
-        )
+            sessions=(),
+        ).adding(self._sessions(self._fitting(group)))
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
             self.added.append(case.id)
@@ -116,25 +130,65 @@ class Merge:
             self._put(case, dataclasses.replace(record, point=case.point).opening(epoch))
             self.updated.append(case.id)
 
-    def _fitting(self, group: list[Entry], held: int) -> list[Entry]:
-        """The entries that agree with the first, as many as an epoch holds; the others are refused."""
+    def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> bool:
+        """Adds to existing epochs, by index, the measurements that belong there; whether anything fitted."""
+        case = group[0].case
+        epochs = list(record.epochs)
+        for index in places:
+            difference = _difference(epochs[index], case)
+            if difference is not None:
+                self._refuse(case, f"{difference}: use --gpukern-baseline=update")
+                return False
+        entries = self._fitting(group, [epochs[index] for index in places])
+        if not entries:
+            return False
+        sessions = self._sessions(entries)
+        for index, keys in places.items():
+            parts = (session.only(keys) for session in sessions if keys & session.measurements.keys())
+            epochs[index] = epochs[index].adding(parts)
+        self._put(case, dataclasses.replace(record, epochs=tuple(epochs)))
+        return True
+
+    def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
+        """The entries that agree with the first and are no session that is there already; others are refused.
+
+        Two measurements by one process are not independent, so a session counts once.
+        """
         first = group[0].case
+        seen = {
+            (each.session, key) for epoch in epochs for each in epoch.sessions for key in each.measurements
+        }
         fitting: list[Entry] = []
         for entry in group:
-            case = entry.case
+            case, session = entry.case, entry.session
+            own = {(session.session, key) for key in session.measurements}
             if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
                 self._refuse(case, "its sessions differ in problem version or measured point")
-            elif held + len(fitting) >= MOST_SESSIONS:
-                self._refuse(case, f"an epoch holds at most {MOST_SESSIONS} sessions")
+            elif session.session is not None and own & seen:
+                self._refuse(case, f"session {session.session} of it is recorded already")
             else:
+                seen |= own
                 fitting.append(entry)
         return fitting
 
     def _sessions(self, entries: Iterable[Entry]) -> tuple[RecordedSession, ...]:
-        return tuple(
-            dataclasses.replace(entry.session, fingerprint=self._fingerprint(entry.fingerprint))
-            for entry in entries
-        )
+        return tuple(self._session(entry) for entry in entries)
+
+    def _session(self, entry: Entry) -> RecordedSession:
+        """An entry's session, with what it shares with the session's other cases stored once."""
+        fingerprint = self._fingerprint(entry.fingerprint)
+        session = dataclasses.replace(entry.session, fingerprint=fingerprint)
+        if session.session is None:
+            return session
+        known = self.baseline.sessions.get(session.session)
+        if known is None:
+            known = SessionEntry(session.recorded, fingerprint)
+        elif known.fingerprint != fingerprint:
+            return session  # two processes under one id: it keeps what is its own
+        known = dataclasses.replace(known, canaries={**entry.canaries, **known.canaries})
+        sessions = {**self.baseline.sessions, session.session: known}
+        self.baseline = dataclasses.replace(self.baseline, sessions=sessions)
+        return dataclasses.replace(session, recorded=known.recorded)
 
     def _fingerprint(self, values: JsonDict) -> str:
         """The id of a fingerprint, stored under it if it was not yet."""
@@ -155,7 +209,7 @@ class Merge:
 
 
 def _distinct(kernels: Iterable[RecordedKernel]) -> tuple[RecordedKernel, ...]:
-    """Each once, in order: a kernel is launched with several grids."""
+    """Each once, in order: a kernel is launched several times."""
     found: list[RecordedKernel] = []
     for kernel in kernels:
         if kernel not in found:

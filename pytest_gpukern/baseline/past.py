@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.record import LONGEST_NAME
 from pytest_gpukern.kernel_names import fitted
@@ -65,15 +65,14 @@ class CompiledKernel:
     @classmethod
     def of_record(cls, kernel: RecordedKernel) -> CompiledKernel:
         """A kernel as a record has it."""
-        grid, block = _field(kernel, "grid"), _field(kernel, "block")
         return cls(
             name=kernel.name,
             registers=kernel.registers,
             local_bytes=kernel.local_bytes,
             shared_bytes=kernel.shared_bytes,
             spill_bytes=_spilled(kernel.spill_store_bytes, kernel.local_bytes),
-            grid=tuple(grid) if grid else None,
-            block=tuple(block) if block else None,
+            grid=kernel.grid,
+            block=kernel.block,
             machine_code_sha256=kernel.machine_code_sha256,
         )
 
@@ -141,25 +140,13 @@ def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | 
 
 
 def _past_session(baseline: Baseline, session: RecordedSession) -> PastSession:
-    table: Any = _field(baseline, "sessions")
-    identity = _field(session, "session") or ""
-    entry = table.get(identity) if isinstance(table, dict) else None
-    canaries = _field(entry, "canaries") if entry is not None else None
-    bits = {name: _field(accuracy, "bits") for name, accuracy in session.correctness.items()}
+    entry = baseline.sessions.get(session.session or "")
     return PastSession(
         fingerprint=baseline.fingerprints.get(session.fingerprint, {}),
         times=session.measurements,
         kernels=tuple(CompiledKernel.of_record(kernel) for kernel in session.kernels),
         outputs=session.correctness,
-        bits={name: value for name, value in bits.items() if value},
-        canaries={name: float(ns) for name, ns in (canaries or {}).items() if ns},
-        session=identity,
+        bits={name: each.bits for name, each in session.correctness.items() if each.bits},
+        canaries={name: ns for name, ns in (entry.canaries if entry else {}).items() if ns},
+        session=session.session or "",
     )
-
-
-def _field(value: Any, name: str) -> Any:
-    """A field that not every release knows: of the value itself, or among what it keeps unread."""
-    if isinstance(value, dict):
-        return value.get(name)
-    own = getattr(value, name, None)
-    return own if own is not None else getattr(value, "extra", {}).get(name)

@@ -16,8 +16,8 @@ from pytest_gpukern.kernel_names import fitted
 from pytest_gpukern.stats import quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from pytest_gpukern.result import JsonDict, KernelFacts, Measurement, OutputError
 
@@ -32,25 +32,6 @@ LONGEST_NAME = 120
 
 NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
-RESTORE = (
-    "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
-)
-
-
-class BaselineError(Exception):
-    """A baseline file that cannot be read or written, or a name that must not become one.
-
-    Attributes:
-        path: the file.
-        where: the field inside it, such as `cases['…'].epochs[0].opened`, or None.
-        problem: what is wrong.
-        remedy: what to do about it.
-    """
-
-    def __init__(self, path: Path, problem: str, remedy: str, *, where: str | None = None) -> None:
-        self.path, self.where, self.problem, self.remedy = path, where, problem, remedy
-        field_text = f"{where}: " if where else ""
-        super().__init__(f"{path}: {field_text}{problem}. {remedy}.")
 
 
 @dataclass(frozen=True)
@@ -66,6 +47,8 @@ class RecordedTime:
         fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
         sm_mhz: clock of the multiprocessors meanwhile, or None.
         memory_mhz: clock of the memory, or None.
+        invalid_samples: samples that were taken besides and not used, because the device was not fit.
+        jitter_ns: standard deviation of the median from what the timer itself adds; 0 where not known.
         extra: unknown fields.
     """
 
@@ -77,6 +60,8 @@ class RecordedTime:
     fixed_cost_ns: float | None = None
     sm_mhz: float | None = None
     memory_mhz: float | None = None
+    invalid_samples: int = 0
+    jitter_ns: float = 0.0
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
@@ -92,30 +77,37 @@ class RecordedTime:
             fixed_cost_ns=_finite(measurement.fixed_cost_ns),
             sm_mhz=_finite(measurement.state.get("sm_mhz")),
             memory_mhz=_finite(measurement.state.get("memory_mhz")),
+            invalid_samples=measurement.invalid_samples,
+            jitter_ns=_finite(measurement.jitter_ns) or 0.0,
         )
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return _json(self, quantiles_ns=list(self.quantiles_ns))
 
 
 @dataclass(frozen=True)
 class OutputAccuracy:
-    """How far one output was from its reference; None where nothing finite was compared."""
+    """How far one output was from its reference; None where nothing finite was compared.
+
+    Attributes:
+        max_abs: largest absolute error.
+        max_rel: largest relative error.
+        max_ulp: largest error in units in the last place.
+        bits: hash of the output's bytes for the first data set, or None.
+        extra: unknown fields.
+    """
 
     max_abs: float | None
     max_rel: float | None
     max_ulp: float | None
+    bits: str | None = None
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
         """What a record keeps of an output's comparison; non-finite errors become None."""
-        return cls(_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp))
+        return cls(_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp), error.bits)
 
     def to_json(self) -> JsonDict:
         """The value as plain JSON."""
-        return _json(self)
+        return as_json(self)
 
 
 @dataclass(frozen=True)
@@ -131,6 +123,8 @@ class RecordedKernel:
         spill_store_bytes: of a thread, stored by instructions that spill; None where it is not known, or
             where it is 0 for want of local memory.
         spill_load_bytes: of a thread, loaded again, likewise.
+        grid: blocks in x, y, z, or None in records of older releases.
+        block: threads in x, y, z, or None likewise.
         extra: unknown fields.
     """
 
@@ -141,6 +135,8 @@ class RecordedKernel:
     machine_code_sha256: str | None = None
     spill_store_bytes: int | None = None
     spill_load_bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
@@ -150,18 +146,41 @@ class RecordedKernel:
         shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
         name = fitted(facts.readable, LONGEST_NAME)
         return cls(
-            name,
-            shape.registers,
-            shape.local_bytes,
-            shared,
-            facts.machine_code_sha256,
-            facts.spill_store_bytes if shape.local_bytes else None,
-            facts.spill_load_bytes if shape.local_bytes else None,
+            name=name,
+            registers=shape.registers,
+            local_bytes=shape.local_bytes,
+            shared_bytes=shared,
+            machine_code_sha256=facts.machine_code_sha256,
+            grid=shape.grid,
+            block=shape.block,
+            spill_store_bytes=facts.spill_store_bytes if shape.local_bytes else None,
+            spill_load_bytes=facts.spill_load_bytes if shape.local_bytes else None,
         )
 
     def to_json(self) -> JsonDict:
         """The value as plain JSON."""
-        return _json(self)
+        return as_json(self)
+
+
+@dataclass(frozen=True)
+class SessionEntry:
+    """What holds for all that one session measured; each file stores it once.
+
+    Attributes:
+        recorded: when, as an ISO 8601 time with its offset.
+        fingerprint: key into `Baseline.fingerprints`.
+        canaries: name → median time in nanoseconds of the fixed kernels that every session measures.
+        extra: unknown fields.
+    """
+
+    recorded: str
+    fingerprint: str
+    canaries: dict[str, float | None] = field(default_factory=dict)
+    extra: JsonDict = field(default_factory=dict)
+
+    def to_json(self) -> JsonDict:
+        """The value as plain JSON."""
+        return as_json(self)
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,8 @@ class RecordedSession:
         correctness: output name → accuracy.
         measurements: `scope/timer/cache` → time; never empty. Of a scope that two timers read, both.
         compile_ns: time that compiling took, or None.
-        kernels: what the case launches, where a timer saw it; each once, whatever its grids.
+        kernels: what the case launches, where a timer saw it; each launch configuration once.
+        session: key into `Baseline.sessions`; None in records of older releases.
         extra: unknown fields.
     """
 
@@ -186,21 +206,13 @@ class RecordedSession:
     measurements: dict[str, RecordedTime]
     compile_ns: float | None = None
     kernels: tuple[RecordedKernel, ...] = ()
+    session: str | None = None
     extra: JsonDict = field(default_factory=dict)
 
-    def only(self, keys: set[str]) -> RecordedSession:
+    def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """The same session with some of its measurements."""
         kept = {key: time for key, time in self.measurements.items() if key in keys}
         return dataclasses.replace(self, measurements=kept)
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return _json(
-            self,
-            correctness={name: accuracy.to_json() for name, accuracy in self.correctness.items()},
-            measurements={key: time.to_json() for key, time in self.measurements.items()},
-            kernels=[kernel.to_json() for kernel in self.kernels],
-        )
 
 
 @dataclass(frozen=True)
@@ -223,9 +235,23 @@ class Epoch:
         """The measurements that its sessions hold."""
         return {key for session in self.sessions for key in session.measurements}
 
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return _json(self, sessions=[session.to_json() for session in self.sessions])
+    def holding(self, key: str) -> list[RecordedSession]:
+        """Its sessions that hold a measurement, oldest first."""
+        return [session for session in self.sessions if key in session.measurements]
+
+    def adding(self, sessions: Iterable[RecordedSession]) -> Epoch:
+        """The epoch with further sessions; of every measurement it keeps the newest `MOST_SESSIONS`."""
+        longer = dataclasses.replace(self, sessions=(*self.sessions, *sessions))
+        surplus: dict[int, set[str]] = {}
+        for key in longer.keys:
+            holders = [i for i, each in enumerate(longer.sessions) if key in each.measurements]
+            for index in holders[:-MOST_SESSIONS]:
+                surplus.setdefault(index, set()).add(key)
+        trimmed = (
+            each.only(each.measurements.keys() - surplus[i]) if i in surplus else each
+            for i, each in enumerate(longer.sessions)
+        )
+        return dataclasses.replace(longer, sessions=tuple(each for each in trimmed if each.measurements))
 
 
 @dataclass(frozen=True)
@@ -254,17 +280,16 @@ class Record:
 
         Of the older ones stay the newest two, and the oldest and the newest of every measurement.
         """
-        epochs = (*self.epochs, epoch)
-        keys = {key for each in epochs for key in each.keys}
-        kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
-        for key in keys:
+        return dataclasses.replace(self, epochs=(*self.epochs, epoch)).with_newest(NEWEST_EPOCHS)
+
+    def with_newest(self, count: int) -> Record:
+        """The record with its newest epochs, and the oldest and the newest of every measurement."""
+        epochs = self.epochs
+        kept = set(range(max(0, len(epochs) - count), len(epochs)))
+        for key in self.keys:
             holders = [index for index, each in enumerate(epochs) if key in each.keys]
             kept |= {holders[0], holders[-1]}
         return dataclasses.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return _json(self, epochs=[epoch.to_json() for epoch in self.epochs])
 
 
 @dataclass(frozen=True)
@@ -276,6 +301,7 @@ class Baseline:
         device_model: key of the device model, or of the CPU model for host variants.
         fingerprints: fingerprint → its identity's values, each stored once.
         cases: case id → record.
+        sessions: session id → what holds for all that it measured.
         extra: unknown fields.
     """
 
@@ -283,6 +309,7 @@ class Baseline:
     device_model: str
     fingerprints: dict[str, JsonDict] = field(default_factory=dict)
     cases: dict[str, Record] = field(default_factory=dict)
+    sessions: dict[str, SessionEntry] = field(default_factory=dict)
     extra: JsonDict = field(default_factory=dict)
 
     def lookup(self, case_id: str) -> Record | None:
@@ -329,20 +356,23 @@ class Baseline:
                 device = fingerprint.get("device_uuid") if on_device else None
                 yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device)
 
-    def referenced(self) -> Baseline:
-        """The same without fingerprints that no session refers to."""
-        used = {
-            session.fingerprint
-            for record in self.cases.values()
-            for epoch in record.epochs
-            for session in epoch.sessions
-        }
-        kept = {name: value for name, value in self.fingerprints.items() if name in used}
-        return dataclasses.replace(self, fingerprints=kept)
+    def without(self, case_ids: Iterable[str]) -> Baseline:
+        """The same without some of its cases."""
+        dropped = set(case_ids)
+        kept = {name: record for name, record in self.cases.items() if name not in dropped}
+        return dataclasses.replace(self, cases=kept)
 
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON, without the schema's version."""
-        return _json(self, cases={name: record.to_json() for name, record in self.cases.items()})
+    def referenced(self) -> Baseline:
+        """The same without sessions and fingerprints that no record refers to."""
+        recorded = [
+            session for record in self.cases.values() for epoch in record.epochs for session in epoch.sessions
+        ]
+        named = {session.session for session in recorded}
+        sessions = {name: entry for name, entry in self.sessions.items() if name in named}
+        used = {entry.fingerprint for entry in sessions.values()}
+        used |= {session.fingerprint for session in recorded}
+        fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
+        return dataclasses.replace(self, fingerprints=fingerprints, sessions=sessions)
 
 
 def rounded(value: float) -> float:
@@ -354,14 +384,20 @@ def _finite(value: float | None) -> float | None:
     return rounded(value) if value is not None and math.isfinite(value) else None
 
 
-def _json(value: Any, **converted: object) -> JsonDict:
-    """A value of this module as a dict: unknown fields, then known ones, some of them already converted.
+def as_json(value: Any) -> JsonDict:
+    """A value of this module as a dict: unknown fields, then known ones.
 
     A field that has its default is left out: releases before this one did not know it.
     """
     known = [
         each.name
         for each in dataclasses.fields(value)
-        if each.name != "extra" and getattr(value, each.name) != each.default
+        if each.name != "extra" and not _is_default(value, each)
     ]
-    return {**value.extra, **{name: converted.get(name, getattr(value, name)) for name in known}}
+    return {**value.extra, **{name: getattr(value, name) for name in known}}
+
+
+def _is_default(value: Any, each: dataclasses.Field[Any]) -> bool:
+    factory = each.default_factory
+    default = each.default if factory is dataclasses.MISSING else factory()
+    return bool(getattr(value, each.name) == default)

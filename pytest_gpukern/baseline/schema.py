@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_gpukern.baseline.compact import QUANTILE_COLUMNS, to_file
+from pytest_gpukern.baseline.errors import RESTORE, BaselineError
+from pytest_gpukern.baseline.layout import laid_out
+from pytest_gpukern.baseline.migrations import from_1
+from pytest_gpukern.baseline.node import Node
 from pytest_gpukern.baseline.record import (
-    QUANTILES,
-    RESTORE,
     Baseline,
-    BaselineError,
     Epoch,
     OutputAccuracy,
     Record,
     RecordedKernel,
     RecordedSession,
     RecordedTime,
+    SessionEntry,
 )
 
 if TYPE_CHECKING:
@@ -27,13 +29,16 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import JsonDict
 
-SCHEMA = 1
-"""The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
+SCHEMA = 2
+"""The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
 
-MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {}
+In 1 every session had its own correctness and kernels, and measurements were objects. Since 2 they are rows,
+what an epoch's sessions share is stored once, and sessions have ids.
+"""
+
+MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {1: from_1}
 """Version n → function from a file's content of version n to one of version n + 1."""
 
-_LINE = 210  # without its indent: a measurement fits, so that a diff shows old and new below each other
 _DEEPEST = 50  # levels of nesting; the schema itself needs ten
 
 
@@ -59,29 +64,12 @@ def parse(content: bytes, path: Path) -> Baseline:
         raise BaselineError(path, "is nested too deeply", RESTORE) from error
     if _deep(data):
         raise BaselineError(path, "is nested too deeply", RESTORE)
-    return _baseline(_Node(_migrated(data, path), path))
+    return _baseline(Node(_migrated(data, path), path))
 
 
 def render(baseline: Baseline) -> bytes:
-    """The file's content: sorted keys, two spaces a level, what fits on one line on one line."""
-    return (_layout({"schema": SCHEMA, **baseline.to_json()}, 0) + "\n").encode()
-
-
-def _layout(value: object, depth: int) -> str:
-    flat = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
-    if not value or not isinstance(value, (dict, list)) or (depth > 0 and len(flat) <= _LINE):
-        return flat
-    if isinstance(value, list):
-        opening, closing = "[]"
-        lines = [_layout(item, depth + 1) for item in value]
-    else:
-        opening, closing = "{}"
-        lines = [
-            f"{json.dumps(name, ensure_ascii=False)}: {_layout(value[name], depth + 1)}"
-            for name in sorted(value)
-        ]
-    indent = "\n" + "  " * (depth + 1)
-    return opening + indent + ("," + indent).join(lines) + "\n" + "  " * depth + closing
+    """The file's content: sorted keys, and a line a measurement."""
+    return (laid_out({"schema": SCHEMA, **to_file(baseline)}) + "\n").encode()
 
 
 def _decoded(content: bytes, path: Path) -> Any:
@@ -134,7 +122,7 @@ def _deep(value: Any) -> bool:
 
 def _migrated(content: Any, path: Path) -> JsonDict:
     """Brings a file of an older schema to the present one, a version at a time."""
-    root = _Node(content, path)
+    root = Node(content, path)
     version = root["schema"].integer(at_least=0)
     data = root.mapping()
     if version > SCHEMA:
@@ -158,79 +146,121 @@ def _migrated(content: Any, path: Path) -> JsonDict:
     return {**data, "schema": version}
 
 
-def _baseline(root: _Node) -> Baseline:
+@dataclass(frozen=True)
+class _Tables:
+    """What a file holds once, for all its records."""
+
+    fingerprints: dict[str, JsonDict]
+    sessions: dict[str, SessionEntry]
+    columns: tuple[str, ...]
+
+
+def _baseline(root: Node) -> Baseline:
     fingerprints = {name: node.mapping() for name, node in root["fingerprints"].members()}
+    columns = tuple(column.text() for column in root["columns"].items())
+    if len(set(columns)) < len(columns):
+        root["columns"].fail("names that are all different")
+    sessions = {name: _entry(node, fingerprints) for name, node in root["sessions"].members()}
+    tables = _Tables(fingerprints, sessions, columns)
     return Baseline(
         problem=root["problem"].text(),
         device_model=root["device_model"].text(),
         fingerprints=fingerprints,
-        cases={name: _record(node, fingerprints) for name, node in root["cases"].members()},
-        extra=root.others("schema", "problem", "device_model", "fingerprints", "cases"),
+        sessions=sessions,
+        cases={name: _record(node, tables) for name, node in root["records"].members()},
+        extra=root.others(
+            *("schema", "problem", "device_model", "columns", "fingerprints", "sessions", "records")
+        ),
     )
 
 
-def _record(node: _Node, fingerprints: dict[str, JsonDict]) -> Record:
+def _entry(node: Node, fingerprints: dict[str, JsonDict]) -> SessionEntry:
+    return SessionEntry(
+        recorded=node["recorded"].time(),
+        fingerprint=node["fingerprint"].one_of(fingerprints, "fingerprints"),
+        canaries={name: time.optional_number() for name, time in node.optional("canaries").some_members()},
+        extra=node.others("recorded", "fingerprint", "canaries"),
+    )
+
+
+def _record(node: Node, tables: _Tables) -> Record:
+    point = node["point"].mapping()
     return Record(
-        point=node["point"].mapping(),
-        epochs=tuple(_epoch(epoch, fingerprints) for epoch in node["epochs"].items()),
+        point=point,
+        epochs=tuple(_epoch(epoch, point, tables) for epoch in node["epochs"].items()),
         extra=node.others("point", "epochs"),
     )
 
 
-def _epoch(node: _Node, fingerprints: dict[str, JsonDict]) -> Epoch:
+def _epoch(node: Node, point: JsonDict, tables: _Tables) -> Epoch:
+    measured = node.optional("measured_point")
     return Epoch(
         opened=node["opened"].time(),
-        reason=None if node["reason"].value is None else node["reason"].text(),
+        reason=node.optional("reason").optional_text(),
         problem_version=node["problem_version"].integer(at_least=0),
-        measured_point=node["measured_point"].mapping(),
-        sessions=tuple(_session(session, fingerprints) for session in node["sessions"].items()),
-        extra=node.others("opened", "reason", "problem_version", "measured_point", "sessions"),
+        measured_point=point if measured.value is None else measured.mapping(),
+        sessions=tuple(_session(session, node, tables) for session in node["sessions"].items()),
+        extra=node.others(
+            *("opened", "reason", "problem_version", "measured_point", "sessions"), *_SHARED_IN_AN_EPOCH
+        ),
     )
 
 
-def _session(node: _Node, fingerprints: dict[str, JsonDict]) -> RecordedSession:
-    fingerprint = node["fingerprint"].text()
-    if fingerprint not in fingerprints:
-        node["fingerprint"].fail("one of the keys under fingerprints")
-    measurements = {key: _time(time, key) for key, time in node["measurements"].members()}
-    if not measurements:
-        node["measurements"].fail("at least one measurement")
+_SHARED_IN_AN_EPOCH = ("correctness", "kernels")
+
+
+def _session(node: Node, epoch: Node, tables: _Tables) -> RecordedSession:
+    named = node.optional("session")
+    entry = None if named.value is None else tables.sessions[named.one_of(tables.sessions, "sessions")]
+    own = node.mapping()
+    correctness, kernels = ((node if name in own else epoch).optional(name) for name in _SHARED_IN_AN_EPOCH)
+    times = {key: _time(row.as_object(tables.columns), key) for key, row in node["times"].members()}
+    if not times:
+        node["times"].fail("at least one measurement")
+    recorded, fingerprint = (entry.recorded, entry.fingerprint) if entry is not None else ("", "")
+    if entry is None or "recorded" in own:
+        recorded = node["recorded"].time()
+    if entry is None or "fingerprint" in own:
+        fingerprint = node["fingerprint"].one_of(tables.fingerprints, "fingerprints")
     return RecordedSession(
-        recorded=node["recorded"].time(),
+        recorded=recorded,
         fingerprint=fingerprint,
-        first_call_ns=node["first_call_ns"].optional_number(),
-        correctness={name: _accuracy(output) for name, output in node["correctness"].members()},
-        measurements=measurements,
+        first_call_ns=node.optional("first_call_ns").optional_number(),
+        correctness={name: _accuracy(output) for name, output in correctness.some_members()},
+        measurements=times,
         compile_ns=node.optional("compile_ns").optional_number(),
-        kernels=tuple(_kernel(kernel) for kernel in node.optional("kernels").optional_items()),
-        extra=node.others(*(each.name for each in fields(RecordedSession))),
+        kernels=tuple(_kernel(kernel) for kernel in kernels.some_items()),
+        session=named.optional_text(),
+        extra=node.others(*(each.name for each in fields(RecordedSession)), "times"),
     )
 
 
-def _kernel(node: _Node) -> RecordedKernel:
-    code = node.optional("machine_code_sha256")
+def _kernel(node: Node) -> RecordedKernel:
     return RecordedKernel(
         name=node["name"].text(),
         registers=node["registers"].integer(at_least=0),
         local_bytes=node["local_bytes"].integer(at_least=0),
         shared_bytes=node["shared_bytes"].integer(at_least=0),
-        machine_code_sha256=None if code.value is None else code.text(),
+        machine_code_sha256=node.optional("machine_code_sha256").optional_text(),
         spill_store_bytes=node.optional("spill_store_bytes").optional_integer(at_least=0),
         spill_load_bytes=node.optional("spill_load_bytes").optional_integer(at_least=0),
+        grid=node.optional("grid").optional_extent(),
+        block=node.optional("block").optional_extent(),
         extra=node.others(*(each.name for each in fields(RecordedKernel))),
     )
 
 
-def _accuracy(node: _Node) -> OutputAccuracy:
+def _accuracy(node: Node) -> OutputAccuracy:
     return OutputAccuracy(
         max_abs=node["max_abs"].optional_number(),
         max_rel=node["max_rel"].optional_number(),
         max_ulp=node["max_ulp"].optional_number(),
-        extra=node.others("max_abs", "max_rel", "max_ulp"),
+        bits=node.optional("bits").optional_text(),
+        extra=node.others(*(each.name for each in fields(OutputAccuracy))),
     )
 
 
-def _time(node: _Node, key: str) -> RecordedTime:
+def _time(node: Node, key: str) -> RecordedTime:
     if key.count("/") != 2 or not all(key.split("/")):
         node.fail("a key of the form scope/timer/cache", found=key)
     names = ("low_ns", "median_ns", "high_ns")
@@ -239,9 +269,13 @@ def _time(node: _Node, key: str) -> RecordedTime:
         node["median_ns"].fail("a positive number")
     if not low <= median <= high:
         node.fail("low_ns ≤ median_ns ≤ high_ns", found=[low, median, high])
-    points = tuple(item.number() for item in node["quantiles_ns"].items())
-    if len(points) != len(QUANTILES) or list(points) != sorted(points):
-        node["quantiles_ns"].fail(f"{len(QUANTILES)} numbers in ascending order")
+    has_middle = node.optional("q50_ns").value is not None
+    points = tuple(
+        median if name == "q50_ns" and not has_middle else node[name].number() for name in QUANTILE_COLUMNS
+    )
+    if list(points) != sorted(points):
+        node.fail(f"{' ≤ '.join(QUANTILE_COLUMNS)}", found=list(points))
+    unused = node.optional("invalid_samples")
     return RecordedTime(
         median_ns=median,
         low_ns=low,
@@ -251,82 +285,7 @@ def _time(node: _Node, key: str) -> RecordedTime:
         fixed_cost_ns=node.optional("fixed_cost_ns").optional_number(),
         sm_mhz=node.optional("sm_mhz").optional_number(),
         memory_mhz=node.optional("memory_mhz").optional_number(),
-        extra=node.others(*(each.name for each in fields(RecordedTime))),
+        invalid_samples=0 if unused.value is None else unused.integer(at_least=0),
+        jitter_ns=node.optional("jitter_ns").optional_number() or 0.0,
+        extra=node.others(*(each.name for each in fields(RecordedTime)), *QUANTILE_COLUMNS),
     )
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A value in the file and the way to it, for messages."""
-
-    value: Any
-    path: Path
-    where: str = ""
-
-    def __getitem__(self, name: str) -> _Node:
-        where = f"{self.where}.{name}" if self.where else name
-        mapping = self.mapping()
-        if name not in mapping:
-            raise BaselineError(self.path, "is missing", RESTORE, where=where)
-        return _Node(mapping[name], self.path, where)
-
-    def optional(self, name: str) -> _Node:
-        """The member, or None in its place."""
-        where = f"{self.where}.{name}" if self.where else name
-        return _Node(self.mapping().get(name), self.path, where)
-
-    def fail(self, expected: str, *, found: object = None) -> NoReturn:
-        text = repr(self.value if found is None else found)
-        text = text if len(text) <= 60 else text[:57] + "…"
-        problem = f"expected {expected}, found {text}"
-        raise BaselineError(self.path, problem, RESTORE, where=self.where or None)
-
-    def mapping(self) -> JsonDict:
-        return self.value if isinstance(self.value, dict) else self.fail("an object")
-
-    def members(self) -> list[tuple[str, _Node]]:
-        return [
-            (name, _Node(value, self.path, f"{self.where}[{name!r}]"))
-            for name, value in self.mapping().items()
-        ]
-
-    def items(self) -> list[_Node]:
-        if not isinstance(self.value, list) or not self.value:
-            self.fail("a list with at least one entry")
-        return [_Node(item, self.path, f"{self.where}[{i}]") for i, item in enumerate(self.value)]
-
-    def optional_items(self) -> list[_Node]:
-        return [] if self.value is None else self.items()
-
-    def others(self, *known: str) -> JsonDict:
-        return {name: value for name, value in self.mapping().items() if name not in known}
-
-    def text(self) -> str:
-        return self.value if isinstance(self.value, str) and self.value else self.fail("a text")
-
-    def time(self) -> str:
-        text = self.text()
-        try:
-            aware = datetime.fromisoformat(text).tzinfo is not None
-        except ValueError:
-            aware = False
-        return text if aware else self.fail("a time such as 2026-11-20T10:00:00Z")
-
-    def integer(self, *, at_least: int) -> int:
-        fine = isinstance(self.value, int) and not isinstance(self.value, bool) and self.value >= at_least
-        return int(self.value) if fine else self.fail(f"a whole number of at least {at_least}")
-
-    def optional_integer(self, *, at_least: int) -> int | None:
-        return None if self.value is None else self.integer(at_least=at_least)
-
-    def number(self) -> float:
-        """A finite number that is not negative."""
-        if not isinstance(self.value, (int, float)) or isinstance(self.value, bool) or self.value < 0:
-            self.fail("a number that is not negative")
-        try:
-            return float(self.value)
-        except OverflowError:
-            self.fail("a number in range")
-
-    def optional_number(self) -> float | None:
-        return None if self.value is None else self.number()

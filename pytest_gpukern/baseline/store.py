@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline import file, schema
+from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.past import Past, past_of
-from pytest_gpukern.baseline.record import Baseline, BaselineError
+from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.result import CaseInfo, Correctness, Result
 from pytest_gpukern.spread import shared_spread
 
@@ -35,12 +36,28 @@ class BaselineMode(enum.StrEnum):
     OFF = "off"
     COMPARE = "compare"
     CREATE = "create"
+    APPEND = "append"
     UPDATE = "update"
 
     @property
     def writes(self) -> bool:
         """Whether it may write files."""
-        return self in (BaselineMode.CREATE, BaselineMode.UPDATE)
+        return self in (BaselineMode.CREATE, BaselineMode.APPEND, BaselineMode.UPDATE)
+
+
+@dataclass(frozen=True)
+class KnownCases:
+    """The cases that there are of one baseline, whether or not they were measured.
+
+    Attributes:
+        folder: of the baseline, where no other is given for the run.
+        name: stem of the baseline's files.
+        ids: of all its cases.
+    """
+
+    folder: str
+    name: str
+    ids: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -50,16 +67,20 @@ class WriteReport:
     Attributes:
         written: files that were written.
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
+        appended: ids of cases whose current epoch has further sessions.
         updated: ids of cases whose record has a new epoch.
         kept: ids of cases that `create` found recorded already and left untouched.
+        removed: ids of cases that are no more, and whose records were taken out.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
 
     written: tuple[Path, ...] = ()
     added: tuple[str, ...] = ()
+    appended: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
     errors: tuple[BaselineError, ...] = ()
 
@@ -89,20 +110,24 @@ class Store:
         self._read: dict[Path, Baseline | None] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
+        self._pruned: dict[Path, set[str]] = {}
         self._refused: list[Refusal] = []
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
         """`<folder>/<name>.<model key>.json`; raises BaselineError for a name that would leave the folder."""
-        folder = self._directory_override or Path(case.baseline_dir)
+        return self._path(case.baseline_dir, case.baseline_name, model_key)
+
+    def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
+        folder = self._directory_override or Path(beside)
         for pattern, name, what in (
-            (_NAME, case.baseline_name, "baseline name"),
+            (_NAME, baseline_name, "baseline name"),
             (_MODEL, model_key, "device model key"),
         ):
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
                 dots = " and, inside, single dots" if pattern is _NAME else ""
                 remedy = f"Use letters, digits, '_', '-', '+'{dots}"
                 raise BaselineError(folder, f"{what} {name!r} cannot name a file here", remedy)
-        return folder / f"{case.baseline_name}.{model_key}.json"
+        return folder / f"{baseline_name}.{model_key}.json"
 
     def baseline(self, case: CaseInfo, model_key: str) -> Baseline | None:
         """The stored baseline that a case belongs to, or None; each file is read once.
@@ -154,11 +179,35 @@ class Store:
             self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
         return self._spreads[model_key]
 
-    def add(self, result: Result, *, model_key: str, test_failed: bool = False) -> None:
+    def stale(self, known: KnownCases, model_key: str) -> tuple[str, ...]:
+        """Ids of recorded cases that are no more.
+
+        Raises:
+            BaselineError: as for `baseline`.
+        """
+        path = self._path(known.folder, known.name, model_key)
+        baseline = self._cached(path, known.name, model_key)
+        return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
+
+    def prune(self, known: KnownCases, model_key: str) -> None:
+        """Queues the removal of what is stale; raises BaselineError as `baseline` does."""
+        stale = self.stale(known, model_key)
+        if stale:
+            self._pruned[self._path(known.folder, known.name, model_key)] = set(stale)
+
+    def add(
+        self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
+    ) -> None:
         """Queues one session's result for `flush`; without effect in modes that write nothing.
 
         Several results of one case become the sessions of one epoch. What must not become a baseline is
         refused, and listed in the report: also what a test measured that then failed by itself.
+
+        Args:
+            result: of one case.
+            model_key: of the device or processor that it was measured on.
+            test_failed: its test failed for another reason than its verdict.
+            recorded: when it was measured; now, where nothing else is said.
         """
         if not self.mode.writes:
             return
@@ -168,7 +217,7 @@ class Store:
             return
         try:
             path = self.path_for(result.case, model_key)
-            entry = Entry.of(result, model_key=model_key, recorded=self._stamp())
+            entry = Entry.of(result, model_key=model_key, recorded=_stamp(recorded or self._now()))
             self._rehearse(entry, path)
         except BaselineError as error:
             where = f"{error.where}: " if error.where else ""
@@ -197,37 +246,46 @@ class Store:
         """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
         report = WriteReport(refused=tuple(self._refused))
         queue, self._queue, self._refused = self._queue, {}, []
-        for path, entries in sorted(queue.items()):
+        pruned, self._pruned = self._pruned, {}
+        for path in sorted({*queue, *pruned}):
             try:
-                report = self._write(path, entries, report)
+                report = self._write(path, queue.get(path, []), pruned.get(path, set()), report)
             except BaselineError as error:
                 report = dataclasses.replace(report, errors=(*report.errors, error))
         self._read.clear()
         self._spreads.clear()
         return report
 
-    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
+    def _write(self, path: Path, entries: list[Entry], pruned: set[str], report: WriteReport) -> WriteReport:
         with file.locked(path.parent):
-            name, model_key = entries[0].case.baseline_name, entries[0].model_key
+            name, model_key, _ = path.name.rsplit(".", 2)
             base = _stored(path, name, model_key) or Baseline(name, model_key)
-            merge = Merge(base, self._stamp(), self._reason)
+            removed = sorted(pruned & base.cases.keys())
+            merge = Merge(base.without(removed), _stamp(self._now()), self._reason)
+            join = {
+                BaselineMode.CREATE: merge.create,
+                BaselineMode.APPEND: merge.append,
+                BaselineMode.UPDATE: merge.update,
+            }
             for group in _by_case(entries):
-                (merge.create if self.mode is BaselineMode.CREATE else merge.update)(group)
-            written = merge.added or merge.updated
+                join[self.mode](group)
+            written = bool(merge.added or merge.appended or merge.updated or removed)
             if written:
                 file.replace(path, schema.render(merge.baseline.referenced()))
         return dataclasses.replace(
             report,
             written=(*report.written, *([path] if written else [])),
             added=(*report.added, *merge.added),
+            appended=(*report.appended, *merge.appended),
             updated=(*report.updated, *merge.updated),
             kept=(*report.kept, *merge.kept),
+            removed=(*report.removed, *removed),
             refused=(*report.refused, *merge.refused),
         )
 
     def _rehearse(self, entry: Entry, path: Path) -> None:
         """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
-        merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), self._stamp(), self._reason)
+        merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), _stamp(self._now()), self._reason)
         try:
             merge.update([entry])
             schema.parse(schema.render(merge.baseline), path)
@@ -249,8 +307,9 @@ class Store:
         models = [path.name.removeprefix(prefix).removesuffix(".json") for path in others]
         return sorted(model for model in models if _MODEL.fullmatch(model))
 
-    def _stamp(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _stored(path: Path, name: str, model_key: str) -> Baseline | None:

@@ -6,8 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
-from pytest_gpukern.baseline.record import BaselineError
 from pytest_gpukern.report.shape import ShapeError, check_shape
 from pytest_gpukern.result import Result
 

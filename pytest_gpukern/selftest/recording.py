@@ -9,8 +9,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
-from pytest_gpukern.baseline.record import BaselineError
 from pytest_gpukern.report.shape import ShapeError, check_shape
 
 if TYPE_CHECKING:

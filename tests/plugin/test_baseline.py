@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pytest_gpukern.baseline.compact import COLUMNS
+
 from .conftest import FIRST, results_in
 
 HOST_IDS = {f"doubling/host.{variant}/n={n}" for n in (8, 9) for variant in ("multiply", "add")}
@@ -15,7 +17,12 @@ def baseline_file(pytester, folder="baselines"):
 
 
 def record_of(path, case_id=FIRST):
-    return json.loads(path.read_text())["cases"][case_id]
+    return json.loads(path.read_text())["records"][case_id]
+
+
+def median_of(epoch):
+    content = epoch["sessions"][0]["times"]["kernel/event/cold"]
+    return content[COLUMNS.index("median_ns")]
 
 
 def test_create_writes_one_file_a_problem_and_device_model_and_says_so(gpu, pytester):
@@ -24,14 +31,14 @@ def test_create_writes_one_file_a_problem_and_device_model_and_says_so(gpu, pyte
     assert path.name == "doubling.fake-gpu.json"
     result.stdout.fnmatch_lines([f"gpukern: wrote {path}"])
     (epoch,) = record_of(path)["epochs"]
-    (session,) = epoch["sessions"]
-    assert session["measurements"]["kernel/event/cold"]["median_ns"] == pytest.approx(1000)
+    assert len(epoch["sessions"]) == 1
+    assert median_of(epoch) == pytest.approx(1000)
 
 
 def test_host_variants_are_recorded_under_the_processors_model(host, pytester):
     host("--gpu-benchmark", "--gpukern-baseline=create").assert_outcomes(passed=4)
     content = json.loads(baseline_file(pytester).read_text())
-    assert content["cases"].keys() == HOST_IDS
+    assert content["records"].keys() == HOST_IDS
     assert content["device_model"] in baseline_file(pytester).name
 
 
@@ -41,18 +48,15 @@ def test_create_adds_what_is_missing_and_leaves_what_is_there(gpu, pytester, mon
     monkeypatch.setenv("FIRST_TAKES_NS", "990")
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     content = json.loads(baseline_file(pytester).read_text())
-    assert len(content["cases"]) == 2
-    assert content["cases"][FIRST] == before
+    assert len(content["records"]) == 2
+    assert content["records"][FIRST] == before
 
 
 def test_update_opens_a_new_epoch_and_keeps_the_old_one(recorded, pytester, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "900")
     recorded("--gpukern-baseline=update", "-k", "first").assert_outcomes(passed=1, deselected=1)
     path = baseline_file(pytester)
-    medians = [
-        epoch["sessions"][0]["measurements"]["kernel/event/cold"]["median_ns"]
-        for epoch in record_of(path)["epochs"]
-    ]
+    medians = [median_of(epoch) for epoch in record_of(path)["epochs"]]
     assert medians == pytest.approx([1000, 900])
     assert len(record_of(path, "doubling/numba.second/n=8")["epochs"]) == 1
     recorded().assert_outcomes(passed=2)
@@ -101,7 +105,7 @@ def test_what_a_test_measured_that_failed_by_itself_is_not_recorded(gpu, pyteste
     path.write_text(path.read_text() + "\n    assert 'first' not in case.id\n")
     result = gpu("--gpukern-baseline=create")
     result.assert_outcomes(passed=1, failed=1)
-    assert json.loads(baseline_file(pytester).read_text())["cases"].keys() == {"doubling/numba.second/n=8"}
+    assert json.loads(baseline_file(pytester).read_text())["records"].keys() == {"doubling/numba.second/n=8"}
     result.stdout.fnmatch_lines([f"gpukern: not recorded: its test failed ({FIRST})"])
 
 

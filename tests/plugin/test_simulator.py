@@ -199,7 +199,7 @@ def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(r
 
 def test_simulated_results_are_not_recorded(run):
     (path,) = (run.folder / "baselines").iterdir()
-    assert json.loads(path.read_text())["cases"].keys() == {"doubling/host.numpy/n=8"}
+    assert json.loads(path.read_text())["records"].keys() == {"doubling/host.numpy/n=8"}
 
 
 def test_a_run_that_ends_before_it_is_configured_puts_the_environment_back_too(pytester):

@@ -21,9 +21,9 @@ def with_cupti(gpu, monkeypatch):
 
 def recorded_keys(pytester):
     (stored,) = (pytester.path / "baselines").glob("*.json")
-    cases = json.loads(stored.read_text())["cases"]
+    cases = json.loads(stored.read_text())["records"]
     sessions = [session for case in cases.values() for session in case["epochs"][0]["sessions"]]
-    return {tuple(sorted(session["measurements"])) for session in sessions}
+    return {tuple(sorted(session["times"])) for session in sessions}
 
 
 def measured(pytester):

@@ -8,86 +8,38 @@ import json
 import os
 import stat
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up_records import (
+    H200,
+    KERNEL,
+    START,
+    case_of,
+    measurement_of,
+    path_in,
+    record,
+    result_of,
+    sessions,
+    store_of,
+)
 
 from pytest_gpukern import baseline as bl
 from pytest_gpukern.baseline import file
+from pytest_gpukern.baseline.compact import COLUMNS
 from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.result import (
-    CaseInfo,
     Correctness,
     KernelFacts,
     LaunchShape,
-    Measurement,
     OutputError,
-    Result,
-    Summary,
     VerdictKind,
 )
 
-H200 = "nvidia-h200"
-KERNEL = "kernel/event/cold"
 NOWHERE = Path("vector_exp.nvidia-h200.json")
-START = datetime(2026, 11, 20, 10, tzinfo=UTC)
-
-
-def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000, ran=None):
-    return CaseInfo(
-        id=f"{name}-{variant}-n={n}",
-        problem=name,
-        problem_version=version,
-        variant=variant,
-        backend="numba",
-        point={"n": n},
-        measured_point={"n": ran or n},
-        parameters={},
-        baseline_dir=str(folder),
-        baseline_name=name,
-    )
-
-
-def measurement_of(median_ns=50_000.0, scope="kernel", timer="event", cache="cold", invalid=None):
-    samples = tuple(median_ns * (1 + 0.001 * i) for i in range(-5, 6))
-    summary = Summary(median_ns, median_ns * 0.999, median_ns * 1.001, len(samples))
-    return Measurement(scope, timer, "", cache, samples, 1, summary, "", invalid=invalid)
-
-
-def result_of(case, *medians_ns, measurements=None, **changes):
-    values = {
-        "case": case,
-        "nodeid": case.id,
-        "fingerprint": {"driver": "580.159", "libraries": {"numba": "0.61"}},
-        "simulated": False,
-        "correctness": Correctness.PASSED,
-        "errors": {"out": OutputError(1000, 0, 1e-7, 2.123456789e-7, 1.0)},
-        "first_call_ns": 123456789.0,
-        "measurements": measurements or tuple(measurement_of(ns) for ns in medians_ns or (50_000.0,)),
-    }
-    return Result(**{**values, **changes})
-
-
-def store_of(mode, **arguments):
-    return bl.Store(mode, now=lambda: START, **arguments)
-
-
-def record(mode, *results, model_key=H200, **arguments):
-    store = store_of(mode, **arguments)
-    for result in results:
-        store.add(result, model_key=model_key)
-    return store.flush()
-
-
-def path_in(folder, name="vector_exp", model_key=H200):
-    return folder / f"{name}.{model_key}.json"
-
-
-def sessions(folder, case=None, key=KERNEL, model_key=H200, mode="compare"):
-    return store_of(mode).sessions_for(case or case_of(folder), model_key, key)
 
 
 @pytest.fixture
@@ -112,16 +64,16 @@ def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
 def test_the_file_is_sorted_versioned_rounded_and_a_measurement_is_a_line(folder):
     text = path_in(folder).read_text()
     content = json.loads(text)
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     assert list(content) == sorted(content)
     assert text.endswith("}\n")
-    assert max(len(line.strip()) for line in text.splitlines()) <= 240
-    (line,) = [line for line in text.splitlines() if '"median_ns"' in line]
-    assert '"low_ns": 49950.0, "median_ns": 50000.0, "n": 11' in line
-    (session,) = content["cases"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"]
-    assert session["first_call_ns"] == 123457000.0  # six significant digits
-    assert session["correctness"]["out"] == {"max_abs": 1e-7, "max_rel": 2.12346e-7, "max_ulp": 1.0}
-    assert session["measurements"][KERNEL]["quantiles_ns"] == [49775.0, 49875.0, 50000.0, 50125.0, 50225.0]
+    (line,) = [line.strip() for line in text.splitlines() if f'"{KERNEL}"' in line]
+    assert line == f'"{KERNEL}": [11, 50000, 49950, 50050, 49775, 49875, 50125, 50225]'
+    assert content["columns"][:4] == ["n", "median_ns", "low_ns", "high_ns"]
+    (epoch,) = content["records"]["vector_exp-numba-n=1000"]["epochs"]
+    (session,) = epoch["sessions"]
+    assert session["first_call_ns"] == 123457000  # six significant digits
+    assert epoch["correctness"]["out"] == {"max_abs": 1e-7, "max_rel": 2.12346e-7, "max_ulp": 1}
     assert content["fingerprints"][session["fingerprint"]]["driver"] == "580.159"
 
 
@@ -144,15 +96,20 @@ def test_a_fingerprint_that_no_session_needs_any_more_is_dropped(folder):
 def test_unknown_fields_are_kept_when_the_file_is_rewritten(folder):
     path = path_in(folder)
     content = json.loads(path.read_text())
-    record_ = content["cases"]["vector_exp-numba-n=1000"]
+    record_ = content["records"]["vector_exp-numba-n=1000"]
     places = [content, record_, record_["epochs"][0], record_["epochs"][0]["sessions"][0]]
-    places.append(places[-1]["measurements"][KERNEL])
     places.append(places[-2]["correctness"]["out"])
     for place in places:
         place["from_the_future"] = {"x": [1, 2.5, None]}
+    content["columns"].insert(2, "watts")
+    places[-2]["times"][KERNEL].insert(2, 350)
     path.write_text(json.dumps(content))
     record("create", result_of(case_of(folder, "cupy")))
     assert path.read_text().count('"from_the_future": {"x": [1, 2.5, null]}') == len(places)
+    content = json.loads(path.read_text())
+    assert content["columns"][-1] == "watts"
+    row = content["records"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"][0]["times"][KERNEL]
+    assert (row[1], row[-1]) == (50_000, 350)
 
 
 CUPTI = "kernel/cupti/cold"
@@ -164,7 +121,9 @@ def by_both_timers(case, **changes):
     main = dataclasses.replace(measurement_of(timer="cupti"), state={"sm_mhz": 1980.0, "memory_mhz": 3201})
     other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
     facts = KernelFacts("_Z1fi", "f(int)", SHAPE, 1.0, 5e4, 6, 0.75, "40 registers a thread", "beef")
-    grids = [dataclasses.replace(facts, shape=dataclasses.replace(SHAPE, grid=(n, 1, 1))) for n in (63, 1)]
+    grids = [
+        dataclasses.replace(facts, shape=dataclasses.replace(SHAPE, grid=(n, 1, 1))) for n in (63, 1, 63)
+    ]
     found = {"measurements": (main, other), "kernels": tuple(grids), "compile_ns": 3e8}
     return result_of(case, **{**found, **changes})
 
@@ -184,10 +143,12 @@ def test_both_timers_are_recorded_with_clocks_and_what_a_timer_reads_for_nothing
         assert (time.key, time.median_ns) == (key, median_ns)
 
 
-def test_a_kernel_is_recorded_once_whatever_its_grids(tmp_path):
+def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_path):
     record("create", by_both_timers(case_of(tmp_path)))
     (session,) = stored(tmp_path)
-    assert session.kernels == (bl.RecordedKernel("f(int)", 40, 128, 3072, "beef"),)
+    first, second = session.kernels
+    assert first == bl.RecordedKernel("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
+    assert second == dataclasses.replace(first, grid=(1, 1, 1))
     assert session.compile_ns == 3e8
 
 
@@ -212,10 +173,7 @@ def test_a_kernels_name_is_kept_short(tmp_path):
 
 def test_what_is_not_known_is_not_in_the_file(folder):
     text = path_in(folder).read_text()
-    assert not any(
-        name in text for name in ("fixed_cost_ns", "sm_mhz", "memory_mhz", "compile_ns", "kernels")
-    )
-    assert "machine_code_sha256" not in text
+    assert not any(f'"{name}"' in text for name in ("compile_ns", "kernels", "bits", "canaries", "reason"))
     assert "spill" not in text
 
 
@@ -236,10 +194,19 @@ def test_no_number_of_a_session_is_recorded_if_the_one_beside_it_is_invalid(tmp_
     assert refusal.reason == "kernel/event/cold is INVALID: ran outside the timed stream"
 
 
+KERNEL_FACTS = {"name": "f", "registers": 1, "local_bytes": 0, "shared_bytes": 0}
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda session: session["measurements"][KERNEL].update(sm_mhz="fast"), ".measurements[{}].sm_mhz"),
+        (lambda session: session["times"][KERNEL].append("fast"), ".times[{}].sm_mhz"),
+        (lambda session: session["times"][KERNEL].extend([1, 2, -1]), ".times[{}].invalid_samples"),
+        (lambda session: session["times"][KERNEL].extend(range(20)), ".times[{}]"),
+        (lambda session: session["times"].update({KERNEL: {}}), ".times[{}]"),
+        (lambda session: session.update(session="0123abcd"), ".session"),
+        (lambda session: session.update(kernels=[{**KERNEL_FACTS, "grid": [1, 2]}]), ".kernels[0].grid"),
+        (lambda session: session.update(kernels=[{**KERNEL_FACTS, "block": [1, 2, "x"]}]), ".block[2]"),
         (lambda session: session.update(compile_ns=-1), ".compile_ns"),
         (lambda session: session.update(kernels={}), ".kernels"),
         (lambda session: session.update(kernels=[{"name": "f"}]), ".kernels[0].registers"),
@@ -247,7 +214,7 @@ def test_no_number_of_a_session_is_recorded_if_the_one_beside_it_is_invalid(tmp_
 )
 def test_a_damaged_optional_field_is_named(folder, change, where):
     content = json.loads(path_in(folder).read_text())
-    change(content["cases"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"][0])
+    change(content["records"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"][0])
     path_in(folder).write_text(json.dumps(content))
     with pytest.raises(bl.BaselineError) as caught:
         bl.load(path_in(folder))
@@ -273,35 +240,35 @@ def broken(folder, *way, value):
     return json.dumps(content).encode()
 
 
-CASE = ("cases", "vector_exp-numba-n=1000")
+CASE = ("records", "vector_exp-numba-n=1000")
 EPOCH = (*CASE, "epochs", 0)
 SESSION = (*EPOCH, "sessions", 0)
-TIME = (*SESSION, "measurements", KERNEL)
-SESSION_WHERE = "cases['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
+TIME = (*SESSION, "times", KERNEL)
+SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
 
 
 @pytest.mark.parametrize(
     ("way", "value", "words"),
     [
         (
-            (*TIME, "median_ns"),
+            (*TIME, COLUMNS.index("median_ns")),
             "abc",
-            f"{SESSION_WHERE}.measurements['{KERNEL}'].median_ns: expected a number",
+            f"{SESSION_WHERE}.times['{KERNEL}'].median_ns: expected a number",
         ),
-        ((*TIME, "median_ns"), 0, "median_ns: expected a positive number, found 0"),
-        ((*TIME, "median_ns"), True, "median_ns: expected a number"),
-        ((*TIME, "median_ns"), 10**400, "median_ns: expected a number in range"),
-        ((*TIME, "low_ns"), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
-        ((*TIME, "n"), 1.5, "n: expected a whole number of at least 1, found 1.5"),
-        ((*TIME, "quantiles_ns"), [1, 2, 3], "quantiles_ns: expected 5 numbers in ascending order"),
-        ((*TIME, "quantiles_ns"), [1, 2, 3, 5, 4], "quantiles_ns: expected 5 numbers in ascending order"),
-        ((*TIME, "high_ns"), ..., "high_ns: is missing"),
-        ((*SESSION, "measurements"), {}, "measurements: expected at least one measurement"),
-        ((*SESSION, "measurements", "kernel"), {}, "expected a key of the form scope/timer/cache"),
+        ((*TIME, COLUMNS.index("median_ns")), 0, "median_ns: expected a positive number, found 0"),
+        ((*TIME, COLUMNS.index("median_ns")), True, "median_ns: expected a number"),
+        ((*TIME, COLUMNS.index("median_ns")), 10**400, "median_ns: expected a number in range"),
+        ((*TIME, COLUMNS.index("low_ns")), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
+        ((*TIME, COLUMNS.index("n")), 1.5, "n: expected a whole number of at least 1, found 1.5"),
+        ((*TIME, 4), None, "q05_ns: is missing"),
+        ((*TIME, 4), 60_000, "expected q05_ns ≤ q25_ns ≤ q50_ns ≤ q75_ns ≤ q95_ns, found [60000.0"),
+        ((*TIME, COLUMNS.index("high_ns")), None, "high_ns: is missing"),
+        ((*SESSION, "times"), {}, "times: expected at least one measurement"),
+        ((*SESSION, "times", "kernel"), [], "expected a key of the form scope/timer/cache"),
         ((*SESSION, "recorded"), "yesterday", "recorded: expected a time such as 2026-11-20T10:00:00Z"),
         ((*SESSION, "recorded"), "2026-11-20T10:00:00", "recorded: expected a time such as"),
         ((*SESSION, "fingerprint"), "gone", "fingerprint: expected one of the keys under fingerprints"),
-        ((*SESSION, "correctness", "out", "max_abs"), -1, "['out'].max_abs: expected a number that is not"),
+        ((*EPOCH, "correctness", "out", "max_abs"), -1, "['out'].max_abs: expected a number that is not"),
         ((*EPOCH, "sessions"), [], "sessions: expected a list with at least one entry, found []"),
         ((*EPOCH, "problem_version"), "1", "problem_version: expected a whole number"),
         ((*EPOCH, "reason"), 3, "reason: expected a text, found 3"),
@@ -311,7 +278,15 @@ SESSION_WHERE = "cases['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
         (("problem",), "", "problem: expected a text"),
         (("schema",), "1", "schema: expected a whole number"),
         (("schema",), ..., "schema: is missing"),
-        (("cases",), ..., "cases: is missing"),
+        (("records",), ..., "records: is missing"),
+        (("columns",), ["n", "n"], "columns: expected names that are all different"),
+        (("columns",), "n", "columns: expected a list"),
+        (
+            ("sessions",),
+            {"0123abcd": {"recorded": "2026-11-20T10:00:00Z", "fingerprint": "no"}},
+            "fingerprint",
+        ),
+        (("sessions",), ..., "sessions: is missing"),
     ],
 )
 def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, value, words):
@@ -351,7 +326,7 @@ def test_a_file_that_is_no_baseline_is_an_error_in_words(content, words):
 def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
     path = path_in(folder)
     path.write_text('{"schema": 7, "cases": "whatever"}')
-    with pytest.raises(bl.BaselineError, match=r"newer pytest-gpukern \(schema 7, this one reads 1\)"):
+    with pytest.raises(bl.BaselineError, match=r"newer pytest-gpukern \(schema 7, this one reads 2\)"):
         sessions(folder)
     report = record("update", result_of(case_of(folder)))
     assert [error.where for error in report.errors] == ["schema"]
@@ -362,17 +337,18 @@ def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
 def test_an_older_file_is_migrated_when_read(folder, monkeypatch):
     content = json.loads(path_in(folder).read_text())
     content["schema"] = 0
-    content["records"] = content.pop("cases")
+    content["cases"] = content.pop("records")
     old = json.dumps(content).encode()
     with pytest.raises(bl.BaselineError, match="schema 0 is unknown"):
         bl.parse(old, NOWHERE)
 
     def rename(data):
-        return {**{k: v for k, v in data.items() if k != "records"}, "cases": data["records"]}
+        return {**{k: v for k, v in data.items() if k != "cases"}, "records": data["cases"]}
 
     monkeypatch.setitem(bl.MIGRATIONS, 0, rename)
+    monkeypatch.setitem(bl.MIGRATIONS, 1, lambda data: data)
     assert bl.parse(old, NOWHERE) == bl.load(path_in(folder))
-    with pytest.raises(bl.BaselineError, match="damaged content of schema 0: KeyError: 'records'"):
+    with pytest.raises(bl.BaselineError, match="damaged content of schema 0: KeyError: 'cases'"):
         bl.parse(b'{"schema": 0}', NOWHERE)
 
 
@@ -404,6 +380,7 @@ objects = st.dictionaries(texts, plain, max_size=3)
 moments = st.datetimes().map(lambda moment: moment.isoformat() + "+00:00")
 
 
+unknown_in_a_row = st.dictionaries(st.just("zz_future"), plain.filter(lambda value: value is not None))
 unknown = st.dictionaries(st.sampled_from(["zz_future", "zz_comment"]), plain, max_size=1)
 
 
@@ -419,12 +396,19 @@ def recorded_times(draw):
         fixed_cost_ns=draw(st.none() | numbers),
         sm_mhz=draw(st.none() | numbers),
         memory_mhz=draw(st.none() | numbers),
-        extra=draw(unknown),
+        invalid_samples=draw(st.integers(0, 10**6)),
+        jitter_ns=draw(numbers),
+        extra=draw(unknown_in_a_row),
     )
 
 
 accuracies = st.builds(
-    bl.OutputAccuracy, st.none() | numbers, st.none() | numbers, st.none() | numbers, extra=unknown
+    bl.OutputAccuracy,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | texts,
+    extra=unknown,
 )
 whole = st.integers(0, 10**9)
 recorded_kernels = st.builds(
@@ -436,6 +420,8 @@ recorded_kernels = st.builds(
     machine_code_sha256=st.none() | texts,
     spill_store_bytes=st.none() | whole,
     spill_load_bytes=st.none() | whole,
+    grid=st.none() | st.tuples(whole, whole, whole),
+    block=st.none() | st.tuples(whole, whole, whole),
     extra=unknown,
 )
 keys = st.sampled_from([KERNEL, "kernel/host/hot", "end_to_end/host/cold"])
@@ -448,6 +434,14 @@ recorded_sessions = st.builds(
     measurements=st.dictionaries(keys, recorded_times(), min_size=1, max_size=2),
     compile_ns=st.none() | numbers,
     kernels=st.lists(recorded_kernels, max_size=2).map(tuple),
+    session=st.none() | st.sampled_from(["s1", "s2"]),
+    extra=unknown,
+)
+entries = st.builds(
+    bl.SessionEntry,
+    recorded=moments,
+    fingerprint=st.sampled_from(["f1", "f2"]),
+    canaries=st.dictionaries(texts, st.none() | numbers, max_size=2),
     extra=unknown,
 )
 epochs = st.builds(
@@ -468,6 +462,7 @@ baselines = st.builds(
     device_model=texts,
     fingerprints=st.fixed_dictionaries({"f1": objects, "f2": objects}),
     cases=st.dictionaries(texts, records, max_size=2),
+    sessions=st.fixed_dictionaries({"s1": entries, "s2": entries}),
     extra=unknown,
 )
 
@@ -506,13 +501,15 @@ VALID = bl.render(
                                     )
                                 },
                                 4.0,
-                                (bl.RecordedKernel("f(int)", 40, 0, 1024, "beef"),),
+                                (bl.RecordedKernel("f(int)", 40, 0, 1024, "beef", (1, 2, 3), (4, 5, 6)),),
+                                "s1",
                             ),
                         ),
                     ),
                 ),
             )
         },
+        {"s1": bl.SessionEntry("2026-11-20T10:00:00Z", "f1", {"copy": 1.0})},
     )
 )
 
@@ -653,7 +650,7 @@ def test_create_leaves_a_recorded_case_untouched_and_adds_a_missing_one(folder):
     report = record("create", result_of(case, 99_999.0), result_of(missing))
     assert (report.kept, report.added, report.updated) == ((case.id,), (missing.id,), ())
     after = json.loads(path_in(folder).read_text())
-    assert after["cases"][case.id] == before["cases"][case.id]
+    assert after["records"][case.id] == before["records"][case.id]
     assert sessions(folder, missing)
 
 
@@ -754,11 +751,10 @@ def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
     ]
 
 
-def test_an_epoch_takes_twenty_sessions_and_refuses_the_rest(tmp_path):
-    case = case_of(tmp_path)
-    report = record("create", *[result_of(case)] * 22)
-    assert len(sessions(tmp_path)) == 20
-    assert [each.reason for each in report.refused] == ["an epoch holds at most 20 sessions"] * 2
+@pytest.mark.parametrize("mode", ["create", "update", "append"])
+def test_of_more_than_twenty_sessions_an_epoch_keeps_the_newest(tmp_path, mode):
+    record(mode, *[result_of(case_of(tmp_path), 50_000.0 + i) for i in range(22)])
+    assert [time.median_ns for time in sessions(tmp_path)] == [50_000 + i for i in range(2, 22)]
 
 
 def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
@@ -779,7 +775,7 @@ def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
         ({"fingerprint": {"name": "\ud800"}}, "cannot be stored as text"),
     ],
 )
-@pytest.mark.parametrize("mode", ["create", "update"])
+@pytest.mark.parametrize("mode", ["create", "update", "append"])
 def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode, changes, reason):
     before = path_in(folder).read_bytes()
     good, bad = case_of(folder, "cupy"), case_of(folder, "pycuda")
