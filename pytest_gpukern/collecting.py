@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.problem import Problem
+    from pytest_gpukern.result import CaseInfo
 
 
 def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
@@ -156,25 +157,30 @@ def _alike(value: Any, own: Any) -> bool:
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that a selected test would be judged by, once, before anything is measured."""
     from pytest_gpukern.baseline import BaselineError
-    from pytest_gpukern.benchmark import plain_case_info
-    from pytest_gpukern.runner import case_info
-    from pytest_gpukern.takeover import is_taken_over
 
     environment = environment_of(config)
     for item in items:
-        if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
-            continue
-        case, path = case_of(item), Path(item.path)
-        if case:
-            info = case_info(case, case.point, path)
-        else:
-            info = plain_case_info(item.nodeid, path, shared_folder=environment.settings.shares_baselines)
-        if info.on_gpu and not environment.has_gpu:
+        info = measured_case(config, item)
+        if info is None or (info.on_gpu and not environment.has_gpu):
             continue
         try:
             environment.recorded(info, "", on_gpu=info.on_gpu)
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
+    """Which case or plain test an item would measure; None for one that measures nothing."""
+    from pytest_gpukern.benchmark import plain_case_info
+    from pytest_gpukern.runner import case_info
+    from pytest_gpukern.takeover import is_taken_over
+
+    if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
+        return None
+    case, path = case_of(item), Path(item.path)
+    if case:
+        return case_info(case, case.point, path)
+    return plain_case_info(item.nodeid, path, shared_folder=settings_of(config).shares_baselines)
 
 
 def header(config: pytest.Config) -> list[str]:

@@ -42,7 +42,8 @@ def refuse_contradictions(
 def _of_baselines(
     benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
 ) -> Iterator[Conflict]:
-    writes = values.get("baseline") in ("create", "update")
+    writes = values.get("baseline") in ("create", "append", "update")
+    updates = values.get("baseline") == "update"
     yield writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"
     yield (
         writes and values.get("simulator") == "always",
@@ -57,8 +58,14 @@ def _of_baselines(
     yield (
         bool(values.get("write-in-ci")) and not writes,
         "write-in-ci",
-        "nothing would be written; add --gpukern-baseline=create or update",
+        "nothing would be written; add --gpukern-baseline=create, append or update",
     )
+    prunes = bool(values.get("prune"))
+    yield "reason" in values and not updates, "reason", "an update keeps it; add --gpukern-baseline=update"
+    yield prunes and not updates, "prune", "an update does it; add --gpukern-baseline=update"
+    for name in ("backend", "axis", "scope", "size"):
+        part = f"it needs a run of everything; drop it or {labels.get(name)}"
+        yield prunes and name in values, "prune", part
 
 
 def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from pytest_gpukern import __version__
 from pytest_gpukern.options import asked
-from pytest_gpukern.state import TRY_THE_SIMULATOR, USAGE_ERROR, environment_of, settings_of
+from pytest_gpukern.state import (
+    KNOWN_CASES,
+    KNOWN_CASES_OF_A_WORKER,
+    TRY_THE_SIMULATOR,
+    USAGE_ERROR,
+    environment_of,
+    settings_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from pytest_gpukern.baseline import WriteReport
+    from pytest_gpukern.baseline import KnownCases, WriteReport
     from pytest_gpukern.further import Further
     from pytest_gpukern.report.head import Compared
     from pytest_gpukern.result import JsonDict, Result
     from pytest_gpukern.shift import Shift
+
+T = TypeVar("T")
 
 
 class Controller:
@@ -41,6 +52,7 @@ class Controller:
         self._shift: Shift | None = None
         self._further: Further | None = None
         self._short: dict[str, list[str]] = {}
+        self._stale: list[str] = []
         self._total = 0
         self._finished = 0
         self._progress: Any = None
@@ -64,6 +76,8 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
 
+        Workers collect, so one of them also tells which cases there are.
+
         Raises:
             pytest.UsageError: a worker said what is wrong while it collected (see
                 `collecting.telling_the_controller`), or died of it before.
@@ -72,6 +86,13 @@ class Controller:
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
         if message is not None or died_of_one:
             raise pytest.UsageError(message or text.strip())
+        known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
+        if known is not None and KNOWN_CASES not in self._config.stash:
+            from pytest_gpukern.baseline import KnownCases
+
+            self._config.stash[KNOWN_CASES] = tuple(
+                KnownCases(folder, name, frozenset(ids)) for folder, name, ids in known
+            )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -191,8 +212,11 @@ class Controller:
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
+            if settings.prune:
+                self._of_known_cases(environment.store.prune)
             self.write_report = environment.store.flush()
             self.problems += [str(error) for error in self.write_report.errors]
+        self._stale = sorted(itertools.chain(*self._of_known_cases(environment.store.stale)))
         if settings.output is not None:
             from pytest_gpukern.report.run_file import RunFileError, write_run_file
 
@@ -260,22 +284,33 @@ class Controller:
     def _model_key(self, result: Result) -> str:
         return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)
 
+    def _of_known_cases(self, ask: Callable[[KnownCases, str], T]) -> list[T]:
+        """What the store says of the cases that there are, for each model that this run has times of.
+
+        A file that cannot be read is complained about elsewhere.
+        """
+        from pytest_gpukern.baseline import BaselineError
+
+        environment, found = environment_of(self._config), []
+        for known in self._config.stash.get(KNOWN_CASES, ()):
+            for model_key in {environment.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}:
+                with contextlib.suppress(BaselineError):
+                    found.append(ask(known, model_key))
+        return found
+
     def _written_lines(self) -> list[str]:
+        from pytest_gpukern.report.records import lines_about_records, to_create
+
         report = self.write_report
         lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
         settings = settings_of(self._config)
+        if settings.benchmark and settings.baseline == "compare":
+            lines += to_create(self._config, self.results)
         folder = settings.baseline_dir
         if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
             lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
-        if report is None:
-            return lines
-        lines += [f"gpukern: wrote {path}" for path in report.written]
         lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
-        reasons: dict[str, list[str]] = {}
-        for refusal in report.refused:
-            reasons.setdefault(refusal.reason, []).append(refusal.case_id)
-        lines += [f"gpukern: not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
-        return lines
+        return [*lines, *lines_about_records(report, self._stale)]
 
     def _failed_by_the_gate(self, result: Result) -> bool:
         """Whether the gate failed a failed test: an `update` is there to accept what became slower."""

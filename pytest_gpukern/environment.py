@@ -55,7 +55,9 @@ class Environment:
     ) -> None:
         self.settings = settings
         self.simulated = simulated
-        self.store = Store(settings.baseline, directory_override=settings.baseline_dir)
+        self.store = Store(
+            settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
+        )
         self.datasets = Datasets()
         self.session = secrets.token_hex(4)
         """Id of this process, which tells its measurements from those of other processes."""

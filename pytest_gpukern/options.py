@@ -76,8 +76,17 @@ OPTIONS = (
     ),
     Option(
         "baseline",
-        "compare with the stored baseline (default), create what is missing, update, or off",
-        choices=("compare", "create", "update", "off"),
+        "compare with the stored baseline (default), create what is missing, append sessions to what is "
+        "current, update, or off",
+        choices=("compare", "create", "append", "update", "off"),
+    ),
+    Option(
+        "reason", "why the times changed: kept with what --gpukern-baseline=update records", metavar="TEXT"
+    ),
+    Option(
+        "prune",
+        "have --gpukern-baseline=update remove recorded cases that no longer exist, in a run of everything",
+        flag=True,
     ),
     Option(
         "sessions",

@@ -77,15 +77,20 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown marker arguments and unreadable baselines before anything runs."""
     from pytest_gpukern.collecting import counted_as_benchmarks, refuse_bad_items, telling_the_controller
 
+    collected = len(items)
     with telling_the_controller(config):
         with counted_as_benchmarks(config, items):
             yield
         refuse_bad_items(config, items)
+        if measures(config):
+            from pytest_gpukern.known_cases import note_known_cases
+
+            note_known_cases(session, items, deselected=collected - len(items))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -53,7 +53,9 @@ class Settings:
         size: `smoke`, `full`, or None for what fits the machine.
         axes: axis → values that replace the problem's own.
         sessions: processes that measure each test, this one among them.
-        baseline: `compare`, `create`, `update` or `off`.
+        baseline: `compare`, `create`, `append`, `update` or `off`.
+        reason: why the times changed, kept with what an update records; None where nothing was said.
+        prune: whether an update removes recorded cases that no longer exist.
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
         gate: `fail`, `warn` or `off`.
@@ -78,6 +80,8 @@ class Settings:
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     sessions: int = 1
     baseline: str = "compare"
+    reason: str | None = None
+    prune: bool = False
     baseline_dir: Path | None = None
     output: Path | None = None
     gate: str = "fail"
@@ -137,11 +141,10 @@ class Settings:
         for name in ("baseline-dir", "output"):
             if name in values:
                 values[name] = (bases[name] or Path.cwd()) / Path(values[name]).expanduser()
-        in_ci = environ.get("CI", "").lower() not in ("", "0", "false")
-        refuse_contradictions(benchmark, values, labels, in_ci)
+        refuse_contradictions(benchmark, values, labels, in_ci(environ))
         # A runner that lost its driver must not go green where a baseline was named for it.
-        default = "gpu" if in_ci and benchmark and _names_baseline(values) and _uses_gpu(values) else "none"
-        require = values.get("require", default)
+        named = benchmark and _names_baseline(values) and _uses_gpu(values)
+        require = values.get("require", "gpu" if named and in_ci(environ) else "none")
         return cls(
             benchmark=benchmark,
             asked=benchmark or bool(values),
@@ -156,6 +159,8 @@ class Settings:
             axes=values.get("axis", {}),
             sessions=values.get("sessions", _usual_sessions(values)),
             baseline=values.get("baseline", "compare"),
+            reason=values.get("reason"),
+            prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
             gate=values.get("gate", "fail"),
@@ -170,6 +175,11 @@ class Settings:
 
 def _usual_sessions(values: Mapping[str, Any]) -> int:
     return SESSIONS_TO_RECORD if values.get("baseline", "compare") not in ("compare", "off") else 1
+
+
+def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `CI` is set in the environment: baselines are then written on request only."""
+    return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def _names_baseline(values: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from pytest_gpukern.child import NAME as CHILD
 from pytest_gpukern.options import SettingsError
 
 if TYPE_CHECKING:
+    from pytest_gpukern.baseline import KnownCases
     from pytest_gpukern.benchmark import GpuBenchmark
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
@@ -31,6 +32,10 @@ SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 BENCHMARK = pytest.StashKey["GpuBenchmark"]()
 TAKEN_OVER = pytest.StashKey["TakenOver"]()
+KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
+"""The cases that there are, in a run of all tests of the files that it selects."""
+KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
+"""Under which a worker of xdist tells the controller the same."""
 
 
 def settings_of(config: pytest.Config) -> Settings:

@@ -28,7 +28,7 @@ DAMAGED = [
         rewritten(device_model="another"),
         "device_model: the file is named for 'fake-gpu' but holds 'another'*",
     ),
-    (rewritten(cases={FIRST: {}}), "cases*"),
+    (rewritten(records={FIRST: {}}), "records*"),
 ]
 
 

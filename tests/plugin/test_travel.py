@@ -70,7 +70,7 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
 def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measured(run, pytester):
     run(2, "--gpukern-baseline=create")
     (path,) = (pytester.path / "baselines").iterdir()
-    assert len(json.loads(path.read_text())["cases"]) == 4
+    assert len(json.loads(path.read_text())["records"]) == 4
     assert (pytester.path / "spy.log").read_text().splitlines() == [f"controller {path.name}"]
 
 

@@ -36,6 +36,7 @@ LAYERS = (
     {"concluding", "controller", "fixtures"},
     {"takeover"},
     {"collecting", "selftest/", "doctor/"},
+    {"known_cases"},
     {"plugin", "cli"},
     {"__main__"},
 )

@@ -97,10 +97,17 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "baseline-dir",
         "output",
         "write-in-ci",
+        "reason",
+        "prune",
         "all",
         "energy",
         "sessions",
     }
+
+
+def test_the_reason_of_an_update_and_whether_it_prunes_are_read():
+    settings = read(benchmark=True, given={"baseline": "update", "reason": "new tiles", "prune": True})
+    assert (settings.reason, settings.prune) == ("new tiles", True)
 
 
 @pytest.mark.parametrize("source", ["given", "ini"])
@@ -266,7 +273,10 @@ CONTRADICTIONS = [
         "--gpukern-baseline=update",
         "add --gpukern-write-in-ci",
     ),
-    (True, {"write-in-ci": True}, {}, "--gpukern-write-in-ci", "add --gpukern-baseline=create or update"),
+    (True, {"reason": "faster"}, {}, "--gpukern-reason=faster", "add --gpukern-baseline=update"),
+    (True, {"prune": True}, {}, "--gpukern-prune", "add --gpukern-baseline=update"),
+    (True, {"baseline": "append"}, {"CI": "1"}, "--gpukern-baseline=append", "add --gpukern-write-in-ci"),
+    (True, {"write-in-ci": True}, {}, "--gpukern-write-in-ci", "add --gpukern-baseline=create, append"),
     (
         True,
         {"device": "0", "simulator": "always"},
@@ -319,6 +329,20 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 def test_each_of_two_contradicting_options_is_allowed_alone(options):
     for name, value in options.items():
         assert read(benchmark=True, given={name: value}).asked
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("backend", "cupy", "cupy"),
+        ("axis", ["n=1"], "n=1"),
+        ("scope", "kernel", "kernel"),
+        ("size", "full", "full"),
+    ],
+)
+def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
+    message = refused(benchmark=True, given={"prune": True, "baseline": "update", name: value})
+    assert message == f"--gpukern-prune: it needs a run of everything; drop it or --gpukern-{name}={shown}"
 
 
 def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():

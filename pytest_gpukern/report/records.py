@@ -1,0 +1,85 @@
+"""What the end of a run says of records: what was written, what is stale, and how to record what is new."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.options import OPTIONS, values_of
+from pytest_gpukern.result import VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from pytest_gpukern.baseline import WriteReport
+    from pytest_gpukern.result import Result
+
+_SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
+"""Options of a run without which other cases would be recorded, or elsewhere."""
+
+_MOST_FILES = 4
+_SHOWN = 3
+
+
+def to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
+    """The command that records what is new in a run, or nothing."""
+    new = [
+        result
+        for result in results
+        if any(verdict.kind is VerdictKind.NEW for verdict in result.verdicts.values())
+    ]
+    if not new:
+        return []
+    here = config.invocation_params.dir
+    paths = [config.rootpath / result.nodeid.partition("::")[0] for result in new]
+    if len(set(paths)) > _MOST_FILES:
+        paths = [here / argument.partition("::")[0] for argument in config.args]
+    files = list(dict.fromkeys(os.path.relpath(path, here) for path in paths))
+    command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *_options(config)]
+    count = "1 case is new" if len(new) == 1 else f"{len(new)} cases are new"
+    return [f"gpukern: {count}; to record: {shlex.join(command)}"]
+
+
+def lines_about_records(report: WriteReport | None, stale: Sequence[str]) -> list[str]:
+    """What was written and refused, by reason, and what is recorded of cases that are no more."""
+    lines = []
+    if report is not None:
+        lines += [f"gpukern: wrote {path}" for path in report.written]
+        if report.removed:
+            gone = f"no longer there, so removed from the records: {_shown(report.removed)}"
+            lines.append(f"gpukern: {len(report.removed)} {gone}")
+        reasons: dict[str, list[str]] = {}
+        for refusal in report.refused:
+            reasons.setdefault(refusal.reason, []).append(refusal.case_id)
+        for reason, cases in reasons.items():
+            which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
+            lines.append(f"gpukern: not recorded: {reason} ({which})")
+    if stale:
+        number = (
+            "1 recorded case no longer exists"
+            if len(stale) == 1
+            else (f"{len(stale)} recorded cases no longer exist")
+        )
+        remedy = "--gpukern-baseline=update --gpukern-prune removes them"
+        lines.append(f"gpukern: {number}: {_shown(stale)}; {remedy}")
+    return lines
+
+
+def _shown(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+
+
+def _options(config: pytest.Config) -> list[str]:
+    """Those options of this run that shape what is recorded, as given."""
+    given = values_of(config)[1]
+    options = []
+    for option in OPTIONS:
+        value = given[option.name]
+        if option.name not in _SHAPE_RECORDS or not value:
+            continue
+        values = value if isinstance(value, list) else [value]
+        options += [option.cli if option.flag else f"{option.cli}={each}" for each in values]
+    return options

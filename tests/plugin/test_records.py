@@ -1,0 +1,233 @@
+"""Records over several runs: further sessions, reasons, cases that are no more, and what is new."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from pytest_gpukern.baseline import load
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
+
+RECORD = "--gpu-benchmark --gpukern-baseline=create"
+NEW_HINT = f"gpukern: 2 cases are new; to record: pytest test_doubling.py {RECORD}"
+PRUNE = "--gpukern-baseline=update --gpukern-prune removes them"
+
+
+def stored(pytester):
+    (path,) = (pytester.path / "baselines").glob("*.json")
+    return path
+
+
+def epochs(pytester, case_id=FIRST):
+    return load(stored(pytester)).cases[case_id].epochs
+
+
+def rename_second(pytester):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text().replace("def second(", "def other("))
+
+
+# --- append and reasons ---------------------------------------------------------------------------
+
+
+def test_append_adds_a_session_to_the_current_epoch(recorded, pytester, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1002")
+    recorded("--gpukern-baseline=append", "-k", "first").assert_outcomes(passed=1, deselected=1)
+    (epoch,) = epochs(pytester)
+    medians = [session.measurements["kernel/event/cold"].median_ns for session in epoch.sessions]
+    assert medians == pytest.approx([1000, 1002])
+    assert [len(epoch.sessions) for epoch in epochs(pytester, SECOND)] == [1]
+
+
+def test_append_records_what_was_never_recorded(gpu, pytester):
+    gpu("--gpukern-baseline=append").assert_outcomes(passed=2)
+    assert [len(epoch.sessions) for epoch in epochs(pytester)] == [1]
+
+
+def test_append_to_another_problem_version_is_refused_and_names_update(recorded, pytester):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text().replace("version=1", "version=2"))
+    before = stored(pytester).read_bytes()
+    result = recorded("--gpukern-baseline=append")
+    result.stdout.fnmatch_lines(
+        ["gpukern: not recorded: recorded with problem version 1, now 2: use --gpukern-baseline=update *"]
+    )
+    assert stored(pytester).read_bytes() == before
+
+
+def test_the_reason_of_an_update_is_kept_with_what_it_records(recorded, pytester):
+    recorded("--gpukern-baseline=update", "--gpukern-reason=new tiles", "-k", "first")
+    assert [epoch.reason for epoch in epochs(pytester)] == [None, "new tiles"]
+    assert [epoch.reason for epoch in epochs(pytester, SECOND)] == [None]
+
+
+def test_a_reason_without_an_update_is_refused(recorded):
+    refused(recorded("--gpukern-reason=why not"), "--gpukern-reason=why not: an update keeps it; add *")
+
+
+@pytest.mark.parametrize("mode", ["create", "append", "update"])
+def test_ci_writes_only_when_told_to(gpu, pytester, monkeypatch, mode):
+    monkeypatch.setenv("CI", "true")
+    refused(gpu(f"--gpukern-baseline={mode}"), f"--gpukern-baseline={mode}: CI is set in the environment *")
+    assert not (pytester.path / "baselines").exists()
+    gpu(f"--gpukern-baseline={mode}", "--gpukern-write-in-ci").assert_outcomes(passed=2)
+    assert len(load(stored(pytester)).cases) == 2
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_what_is_invalid_is_not_recorded(recorded, pytester, monkeypatch, mode):
+    monkeypatch.setenv("FIRST_ESCAPES", "ran elsewhere")
+    recorded(f"--gpukern-baseline={mode}").assert_outcomes(passed=1, failed=1)
+    assert sum(len(epoch.sessions) for epoch in epochs(pytester)) == 1
+    assert sum(len(epoch.sessions) for epoch in epochs(pytester, SECOND)) == 2
+
+
+# --- cases that are no more -----------------------------------------------------------------------
+
+
+def test_a_run_of_everything_counts_recorded_cases_that_are_no_more(recorded, pytester):
+    rename_second(pytester)
+    before = stored(pytester).read_bytes()
+    recorded().stdout.fnmatch_lines([f"gpukern: 1 recorded case no longer exists: {SECOND}; {PRUNE}"])
+    assert stored(pytester).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ["-k", "first"],
+        ["--deselect", "test_doubling.py::test_doubling[doubling/numba.other/n=8]"],
+        [f"test_doubling.py::test_doubling[{FIRST}]"],
+        ["--gpukern-backend=numba"],
+        ["--gpukern-axis=n=8"],
+        ["--gpukern-baseline=off"],
+    ],
+    ids=["k", "deselect", "nodeid", "backend", "axis", "off"],
+)
+def test_a_run_of_a_part_does_not(recorded, pytester, selection):
+    rename_second(pytester)
+    result = recorded(*selection)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*no longer exist*")
+
+
+def test_the_last_failed_are_a_part_too(recorded, pytester, monkeypatch):
+    rename_second(pytester)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded()
+    recorded("--lf").stdout.no_fnmatch_line("*no longer exist*")
+
+
+def test_other_sizes_of_a_problem_exist_too(recorded, pytester):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text().replace("full=(8,)", "full=(9,)"))
+    recorded().stdout.no_fnmatch_line("*no longer exist*")
+
+
+def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
+    rename_second(pytester)
+    result = recorded("--gpukern-baseline=update", "--gpukern-prune")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"gpukern: 1 no longer there, so removed from the records: {SECOND}"])
+    assert load(stored(pytester)).cases.keys() == {FIRST, "doubling/numba.other/n=8"}
+    recorded().stdout.no_fnmatch_line("*no longer exist*")
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (["-k", "add"], "2 tests were deselected"),
+        (
+            ["test_doubling.py::test_doubling[doubling/host.add/n=8]"],
+            "test_doubling.py::* names single tests",
+        ),
+    ],
+    ids=["k", "nodeid"],
+)
+def test_pruning_in_a_run_of_a_part_is_refused_before_anything_runs(host, selection, words, workers):
+    host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
+    result = host("--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-prune", workers, *selection)
+    refused(result, f"--gpukern-prune: it needs a run of everything, and {words}")
+
+
+def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
+    host("--gpu-benchmark", "--gpukern-baseline=create", "-n2").assert_outcomes(passed=4)
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text().replace("def add(", "def plus("))
+    host("--gpu-benchmark", "-n2").stdout.fnmatch_lines(
+        ["gpukern: 2 recorded cases no longer exist: doubling/host.add/n=8, doubling/host.add/n=9; *"]
+    )
+    host("--gpu-benchmark", "-n2", "--gpukern-baseline=update", "--gpukern-prune")
+    assert len(load(stored(pytester)).cases) == 4
+
+
+def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pytester):
+    (pytester.path / "other").mkdir()
+    (pytester.path / "other" / "test_tripling.py").write_text(GPU_PROBLEM.replace("def first", "def third"))
+    folder = "--gpukern-baseline-dir=all"
+    gpu("--gpukern-baseline=create", folder).assert_outcomes(passed=4)
+    gpu("--gpukern-baseline=update", "--gpukern-prune", folder)
+    assert len(load(pytester.path / "all" / "doubling.fake-gpu.json").cases) == 3
+
+
+# --- what is new ----------------------------------------------------------------------------------
+
+
+def test_the_command_that_records_what_is_new_is_told_once(gpu):
+    result = gpu()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([NEW_HINT])
+    assert result.stdout.str().count("--gpukern-baseline=create") == 1
+
+
+def test_that_command_does_it(gpu, pytester):
+    (line,) = (line for line in gpu().outlines if "to record: " in line)
+    command = shlex.split(line.partition("to record: ")[2])
+    assert command[:2] == ["pytest", "test_doubling.py"]
+    assert command[2] == "--gpu-benchmark"
+    gpu(*command[3:], command[1])
+    gpu().stdout.no_fnmatch_line("*to record:*")
+    assert len(load(stored(pytester)).cases) == 2
+
+
+def test_it_names_the_file_as_seen_from_where_pytest_was_started_and_what_shapes_a_record(
+    gpu, pytester, monkeypatch
+):
+    (pytester.path / "sub dir").mkdir()
+    monkeypatch.chdir(pytester.path / "sub dir")
+    result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines", "--gpukern-gate=warn")
+    options = "--gpukern-cache=hot '--gpukern-baseline-dir=my baselines'"
+    result.stdout.fnmatch_lines([f"* to record: pytest ../test_doubling.py {RECORD} {options}"])
+
+
+def test_what_is_new_fails_where_nothing_may_be_unknown_and_the_command_is_told_too(gpu):
+    result = gpu("--gpukern-strict")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["NEW (kernel/event/cold): nothing recorded yet", NEW_HINT])
+
+
+def test_of_many_files_the_arguments_are_told(gpu, pytester):
+    for number in range(5):
+        (pytester.path / f"test_more{number}.py").write_text(
+            GPU_PROBLEM.replace('"doubling"', f'"p{number}"')
+        )
+    gpu(".").stdout.fnmatch_lines(["gpukern: 12 cases are new; to record: pytest . --gpu-benchmark *"])
+
+
+# --- two runs at once -----------------------------------------------------------------------------
+
+
+def test_two_runs_that_append_at_once_lose_nothing(recorded, pytester):
+    command = [sys.executable, "-m", "pytest", "-p", "fake_gpu", "--gpu-benchmark"]
+    command += ["--gpukern-baseline=append", "-p", "no:cacheprovider"]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], told
+    assert all(re.search("gpukern: wrote .*json", text) for text in told)
+    assert [len(epoch.sessions) for epoch in epochs(pytester)] == [3]
+    assert json.loads(stored(pytester).read_text())["schema"] == 2
