@@ -1,5 +1,6 @@
 """What is known of earlier sessions: the record, its file format and the store that reads and writes it."""
 
+from pytest_gpukern.baseline.edit import rewrite
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.merge import Refusal
 from pytest_gpukern.baseline.past import CompiledKernel, Past, PastSession
@@ -39,5 +40,6 @@ __all__ = [
     "load",
     "parse",
     "render",
+    "rewrite",
     "unfit",
 ]

@@ -101,6 +101,15 @@ def replace(path: Path, content: bytes) -> None:
     _sync_folder(target.parent)
 
 
+def remove(path: Path) -> None:
+    """Removes a file; raises BaselineError where it cannot be."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise _refused(path, error) from error
+    _sync_folder(path.parent)
+
+
 def _mode(path: Path) -> int | None:
     try:
         return stat.S_IMODE(path.stat().st_mode)

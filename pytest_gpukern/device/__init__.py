@@ -5,7 +5,7 @@ functions that ask them. Nothing here creates a CUDA context.
 """
 
 from .errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
-from .fingerprint import Fingerprint, header_lines, take_fingerprint
+from .fingerprint import Fingerprint, header_lines, model_key_of, take_fingerprint
 from .live import DeviceState, DeviceWatch
 from .lock import DeviceLock
 from .lock_file import Holder
@@ -57,6 +57,7 @@ __all__ = [
     "foreign_processes",
     "header_lines",
     "missing_gpu_reason",
+    "model_key_of",
     "open_nvml",
     "peaks_of",
     "peer_access_warnings",

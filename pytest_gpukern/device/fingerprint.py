@@ -44,7 +44,7 @@ class Fingerprint:
     @property
     def cpu_model_key(self) -> str:
         """The processor's model as part of a file name, for baselines of host variants: "amd-epyc-9654"."""
-        return file_key(self.cpu_model.replace("(R)", "").replace("(TM)", ""))
+        return _cpu_model_key(self.cpu_model)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
@@ -57,6 +57,18 @@ class Fingerprint:
         """Return twelve hexadecimal digits that are the same wherever all fields are, in every process."""
         canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def model_key_of(fingerprint: Mapping[str, Any], *, on_gpu: bool) -> str | None:
+    """Which hardware a stored result's times belong to: as part of a file name, or None if not said."""
+    if on_gpu:
+        return fingerprint.get("device_model_key")
+    model = fingerprint.get("cpu_model")
+    return _cpu_model_key(model) if isinstance(model, str) else None
+
+
+def _cpu_model_key(model: str) -> str:
+    return file_key(model.replace("(R)", "").replace("(TM)", ""))
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:

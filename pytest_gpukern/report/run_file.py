@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_gpukern.baseline.errors import BaselineError
@@ -13,7 +14,6 @@ from pytest_gpukern.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
     from pathlib import Path
 
     from pytest_gpukern.result import JsonDict
@@ -82,7 +82,12 @@ def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, 
 
 
 def read_run_file(path: Path) -> list[Result]:
-    """Reads the results of a run, every field checked; numbers that were not finite are None.
+    """Reads the results of a run, as `read_run` does."""
+    return read_run(path)[0]
+
+
+def read_run(path: Path) -> tuple[list[Result], datetime]:
+    """Reads the results of a run, every field checked, and when it was; numbers not finite are None.
 
     What an older release did not write has its default.
 
@@ -93,7 +98,19 @@ def read_run_file(path: Path) -> list[Result]:
     _check_schema(data, path)
     fingerprints = _member(data, "fingerprints", dict, path)
     results = _member(data, "results", list, path)
-    return [_result(entry, fingerprints, f"results[{i}]", path) for i, entry in enumerate(results)]
+    created = _created(data, path)
+    return [_result(entry, fingerprints, f"results[{i}]", path) for i, entry in enumerate(results)], created
+
+
+def _created(data: JsonDict, path: Path) -> datetime:
+    text = _member(data, "created", str, path)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise RunFileError(path, f"is {text!r}, which is no time with its offset", _DAMAGED, where="created")
+    return moment
 
 
 def _identity(fingerprint: JsonDict) -> str:
@@ -138,7 +155,7 @@ def _member(data: JsonDict, name: str, kind: type, path: Path) -> Any:
         raise RunFileError(path, "is missing", _DAMAGED, where=name)
     value = data[name]
     if not isinstance(value, kind):
-        wanted = "an object" if kind is dict else "a list"
+        wanted = "an object" if kind is dict else "a list" if kind is list else "a text"
         raise RunFileError(path, f"is {_kind(value)} instead of {wanted}", _DAMAGED, where=name)
     return value
 

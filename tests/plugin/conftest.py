@@ -32,7 +32,7 @@ NEEDS_CUDA = (
 
 def _load_the_package():
     """Every module that loads without Numba: a run that ends would take those it loaded with it."""
-    for folder in ("", "backends", "baseline", "device", "report", "timers"):
+    for folder in ("", "backends", "baseline", "commands", "device", "report", "timers"):
         package = importlib.import_module(f"pytest_gpukern.{folder}".rstrip("."))
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             last = module.name.rpartition(".")[2]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern import __version__, cli
+from pytest_gpukern.commands import validate
 
 PROJECT = Path(__file__).parents[2]
 
@@ -56,16 +57,16 @@ def test_without_a_command_that_it_knows_it_says_which_there_are(arguments, caps
 
 
 def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
-    monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda **_: [])
-    monkeypatch.setattr(cli.subprocess, "call", lambda command: command)
-    command = cli.validate(["-k", "x"])
+    monkeypatch.setattr(validate.importlib.metadata, "entry_points", lambda **_: [])
+    monkeypatch.setattr(validate.subprocess, "call", lambda command: command)
+    command = validate.validate(["-k", "x"])
     assert command[-4:] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
 
 
 def test_suites_that_are_in_neither_place_are_missed_with_the_remedy(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "package" / "cli.py"))
+    monkeypatch.setattr(validate, "_PACKAGE", tmp_path / "package")
     with pytest.raises(FileNotFoundError, match="install the package anew"):
-        cli.suites_folder()
+        validate.suites_folder()
 
 
 def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypatch):
@@ -79,6 +80,7 @@ def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypat
     [
         (["--gpukern-baseline=create"], True),
         (["--gpukern-baseline", "update", "-k", "exp"], True),
+        (["--gpukern-baseline=append"], True),
         (["--gpukern-baseline=create", "--gpukern-baseline-dir=before"], False),
         (["--gpukern-baseline=compare"], False),
         ([], False),
@@ -86,8 +88,8 @@ def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypat
 )
 def test_an_installed_package_writes_no_baseline_beside_its_suites(monkeypatch, capsys, options, writes):
     called = []
-    monkeypatch.setattr(cli, "suites_folder", lambda: Path(cli.__file__).parent / "suites")
-    monkeypatch.setattr(cli.subprocess, "call", lambda command: called.append(command) or 0)
+    monkeypatch.setattr(validate, "suites_folder", lambda: Path(cli.__file__).parent / "suites")
+    monkeypatch.setattr(validate.subprocess, "call", lambda command: called.append(command) or 0)
     assert cli.main(["validate", *options]) == (4 if writes else 0)
     assert bool(called) is not writes
     assert ("--gpukern-baseline-dir=FOLDER" in capsys.readouterr().err) is writes

@@ -101,9 +101,9 @@ def test_a_run_without_results_says_so(tmp_path, capsys):
 def test_a_file_that_is_none_is_an_error_without_a_traceback(tmp_path, capsys):
     (tmp_path / "run.json").write_text('{"schema": 99, "gpukern": "9.9"}')
     status, _, complaints = show(capsys, tmp_path / "run.json")
-    assert status == 1
+    assert status == 3
     assert "schema: is 99, written by 9.9" in complaints
-    assert show(capsys, tmp_path / "none.json")[0] == 1
+    assert show(capsys, tmp_path / "none.json")[0] == 3
 
 
 def test_show_takes_no_other_option(stored, capsys):

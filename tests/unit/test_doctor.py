@@ -8,8 +8,9 @@ import json
 
 import pytest
 
+from pytest_gpukern.commands import devices, doctor
 from pytest_gpukern.device import Configuration, GpuProcess, NvmlUnavailable, PowerLimits
-from pytest_gpukern.doctor import command, machine, probe
+from pytest_gpukern.doctor import machine, probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
@@ -294,28 +295,28 @@ def test_nvccs_release_is_read():
 )
 def test_the_status_says_whether_something_is_broken(found, strict, status, monkeypatch, capsys):
     monkeypatch.setattr(machine, "examine", lambda: found)
-    assert command.run(argparse.Namespace(json=False, strict=strict)) == status
+    assert doctor.run(None, argparse.Namespace(json=False, strict=strict)) == status
     assert capsys.readouterr().out.splitlines()[-1].startswith("gpukern doctor: ")
 
 
 def test_machines_get_json(monkeypatch, capsys):
     monkeypatch.setattr(machine, "examine", lambda **_: with_gpu({"persistence": False}))
-    command.run(argparse.Namespace(json=True, strict=False))
+    doctor.run(None, argparse.Namespace(json=True, strict=False))
     said = json.loads(capsys.readouterr().out)
     assert said["advice"][0]["subject"] == "GPU 0"
     assert said["gpus"][0]["uuid"] == UUIDS[0]
-    assert command.run_devices(argparse.Namespace(json=True)) == 0
+    assert devices.run(None, argparse.Namespace(json=True)) == 0
     assert [each["uuid"] for each in json.loads(capsys.readouterr().out)] == [UUIDS[0]]
 
 
 def test_devices_are_listed_with_what_the_device_option_takes(monkeypatch, capsys):
     split = dataclasses.replace(H200, record=split_gpu(1), visible=False)
     monkeypatch.setattr(machine, "examine", lambda **_: dataclasses.replace(HEALTHY, gpus=(H200, split)))
-    assert command.run_devices(argparse.Namespace(json=False)) == 0
+    assert devices.run(None, argparse.Namespace(json=False)) == 0
     listed = capsys.readouterr().out
     assert UUIDS[0] in listed
     assert "MIG-" in listed
     assert "hidden by CUDA_VISIBLE_DEVICES" in listed
     monkeypatch.setattr(machine, "examine", lambda **_: Machine(no_gpu="no driver"))
-    assert command.run_devices(argparse.Namespace(json=False)) == 1
+    assert devices.run(None, argparse.Namespace(json=False)) == 1
     assert capsys.readouterr().out == "no GPU: no driver\n"

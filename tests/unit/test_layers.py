@@ -36,7 +36,7 @@ LAYERS = (
     {"concluding", "controller", "fixtures"},
     {"takeover"},
     {"collecting", "selftest/", "doctor/"},
-    {"known_cases"},
+    {"known_cases", "commands/"},
     {"plugin", "cli"},
     {"__main__"},
 )

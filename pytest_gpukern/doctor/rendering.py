@@ -1,73 +1,19 @@
-"""The commands `gpukern doctor` and `gpukern devices`: their options, output and exit status."""
+"""A machine and what is wrong with it, as text and as plain values."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from pytest_gpukern.doctor.checks import Advice
     from pytest_gpukern.doctor.machine import Gpu, Machine
 
-SUMMARY = "say what is wrong with this installation, and what to do about it"
-DESCRIPTION = (
-    "Looks at driver, GPUs, libraries and environment, opens each installed library in a process of its own, "
-    "and says what is wrong. Changes nothing. Ends with status 0 where nothing is broken, 1 where something "
-    "is (with --strict, also for warnings)."
-)
-DEVICES_SUMMARY = "list the GPUs of this machine"
-DEVICES_DESCRIPTION = (
-    "Lists every GPU and MIG instance with its UUID, as --gpukern-device takes it. Ends with status 0, or 1 "
-    "where there is none."
-)
 _WIDTH = 100
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the parser of `doctor` its options."""
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, for machines")
-    parser.add_argument("--strict", action="store_true", help="status 1 for warnings too")
-
-
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the parser of `devices` its options."""
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, for machines")
-
-
-def run(known: argparse.Namespace) -> int:
-    """Runs `gpukern doctor` as it was parsed, and returns its exit status."""
-    from pytest_gpukern.doctor.checks import Level, advise
-    from pytest_gpukern.doctor.machine import examine
-
-    machine = examine()
-    advice = advise(machine)
-    if known.json:
-        sys.stdout.write(json.dumps(described(machine, advice), indent=1, ensure_ascii=False) + "\n")
-    else:
-        sys.stdout.write("\n".join((*facts(machine), "", *spoken(advice), "")))
-    bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
-    return 1 if any(each.level in bad for each in advice) else 0
-
-
-def run_devices(known: argparse.Namespace) -> int:
-    """Runs `gpukern devices` as it was parsed, and returns its exit status."""
-    from pytest_gpukern.doctor.machine import examine
-
-    machine = examine(probe=lambda _: None)
-    if known.json:
-        sys.stdout.write(json.dumps([_gpu_json(gpu) for gpu in machine.gpus], indent=1) + "\n")
-    elif machine.gpus:
-        sys.stdout.write("\n".join((*(line for gpu in machine.gpus for line in _gpu_lines(gpu)), "")))
-    else:
-        sys.stdout.write(f"no GPU: {machine.no_gpu}\n")
-    return 0 if machine.gpus else 1
 
 
 def facts(machine: Machine) -> list[str]:
@@ -81,7 +27,7 @@ def facts(machine: Machine) -> list[str]:
     )
     lines = [
         f"driver     {machine.driver or 'none'}{cuda}; nvcc {nvcc}; Python {machine.python}",
-        *(line for gpu in machine.gpus for line in _gpu_lines(gpu)),
+        *(line for gpu in machine.gpus for line in gpu_lines(gpu)),
         f"libraries  {versions or 'none'}",
         f"backends   host works{opened}",
     ]
@@ -109,14 +55,15 @@ def described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
         "nvcc": machine.nvcc,
         "python": machine.python,
         "no_gpu": machine.no_gpu,
-        "gpus": [_gpu_json(gpu) for gpu in machine.gpus],
+        "gpus": [gpu_json(gpu) for gpu in machine.gpus],
         "versions": dict(machine.versions),
         "backends": dict(machine.backends),
         "advice": [dataclasses.asdict(each) for each in advice],
     }
 
 
-def _gpu_json(gpu: Gpu) -> dict[str, object]:
+def gpu_json(gpu: Gpu) -> dict[str, object]:
+    """One GPU as plain values."""
     return {
         **dataclasses.asdict(gpu.record),
         "visible": gpu.visible,
@@ -130,7 +77,8 @@ def _gpu_json(gpu: Gpu) -> dict[str, object]:
     }
 
 
-def _gpu_lines(gpu: Gpu) -> list[str]:
+def gpu_lines(gpu: Gpu) -> list[str]:
+    """One GPU and its MIG instances, a line each."""
     record = gpu.record
     major, minor = record.compute_capability
     gib = record.memory_total_bytes / 2**30

@@ -1,0 +1,342 @@
+"""`gpukern baseline`: records are listed, shown, pruned and taken from the file of a run, without a GPU."""
+
+import json
+import shutil
+
+import pytest
+
+from pytest_gpukern import cli
+from pytest_gpukern.baseline import load
+
+from .conftest import FIRST, SECOND
+
+KEY = "kernel/event/cold"
+
+
+@pytest.fixture
+def gpukern(capsys, pytester):
+    """Runs a command; returns its exit status, and what it printed and complained about."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = cli.main(list(map(str, arguments)))
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def file(pytester):
+    return pytester.path / "baselines" / "doubling.fake-gpu.json"
+
+
+def epochs(file, case_id=FIRST):
+    return load(file).cases[case_id].epochs
+
+
+def edit_run(path, change):
+    """Changes the first result of a run file."""
+    content = json.loads(path.read_text())
+    change(content["results"][0])
+    path.write_text(json.dumps(content))
+
+
+# --- list and show --------------------------------------------------------------------------------
+
+
+def test_list_tells_of_each_file_what_it_rests_on(recorded, gpukern, file):
+    recorded("--gpukern-baseline=append", "-k", "first")
+    status, shown, _ = gpukern("baseline", "list")
+    assert status == 0
+    header, line = shown.splitlines()
+    assert header.split() == ["file", "device", "cases", "epochs", "sessions", "newest", "driver"]
+    assert line.split()[:5] == ["baselines/doubling.fake-gpu.json", "fake-gpu", "2", "1", "1"]
+    assert "1 … 2" in line
+
+
+def test_list_looks_into_folders_below_but_not_into_hidden_ones(recorded, gpukern, file, pytester):
+    for folder in ("deep/er/baselines", ".venv/baselines", "deep/other"):
+        (pytester.path / folder).mkdir(parents=True)
+        shutil.copy(file, pytester.path / folder)
+    _, shown, _ = gpukern("baseline", "list", "--json")
+    assert [row["file"] for row in json.loads(shown)] == [
+        "baselines/doubling.fake-gpu.json",
+        "deep/er/baselines/doubling.fake-gpu.json",
+    ]
+
+
+def test_list_for_machines(recorded, gpukern, file):
+    status, shown, _ = gpukern("baseline", "list", "--json", file)
+    (row,) = json.loads(shown)
+    assert status == 0
+    assert (row["device"], row["cases"], row["sessions"]) == ("fake-gpu", 2, [1])
+    assert row["newest"] == epochs(file)[0].sessions[0].recorded
+
+
+def test_list_goes_on_behind_a_bad_file_and_says_what_is_wrong_with_it(recorded, gpukern, file):
+    bad = file.with_name("broken.fake-gpu.json")
+    bad.write_text('{"schema": 2}')
+    status, shown, complaints = gpukern("baseline", "list", file.parent)
+    assert status == 3
+    assert "doubling" in shown
+    assert f"gpukern baseline list: {bad}: fingerprints: is missing" in complaints
+
+
+def test_list_where_there_is_nothing(gpukern, tmp_path):
+    assert gpukern("baseline", "list", tmp_path)[0] == 1
+    assert gpukern("baseline", "list", tmp_path / "no.such.json")[0] == 3
+
+
+def test_show_tells_sessions_spread_epochs_reasons_and_the_way_from_the_first(
+    recorded, gpukern, file, monkeypatch
+):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded("--gpukern-baseline=update", "--gpukern-reason=more exact", "-k", "first")
+    monkeypatch.setenv("FIRST_TAKES_NS", "1111")
+    recorded("--gpukern-baseline=append", "-k", "first")
+    status, shown, _ = gpukern("baseline", "show", file, "first")
+    assert status == 0
+    pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
+        [
+            "case * measured * sessions * median * between them * epochs * since the first",
+            f"{FIRST} * {KEY} * 2 * 1.11 µs * 0.7 % * 2 * +10.5 %",
+            "",
+            FIRST,
+            "  20??-??-??, 1 session, problem version 1",
+            "  20??-??-??, 2 sessions, problem version 1: more exact",
+        ]
+    )
+    assert SECOND not in shown
+    found = json.loads(gpukern("baseline", "show", file, "--json")[1])
+    (first, second) = found["measurements"]
+    assert (first["sessions"], first["anchor"]) == (2, pytest.approx(1.1055))
+    assert (second["spread"], second["anchor"]) == (None, None)
+    assert [epoch["reason"] for epoch in found["epochs"][FIRST]] == [None, "more exact"]
+
+
+def test_show_of_what_is_not_there_or_cannot_be_read(recorded, gpukern, file):
+    assert gpukern("baseline", "show", file, "third")[0] == 1
+    file.write_text(file.read_text().replace('"problem_version": 1', '"problem_version": "x"'))
+    status, _, complaints = gpukern("baseline", "show", file)
+    assert status == 3
+    assert f"{file}: records['{FIRST}'].epochs[0].problem_version: expected a whole number" in complaints
+
+
+# --- prune ----------------------------------------------------------------------------------------
+
+
+def test_prune_removes_cases_by_name_or_pattern(recorded, gpukern, file):
+    before = file.read_bytes()
+    assert gpukern("baseline", "prune", file, "--case", "*.second/*", "--dry-run") == (
+        0,
+        f"would remove {SECOND}\n",
+        "",
+    )
+    assert file.read_bytes() == before
+    assert gpukern("baseline", "prune", file, "--case", "*.second/*")[:2] == (0, f"removed {SECOND}\n")
+    assert load(file).cases.keys() == {FIRST}
+
+
+def test_prune_of_the_last_case_deletes_the_file(recorded, gpukern, file):
+    assert gpukern("baseline", "prune", file, "--case", "*")[0] == 0
+    assert list(file.parent.iterdir()) == []
+
+
+def test_prune_drops_epochs_between_the_first_and_the_current_one(recorded, gpukern, file):
+    for reason in ("one", "two"):
+        recorded("--gpukern-baseline=update", f"--gpukern-reason={reason}", "-k", "first")
+    status, shown, _ = gpukern("baseline", "prune", file, "--epochs", "--json")
+    assert (status, json.loads(shown)["epochs"]) == (0, {FIRST: 1})
+    assert [epoch.reason for epoch in epochs(file)] == [None, "two"]
+    assert gpukern("baseline", "prune", file, "--epochs")[1] == "nothing to remove\n"
+
+
+def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(recorded, gpukern, file):
+    before = file.read_bytes()
+    status, _, complaints = gpukern("baseline", "prune", file, "--case", FIRST, "doubling/numba.secnd/n=8")
+    assert status == 1
+    assert f"no case 'doubling/numba.secnd/n=8' among 2; near it: {SECOND}" in complaints
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["--case", "x", "--epochs"]])
+def test_prune_needs_to_be_told_one_thing(gpukern, file, arguments):
+    with pytest.raises(SystemExit) as end:
+        gpukern("baseline", "prune", file, *arguments)
+    assert end.value.code == 2
+
+
+# --- merge ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slower_run(recorded, pytester, monkeypatch):
+    """The file of a run in which the first variant was slower than recorded: an artifact of CI."""
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded("--gpukern-output=run.json").assert_outcomes(passed=1, failed=1)
+    return pytester.path / "run.json"
+
+
+def accept(*arguments):
+    return ("baseline", "merge", *arguments, "--reason", "exact now")
+
+
+def test_an_intended_slowdown_is_accepted_from_a_run_file(slower_run, recorded, gpukern, file):
+    status, shown, complaints = gpukern(*accept(slower_run, "--accept", FIRST))
+    assert (status, complaints) == (0, "")
+    assert shown == f"wrote {file}\nnew epoch of: {FIRST}\n"
+    assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
+    assert len(epochs(file, SECOND)) == 1
+    created = json.loads(slower_run.read_text())["created"][:19]
+    assert epochs(file)[1].sessions[0].recorded == f"{created}Z"
+    recorded().assert_outcomes(passed=2)
+
+
+def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file):
+    content = json.loads(slower_run.read_text())
+    for number, session in enumerate(("0000000a", "0000000b")):
+        content["results"][number]["session"] = session
+    content["results"] += [{**result, "session": "0000000c"} for result in content["results"]]
+    slower_run.write_text(json.dumps(content))
+    assert gpukern(*accept(slower_run, "--all"))[0] == 0
+    assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
+
+
+def test_a_run_is_accepted_once(slower_run, gpukern, file):
+    edit_run(slower_run, lambda result: result.update(session="0000000a"))
+    assert gpukern(*accept(slower_run, "--accept", FIRST))[0] == 0
+    append = ("baseline", "merge", slower_run, "--append", "--all")
+    for arguments in (accept(slower_run, "--accept", FIRST), append):
+        status, _, complaints = gpukern(*arguments)
+        assert status == 1
+        assert f"not recorded: {FIRST}: " in complaints
+    assert [len(epoch.sessions) for epoch in epochs(file)] == [1, 1]
+    assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
+
+
+def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
+    status, shown, _ = gpukern("baseline", "merge", slower_run, "--accept", "*second*", "--append", "--json")
+    assert (status, json.loads(shown)["appended"]) == (0, [SECOND])
+    assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda result: result.update(correctness="INCORRECT", diagnosis="y[3] is 0"),
+            "INCORRECT: y[3] is 0",
+        ),
+        (lambda result: result.update(simulated=True), "the simulator's times say nothing about speed"),
+        (
+            lambda result: result["measurements"][0].update(invalid="throttled"),
+            f"{KEY} is INVALID: throttled",
+        ),
+        (
+            lambda result: result.update(nodeid="../test_doubling.py::t"),
+            "its test ../test_doubling.py is not",
+        ),
+        (
+            lambda result: result.update(nodeid="/etc/test_doubling.py::t"),
+            "is not below this folder: run this",
+        ),
+        (
+            lambda result: result["case"].update(baseline_name="../../evil"),
+            "baseline name '../../evil' cannot",
+        ),
+    ],
+    ids=["incorrect", "simulated", "invalid", "outside", "absolute", "name"],
+)
+def test_what_must_not_be_recorded_is_refused_and_the_rest_recorded(
+    slower_run, gpukern, file, pytester, change, reason
+):
+    before = epochs(file)
+    edit_run(slower_run, change)
+    (pytester.path.parent / "test_doubling.py").touch()
+    status, _, complaints = gpukern(*accept(slower_run, "--all"))
+    assert status == 1
+    assert f"not recorded: {FIRST}: " in complaints
+    assert reason in complaints
+    assert epochs(file) == before
+    assert len(epochs(file, SECOND)) == 2
+
+
+def test_the_other_machines_folder_is_not_used(slower_run, gpukern, file, tmp_path):
+    elsewhere = tmp_path / "theirs"
+    edit_run(slower_run, lambda result: result["case"].update(baseline_dir=str(elsewhere)))
+    assert gpukern(*accept(slower_run, "--accept", FIRST))[0] == 0
+    assert not elsewhere.exists()
+    assert len(epochs(file)) == 2
+
+
+def test_a_link_that_leads_out_of_this_folder_is_not_followed(
+    slower_run, gpukern, pytester, tmp_path_factory
+):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "test_doubling.py").touch()
+    (pytester.path / "linked").symlink_to(outside)
+    edit_run(slower_run, lambda result: result.update(nodeid="linked/test_doubling.py::t"))
+    assert gpukern(*accept(slower_run, "--accept", FIRST))[0] == 1
+    assert [path.name for path in outside.iterdir()] == ["test_doubling.py"]
+
+
+def test_records_go_where_they_are_told_to(slower_run, gpukern, pytester, monkeypatch):
+    (pytester.path / "elsewhere").mkdir()
+    monkeypatch.chdir(pytester.path / "elsewhere")
+    status, _, complaints = gpukern(*accept(slower_run, "--all"))
+    assert status == 1
+    assert "give --into FOLDER" in complaints
+    assert gpukern(*accept(slower_run, "--all", "--into", "records"))[0] == 0
+    assert len(load(pytester.path / "elsewhere" / "records" / "doubling.fake-gpu.json").cases) == 2
+
+
+def test_an_unknown_case_is_refused_with_those_near_it(slower_run, gpukern, file):
+    before = file.read_bytes()
+    status, _, complaints = gpukern(*accept(slower_run, "--accept", SECOND, "doubling/numba.frist/n=8"))
+    assert status == 1
+    assert f"no case 'doubling/numba.frist/n=8' among 2; near it: {FIRST}" in complaints
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--reason", " "], ["--append", "--reason", "why"], ["--all", "--reason", "x"]],
+    ids=["none", "blank", "append", "all and some"],
+)
+def test_an_epoch_needs_a_reason_and_one_choice_of_cases(slower_run, gpukern, file, options):
+    before = file.read_bytes()
+    with pytest.raises(SystemExit) as end:
+        gpukern("baseline", "merge", slower_run, "--accept", FIRST, *options)
+    assert end.value.code == 2
+    assert file.read_bytes() == before
+
+
+def test_ci_changes_records_only_when_told_to(slower_run, gpukern, file, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    before = file.read_bytes()
+    for arguments in (accept(slower_run, "--all"), ("baseline", "prune", file, "--case", FIRST)):
+        status, _, complaints = gpukern(*arguments)
+        assert status == 1
+        assert "CI may not write baselines; add --write-in-ci" in complaints
+        assert file.read_bytes() == before
+        assert gpukern(*arguments, "--write-in-ci")[0] == 0
+        before = file.read_bytes()
+
+
+def test_a_run_file_or_baseline_that_cannot_be_read_is_named_and_left_alone(slower_run, gpukern, file):
+    file.write_text("{")
+    status, _, complaints = gpukern(*accept(slower_run, "--all"))
+    assert status == 3
+    assert f"{file}: is no complete JSON" in complaints
+    assert file.read_text() == "{"
+    edit_run(slower_run, lambda result: result.update(correctness="MAYBE"))
+    status, _, complaints = gpukern(*accept(slower_run, "--all"))
+    assert status == 3
+    assert "results[0].correctness: " in complaints
+
+
+@pytest.mark.parametrize("command", ["list", "show", "prune", "merge"])
+def test_the_help_of_each_tells_its_exit_statuses(gpukern, capsys, command):
+    with pytest.raises(SystemExit):
+        cli.main(["baseline", command, "--help"])
+    assert "3 a file that cannot be read or written" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,216 @@
+"""`gpukern compare`: runs and baselines in any combination, by the gate's rule."""
+
+import json
+import shutil
+
+import pytest
+
+from pytest_gpukern import cli
+
+from .conftest import FIRST, SECOND
+
+KEY = "kernel/event/cold"
+
+
+@pytest.fixture
+def files(recorded, pytester, monkeypatch):
+    """Two runs, before and after the first variant became slower, each also as a folder of baselines."""
+    recorded("--gpukern-output=before.json").assert_outcomes(passed=2)
+    (pytester.path / "baselines").rename(pytester.path / "before")
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded("--gpukern-output=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
+    return pytester.path
+
+
+@pytest.fixture
+def compare(capsys):
+    def run(*arguments):
+        capsys.readouterr()
+        status = cli.main(["compare", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+FORMS = ["{}.json", "{}", "{}/doubling.fake-gpu.json"]
+
+
+@pytest.mark.parametrize("a", FORMS)
+@pytest.mark.parametrize("b", FORMS)
+def test_what_became_slower_is_found_in_every_combination(files, compare, a, b):
+    status, shown, complaints = compare(files / a.format("before"), files / b.format("after"))
+    assert (status, complaints) == (1, "")
+    pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
+        [
+            "measured with the same device, driver and libraries",
+            "",
+            "case * measured * A * B * sessions * change * 90 % interval * verdict",
+            f"{FIRST} * {KEY} * 1.00 µs * 1.10 µs * 1, 1 * +10.0 % * SLOWER",
+            f"{SECOND} * {KEY} * 1.00 µs * 1.00 µs * 1, 1 * 0.0 % * SAME",
+            "",
+            f"SLOWER: {FIRST} ({KEY}): +10.0 % *, threshold 2 %*",
+            "2 measurements compared: 1 same, 1 slower",
+        ]
+    )
+
+
+def test_the_other_way_round_it_became_faster_and_that_is_fine(files, compare):
+    status, shown, _ = compare(files / "after.json", files / "before.json")
+    assert status == 0
+    assert shown.endswith("2 measurements compared: 1 same, 1 faster\n")
+
+
+def test_for_machines(files, compare):
+    status, shown, _ = compare(files / "before", files / "after.json", "--json")
+    found = json.loads(shown)
+    first, second = found["measurements"]
+    assert status == 1
+    assert (first["case"], first["key"], first["verdict"]) == (FIRST, KEY, "SLOWER")
+    assert first["ratio"] == pytest.approx(1.1)
+    assert first["ratio_low"] < first["ratio"] < first["ratio_high"]
+    assert (first["a_ns"], first["b_ns"]) == pytest.approx((1000, 1100))
+    assert second["verdict"] == "SAME"
+    assert found["differences"] == []
+
+
+def test_the_threshold_is_that_of_the_command_line(files, compare):
+    status, shown, _ = compare(files / "before", files / "after", "--threshold=20%")
+    assert status == 0
+    assert "2 measurements compared: 2 same" in shown
+
+
+@pytest.mark.parametrize("threshold", ["2", "0", "much"])
+def test_an_impossible_threshold_is_a_wrong_command_line(files, compare, capsys, threshold):
+    with pytest.raises(SystemExit) as end:
+        compare(files / "before", files / "after", f"--threshold={threshold}")
+    assert end.value.code == 2
+    assert "more than 0 and less than 100 %" in capsys.readouterr().err
+
+
+def test_what_differs_between_the_machines_comes_first(files, compare):
+    def upgrade(content):
+        for fingerprint in content["fingerprints"].values():
+            fingerprint["driver_version"] = "590.1"
+            fingerprint["libraries"]["numba"] = "0.99"
+
+    edit(files / "after.json", upgrade)
+    _, shown, _ = compare(files / "before.json", files / "after.json")
+    lines = shown.splitlines()
+    assert lines[0] == "driver_version: – → 590.1"
+    assert lines[1].startswith("numba: ")
+    assert lines[1].endswith(" → 0.99")
+
+
+def test_several_sessions_of_a_side_are_compared_together(files, compare):
+    def thrice(content):
+        content["results"] = [
+            {**result, "session": f"0000000{n}"} for n in range(3) for result in content["results"]
+        ]
+
+    edit(files / "before.json", thrice)
+    _, shown, _ = compare(files / "before.json", files / "after.json", "--json")
+    assert [row["a_sessions"] for row in json.loads(shown)["measurements"]] == [3, 3]
+
+
+def test_cases_and_measurements_on_one_side_only_are_named(files, compare):
+    def rename(content):
+        content["results"][0]["case"]["id"] = "doubling/numba.brand_new/n=8"
+        content["results"][1]["measurements"].append(
+            {**content["results"][1]["measurements"][0], "cache": "hot"}
+        )
+
+    edit(files / "after.json", rename)
+    status, shown, _ = compare(files / "before", files / "after.json")
+    assert status == 0
+    pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
+        [
+            f"only in B: doubling/numba.brand_new/n=8, {SECOND} (kernel/event/hot)",
+            f"only in A: {FIRST}",
+            "1 measurement compared: 1 same",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda result: result["measurements"][0].update(invalid="throttled"),
+            f"INVALID: {SECOND} ({KEY}): thr",
+        ),
+        (
+            lambda result: result["measurements"][0]["summary"].update(median_ns=None),
+            f"INVALID: {SECOND} ({KEY}): a time that is not finite",
+        ),
+        (
+            lambda result: result.update(correctness="INCORRECT", diagnosis="y[3]\nis 0", measurements=[]),
+            f"INCORRECT in B: {SECOND}: y[3] is 0",
+        ),
+    ],
+    ids=["invalid", "infinite", "incorrect"],
+)
+def test_what_cannot_be_trusted_in_b_is_as_bad_as_slower(files, compare, change, words):
+    edit(files / "before.json", lambda content: change(content["results"][1]))
+    status, shown, _ = compare(files / "before", files / "before.json")
+    assert status == 1
+    assert words in shown
+    assert compare(files / "before", files / "before.json", "--json")[0] == 1
+
+
+def test_what_cannot_be_trusted_in_a_is_not_compared_with(files, compare):
+    edit(
+        files / "before.json", lambda content: content["results"][0]["measurements"][0].update(invalid="hot")
+    )
+    status, shown, _ = compare(files / "before.json", files / "after.json")
+    assert status == 0
+    assert "1 measurement compared: 1 same" in shown
+
+
+def test_other_problem_versions_are_uncomparable(files, compare):
+    edit(files / "after.json", lambda content: content["results"][0]["case"].update(problem_version=2))
+    status, shown, _ = compare(files / "before", files / "after.json")
+    assert status == 0
+    assert f"UNCOMPARABLE: {FIRST} ({KEY}): recorded with problem version 1, now 2" in shown
+
+
+def test_nothing_in_common_says_so(files, compare):
+    def rename(content):
+        for number, result in enumerate(content["results"]):
+            result["case"]["id"] = f"other/{number}"
+
+    edit(files / "after.json", rename)
+    status, shown, _ = compare(files / "before", files / "after.json")
+    assert status == 0
+    assert shown.endswith("nothing to compare: no case is in both\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: path.write_text("{"), "is not JSON"),
+        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: path.write_text('{"device_model": 3, "schema": 2}'), "fingerprints: is missing"),
+        (lambda path: path.write_text('{"results": [], "schema": 99}'), "schema: is 99"),
+    ],
+    ids=["damaged", "missing", "baseline", "newer"],
+)
+def test_a_file_that_cannot_be_read_is_named(files, compare, damage, words):
+    damage(files / "after.json")
+    status, shown, complaints = compare(files / "before", files / "after.json")
+    assert (status, shown) == (3, "")
+    assert complaints.startswith(f"gpukern compare: {files / 'after.json'}: ")
+    assert words in complaints
+
+
+def test_a_folder_without_baselines_is_named(files, compare):
+    shutil.rmtree(files / "before")
+    (files / "before").mkdir()
+    status, _, complaints = compare(files / "before", files / "after")
+    assert status == 3
+    assert f"{files / 'before'}: holds no baseline files" in complaints
