@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import suites
+from pytest_gpukern.baseline import load
 from pytest_gpukern.device import Device, FixedValues, Peaks, peaks_of
 from pytest_gpukern.device.theory import RATES, Floor
 from pytest_gpukern.validity import below_floor
@@ -256,14 +256,14 @@ RECORDED = sorted(path.parent.parent.name for path in SUITES.glob("*/baselines/*
 @pytest.mark.parametrize("suite", RECORDED)
 def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str) -> None:
     problem = getattr(importlib.import_module(f"suites.{suite}.problem"), suite)
-    baseline = json.loads((SUITES / suite / "baselines" / f"{suite}.nvidia-h200.json").read_text())
+    baseline = load(SUITES / suite / "baselines" / f"{suite}.nvidia-h200.json")
     inputs = problem.inputs(problem.points("smoke")[0])
     dtypes = {str(array.dtype) for array in inputs.values() if hasattr(array, "dtype")}
     judged = 0
-    for case in baseline["cases"].values():
-        for epoch in case["epochs"]:
-            point = epoch["measured_point"]
-            for key, times in ((k, m) for s in epoch["sessions"] for k, m in s["measurements"].items()):
+    for record in baseline.cases.values():
+        for epoch in record.epochs:
+            point = epoch.measured_point
+            for key, time in ((k, m) for s in epoch.sessions for k, m in s.measurements.items()):
                 found = H200.floor(
                     cache=key.rpartition("/")[2],
                     traffic_bytes=problem.traffic_bytes(point),
@@ -271,7 +271,7 @@ def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str)
                     dtypes=dtypes or {"float32"},
                 )
                 judged += found is not None
-                assert below_floor(times["median_ns"], found) is None
+                assert below_floor(time.median_ns, found) is None
     assert judged or problem.traffic_bytes(problem.points("smoke")[0]) is None
 
 
