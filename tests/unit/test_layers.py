@@ -22,7 +22,7 @@ LAYERS = (
     {"child_arguments", "contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms"},
-    {"timers/", "dataset", "discovery", "check", "estimate", "rule"},
+    {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
     {"rotation", "gate"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "canary", "resources", "drift", "shift"},

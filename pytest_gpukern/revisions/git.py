@@ -1,0 +1,234 @@
+"""git as a process: which commit a revision means here, and where it and HEAD parted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OF_A_REPOSITORY = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_GRAFT_FILE",
+    "GIT_SHALLOW_FILE",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_QUARANTINE_PATH",
+)
+"""What git sets for its hooks, and what would make every command speak of another repository or index.
+
+Not `GIT_CONFIG_…`: a container in CI passes `safe.directory` by these.
+"""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # SHA-1 or SHA-256
+_SHORT = 7
+_REFS_SHOWN = 5
+_LAST_LINES = 5
+
+
+class GitError(Exception):
+    """What was asked of git cannot be had; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Revisions:
+    """A working tree and the commit that it is measured against.
+
+    Attributes:
+        top: top folder of the working tree.
+        asked: the revision as the user wrote it.
+        commit: the commit that it means.
+        base: merge base of it and HEAD, the commit that is measured.
+        head: HEAD's commit.
+        changed: whether the working tree holds changes that are not committed, or untracked files.
+        notes: what a checkout of the base will lack, in words.
+    """
+
+    top: Path
+    asked: str
+    commit: str
+    base: str
+    head: str
+    changed: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def identical(self) -> bool:
+        """Whether both sides are the same code."""
+        return self.base == self.head and not self.changed
+
+    def __str__(self) -> str:
+        return f"merge-base {short(self.base)} of {self.asked}"
+
+
+def short(commit: str) -> str:
+    """The beginning of a commit's name, as git abbreviates it."""
+    return commit[:_SHORT]
+
+
+def without_git(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which git finds the repository by the current folder, also inside a git hook."""
+    return {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
+
+
+def resolve(revision: str, folder: Path, environ: Mapping[str, str] = os.environ) -> Revisions:
+    """Which commit the working tree round `folder` is to be measured against.
+
+    Args:
+        revision: a branch, tag, commit or anything else that git takes for one commit.
+        folder: where the tests are.
+        environ: of the processes.
+
+    Raises:
+        GitError: there is no git, no repository, no such revision or no common commit.
+    """
+    top = _top(folder, environ)
+    head = _commit("HEAD", top, environ)
+    if head is None:
+        raise GitError(f"{top} has no commit yet, so that there is nothing to measure it against")
+    commit = _commit(revision, top, environ)
+    if commit is None:
+        raise GitError(_unknown(revision, top, environ))
+    found = run(["merge-base", head, commit], top, environ, accepted=(0, 1)).strip()
+    if not found:
+        raise GitError(_no_merge_base(revision, top, environ))
+    return Revisions(
+        top=top,
+        asked=revision,
+        commit=commit,
+        base=found.splitlines()[0],
+        head=head,
+        changed=bool(run(["status", "--porcelain"], top, environ).strip()),
+        notes=_not_checked_out(found.splitlines()[0], top, environ),
+    )
+
+
+def run(
+    arguments: list[str],
+    folder: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    accepted: tuple[int, ...] = (0,),
+) -> str:
+    """What git prints.
+
+    Args:
+        arguments: the command and what belongs to it.
+        folder: where it runs.
+        environ: of the process; variables that name another repository are left out, no hook of the
+            repository runs, nothing asks for a password and git-lfs fetches nothing.
+        accepted: statuses that are no error.
+
+    Raises:
+        GitError: there is no git, or it ended with another status.
+    """
+    if shutil.which("git") is None:
+        raise GitError("there is no git here: install it, or make sure that it is on the PATH")
+    env = without_git(environ) | {
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+    }
+    done = subprocess.run(
+        ["git", "-c", f"core.hooksPath={os.devnull}", *arguments],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+    if done.returncode not in accepted:
+        said = last_lines(done.stderr or done.stdout)
+        raise GitError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
+    return done.stdout
+
+
+def last_lines(text: str, count: int = _LAST_LINES) -> str:
+    """The last lines of what a process said, that say something."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-count:]) or "it said nothing"
+
+
+def _top(folder: Path, environ: Mapping[str, str]) -> Path:
+    try:
+        found = run(["rev-parse", "--show-toplevel"], folder, environ)
+    except GitError as error:
+        text = str(error)
+        if "not a git repository" in text:
+            raise GitError(f"{folder} is in no git repository") from None
+        if "must be run in a work tree" in text:
+            raise GitError(f"{folder} is in a repository without a working tree") from None
+        raise  # such as a folder of another user: git's own words name the remedy
+    return Path(found.removesuffix("\n")).resolve()
+
+
+def _commit(revision: str, top: Path, environ: Mapping[str, str]) -> str | None:
+    """The commit that a revision means, or None; what begins with a dash would be an option."""
+    if not revision.strip() or revision.startswith("-") or not revision.isprintable():
+        return None
+    arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    found = run(arguments, top, environ, accepted=(0, 1, 128)).strip()
+    return found if _COMMIT.fullmatch(found) else None
+
+
+def _is_shallow(top: Path, environ: Mapping[str, str]) -> bool:
+    return run(["rev-parse", "--is-shallow-repository"], top, environ).strip() == "true"
+
+
+_UNSHALLOW = "in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run `git fetch --unshallow`"
+
+
+def _unknown(revision: str, top: Path, environ: Mapping[str, str]) -> str:
+    known = run(
+        ["for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags"], top, environ
+    ).split()
+    there = f"; known here: {', '.join(known[:_REFS_SHOWN])}" if known else ""
+    more = ", …" if len(known) > _REFS_SHOWN else ""
+    remedy = _UNSHALLOW if _is_shallow(top, environ) else f"fetch it: {_fetch(revision)}"
+    return f"{revision!r} is no commit known in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
+
+
+def _fetch(revision: str) -> str:
+    remote, slash, branch = revision.partition("/")
+    if slash and re.fullmatch(r"[\w.-]+", remote) and re.fullmatch(r"[\w./-]+", branch):
+        return f"git fetch {remote} {branch}:refs/remotes/{remote}/{branch}"
+    return "git fetch --all --tags"
+
+
+def _no_merge_base(revision: str, top: Path, environ: Mapping[str, str]) -> str:
+    if _is_shallow(top, environ):
+        return (
+            f"this shallow clone does not reach back to where {revision} and HEAD parted: {_UNSHALLOW}, "
+            f"and fetch {revision}"
+        )
+    return f"{revision} and HEAD have no commit in common: name a revision of this history"
+
+
+def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What a worktree of a commit lacks: submodules, and the contents of files that git-lfs keeps."""
+    notes = []
+    listed = run(["ls-tree", "-r", "-z", commit], top, environ).split("\0")
+    if any(entry.startswith("160000 ") for entry in listed):
+        remedy = '--gpukern-against-setup="git submodule update --init --recursive"'
+        notes.append(f"submodules are not checked out in the base's worktree ({remedy})")
+    attributes = [entry.partition("\t")[2] for entry in listed if entry.endswith(".gitattributes")]
+    texts = (run(["show", f"{commit}:{path}"], top, environ) for path in attributes)
+    if any("filter=lfs" in text for text in texts):
+        remedy = '--gpukern-against-setup="git lfs pull"'
+        notes.append(f"files of git-lfs are pointers in the base's worktree ({remedy})")
+    return tuple(notes)

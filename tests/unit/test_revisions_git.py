@@ -1,0 +1,129 @@
+"""Which commit a working tree is measured against, and what is said where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from repositories import IDENTITY, Repository
+
+from pytest_gpukern.revisions import GitError, resolve
+
+
+@pytest.fixture
+def repository(tmp_path):
+    made = Repository(tmp_path / "a project")
+    made.commit(kernel="first = 1")
+    return made
+
+
+def cloned_shallow(repository, into):
+    url = repository.top.as_uri()
+    command = ["git", "clone", "--quiet", "--depth=1", "--no-single-branch", url, str(into)]
+    subprocess.run(command, env=os.environ | IDENTITY, check=True)
+    return into
+
+
+def refusal(revision, folder):
+    with pytest.raises(GitError) as refused:
+        resolve(revision, folder)
+    return str(refused.value)
+
+
+def test_the_base_is_where_the_branches_parted_not_the_revision_itself(repository):
+    parted = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "--quiet", "-b", "change")
+    head = repository.commit(kernel="first = 2")
+    repository.git("checkout", "--quiet", "main")
+    main = repository.commit(other="")
+    repository.git("checkout", "--quiet", "change")
+    found = resolve("main", repository.top)
+    assert (found.base, found.commit, found.head) == (parted, main, head)
+    assert found.top == repository.top
+    assert str(found) == f"merge-base {parted[:7]} of main"
+    assert not found.identical
+
+
+def test_changes_that_are_not_committed_are_seen_and_so_are_new_files(repository):
+    assert resolve("main", repository.top).identical
+    repository.write(new="")
+    assert resolve("main", repository.top).changed
+    assert not resolve("main", repository.top).identical
+
+
+def test_the_top_is_found_from_a_folder_below(repository):
+    (repository.top / "tests").mkdir()
+    assert resolve("main", repository.top / "tests").top == repository.top
+
+
+def test_a_folder_outside_a_repository_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert refusal("main", tmp_path) == f"{tmp_path} is in no git repository"
+
+
+def test_a_repository_without_a_commit_is_refused(tmp_path):
+    Repository(tmp_path / "empty")
+    assert "has no commit yet" in refusal("main", tmp_path / "empty")
+
+
+def test_an_unknown_revision_is_refused_with_what_there_is_and_how_to_fetch_it(repository):
+    text = refusal("origin/mian", repository.top)
+    assert text.startswith(f"'origin/mian' is no commit known in {repository.top}; known here: main. ")
+    assert text.endswith("Fetch it: git fetch origin mian:refs/remotes/origin/mian")
+
+
+@pytest.mark.parametrize(
+    "revision", ["--output=stolen", "-h", "", " ", "main\n", "main..main", "^main", "HEAD:kernel.py", "a b"]
+)
+def test_what_is_no_single_commit_is_refused_and_never_an_option(repository, revision):
+    assert "is no commit known" in refusal(revision, repository.top)
+    assert not (repository.top / "stolen").exists()
+
+
+def test_odd_but_valid_names_are_revisions_too(repository):
+    repository.git("branch", "feature/ü&x;y$z")
+    assert resolve("feature/ü&x;y$z", repository.top).base
+    assert resolve("main@{0}", repository.top).base
+    assert resolve("HEAD~0", repository.top).base
+
+
+def test_a_shallow_clone_names_the_way_to_its_history(repository, tmp_path):
+    repository.git("checkout", "--quiet", "-b", "change")
+    repository.commit(kernel="first = 2")
+    shallow = cloned_shallow(repository, tmp_path / "shallow")
+    text = refusal("origin/main", shallow)
+    assert text.startswith("this shallow clone does not reach back to where origin/main and HEAD parted")
+    assert "`fetch-depth: 0`" in text
+    assert "git fetch --unshallow" in text
+    assert "fetch-depth: 0" in refusal("origin/absent", shallow)
+
+
+def test_histories_without_a_common_commit_are_refused(repository):
+    repository.git("checkout", "--quiet", "--orphan", "other")
+    repository.commit(another="")
+    assert "have no commit in common" in refusal("main", repository.top)
+
+
+def test_a_machine_without_git_is_told_so(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert refusal("main", repository.top).startswith("there is no git here: install it")
+
+
+def test_inside_a_hook_of_another_repository_the_folder_counts(repository, tmp_path, monkeypatch):
+    other = Repository(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(other.top / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other.top / ".git/index"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other.top))
+    assert resolve("main", repository.top).top == repository.top
+
+
+def test_what_a_worktree_will_lack_is_said(repository):
+    (repository.top / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    head = repository.git("rev-parse", "HEAD")
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{head},vendored")
+    repository.git("add", ".gitattributes")
+    repository.git("commit", "--quiet", "--message", "submodule")
+    submodules, lfs = resolve("main", repository.top).notes
+    assert submodules.startswith("submodules are not checked out")
+    assert lfs.startswith("files of git-lfs are pointers")
