@@ -7,10 +7,13 @@ The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path 
 - `parent`: the parent's process id, with which this process ends;
 - `arguments`: pytest's;
 - `nodeids`: the tests that are wanted;
-- `watched_roots`: folders; which modules were loaded from below them is told at the end;
+- `watched_roots`, `watched_names`: folders, and top-level names: which modules were loaded from below the
+  ones or under the others is told at the end;
+- `collects_all`: whether all that the command line names is collected, and what nobody wanted is told;
 - `lines`: the file that is written to, a JSON object a line, each whole and at once: what was measured before
-  a crash is kept. They are told apart by `kind`: `start` (a test begins), `test` (what came of it), `modules`
-  and `end` (pytest is done).
+  a crash is kept. They are told apart by `kind`: `uncollected` (a file that could not be, and why), `others`,
+  `start` (a test begins), `test` (what came of it), `listed` (how pytest-benchmark lists it), `modules` and
+  `end` (pytest is done).
 """
 
 from __future__ import annotations
@@ -46,8 +49,17 @@ def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; the exit status is pytest's."""
     _end_with(spec["parent"])
     sys.path[:] = spec["path"]
+    package = sys.modules["pytest_gpukern"]
+    # Else pytest warns of a plugin that it cannot rewrite any more, which some runs make an error.
+    package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
-        teller = Teller(lines, spec["nodeids"], spec["watched_roots"])
+        teller = Teller(
+            lines,
+            spec["nodeids"],
+            spec["watched_roots"],
+            spec["watched_names"],
+            collects_all=spec["collects_all"],
+        )
         return int(pytest.main(list(spec["arguments"]), plugins=[teller]))
 
 
@@ -58,12 +70,24 @@ class Teller:
         lines: where to write.
         nodeids: the wanted tests, as the parent's pytest names them.
         watched_roots: folders whose modules are told of at the end.
+        watched_names: top-level names of further modules that are.
+        collects_all: whether all is collected that the command line names, and what nobody wanted is told.
     """
 
-    def __init__(self, lines: Any, nodeids: Iterable[str], watched_roots: Sequence[str]) -> None:
+    def __init__(
+        self,
+        lines: Any,
+        nodeids: Iterable[str],
+        watched_roots: Sequence[str],
+        watched_names: Sequence[str] = (),
+        *,
+        collects_all: bool = False,
+    ) -> None:
         self._lines = lines
         self._wanted = frozenset(nodeids)
         self._watched_roots = watched_roots
+        self._watched_names = watched_names
+        self._collects_all = collects_all
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -73,17 +97,24 @@ class Teller:
         once, and so which options there are, and where the ini file lies.
         """
         config.pluginmanager.register(_Marker(), NAME)
-        files = files_to_collect(self._wanted, config.rootpath)
+        files = None if self._collects_all else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
         elif not config.option.pyargs:  # an argument that is not there would end this session
             config.args = [given for given in config.args if Path(given.partition("::")[0]).exists()]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Tells why a file could not be collected: the output says it far above its end."""
+        if report.failed:
+            self._tell("uncollected", nodeid=report.nodeid, text=_text(report))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects what nobody asked for."""
         others = [item for item in items if item.nodeid not in self._wanted]
         if others:
+            if self._collects_all:
+                self._tell("others", nodeids=[item.nodeid for item in others if measures(item)])
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item.nodeid in self._wanted]
 
@@ -94,9 +125,11 @@ class Teller:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tells what came of a test; what its teardown adds, and only that, comes later."""
+        carried = getattr(report, "gpukern", None) or {}
+        if "listed" in carried:
+            self._tell("listed", nodeid=report.nodeid, listed=carried["listed"])
         if report.when != "call" and report.passed:
             return
-        carried = getattr(report, "gpukern", None) or {}
         self._tell(
             "test",
             nodeid=report.nodeid,
@@ -109,7 +142,7 @@ class Teller:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Tells that pytest is done."""
         if self._watched_roots:
-            self._tell("modules", modules=loaded_below(self._watched_roots))
+            self._tell("modules", modules=loaded_below(self._watched_roots, self._watched_names))
         self._tell("end", status=int(exitstatus))
 
     def _tell(self, kind: str, **values: Any) -> None:
@@ -121,6 +154,20 @@ class _Marker:
     """What shows that a pytest is a child session."""
 
 
+def measures(item: pytest.Item) -> bool:
+    """Whether this plugin measures in a test: by its own fixture, or by pytest-benchmark's in a run that has
+    it do so; not where a broken variant is only to be rejected."""
+    names = getattr(item, "fixturenames", ())
+    if "gpu_benchmark" in names:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        return declared is None or not declared[1]
+    if "benchmark" not in names:
+        return False
+    ini = str(item.config.getini("gpukern_all")).strip().lower()
+    takes_all = item.config.getoption("gpukern_all") or ini in ("1", "yes", "true", "on")
+    return bool(takes_all) or item.get_closest_marker("gpu_benchmark") is not None
+
+
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
     """The wanted tests' files, or None where they cannot be told and all must be collected that was given.
 
@@ -130,8 +177,9 @@ def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
     return [str(file) for file in files] if all(file.is_file() for file in files) else None
 
 
-def loaded_below(roots: Sequence[str]) -> list[list[str]]:
-    """Name, file and SHA-256 of every loaded module whose file lies below one of `roots`, by name."""
+def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[str]]:
+    """Name, file and SHA-256 of every loaded module whose file lies below one of `roots`, by name; and of
+    those whose top-level name is one of `names`."""
     resolved = [Path(root).resolve() for root in roots]
     found = []
     for name, module in sorted(sys.modules.items()):
@@ -139,13 +187,14 @@ def loaded_below(roots: Sequence[str]) -> list[list[str]]:
         if not isinstance(file, str):
             continue
         path = Path(file).resolve()
-        if any(path.is_relative_to(root) for root in resolved) and path.is_file():
+        watched = name.partition(".")[0] in names or any(path.is_relative_to(root) for root in resolved)
+        if watched and path.is_file():
             found.append([name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()])
     return found
 
 
-def _text(report: pytest.TestReport) -> str:
-    """Why a test did not pass, in words; empty where it did."""
+def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test or a file did not pass, in words; empty where it did."""
     if report.passed:
         return ""
     if hasattr(report, "wasxfail"):

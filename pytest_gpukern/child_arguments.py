@@ -54,7 +54,9 @@ _DROPPED = frozenset(
 )
 _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations", "--durations-path")
 """pytest-split's: the parent's part of a suite has been chosen. Other plugins may have a `--group` too."""
+_OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _DROPPED_VARIABLES = (
+    *_OF_A_GIT_HOOK,
     "PYTEST_ADDOPTS",
     "PYTEST_CURRENT_TEST",
     "PYTEST_XDIST_",

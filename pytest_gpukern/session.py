@@ -29,7 +29,7 @@ from pytest_gpukern.report.shape import ShapeError, check_shape
 from pytest_gpukern.result import Result, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpukern.result import JsonDict
 
@@ -53,6 +53,8 @@ class ChildRequest:
         environ: environment variables that it gets besides.
         timeout_s: the longest time without a sign of life, so also that of one test.
         watched_roots: folders; which modules were loaded from below them is told.
+        watched_names: top-level names of modules that are told of wherever they were loaded from.
+        collects_all: it collects all that the command line names, and tells which tests it has besides.
     """
 
     nodeids: tuple[str, ...]
@@ -60,6 +62,8 @@ class ChildRequest:
     environ: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = TIMEOUT_S
     watched_roots: tuple[str, ...] = ()
+    watched_names: tuple[str, ...] = ()
+    collects_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,22 @@ class ChildRun:
     Attributes:
         results: test → what it found out, of those that found something.
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        modules: (name, file, SHA-256) of the modules loaded from below the watched folders.
+        modules: (name, file, SHA-256) of the modules that were watched for.
+        uncollected: files that could not be collected, and why.
+        listed: test → how pytest-benchmark lists it, of those that use its fixture.
+        others: tests of this plugin's that nobody wanted, of a session that collected all.
         problem: why not every test ended, in words with the last lines of output, or None.
         during: the test that was running when it ended early, or None.
-        ended_early: whether its pytest did not come to its end.
+        ended_early: whether its pytest did not come to its end; else a test without an outcome is not there.
         status: the exit status; negative for a signal; None where it was ended for its silence.
     """
 
     results: Mapping[str, Result] = field(default_factory=dict)
     outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     modules: tuple[tuple[str, str, str], ...] = ()
+    uncollected: tuple[str, ...] = ()
+    listed: Mapping[str, JsonDict] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
     problem: str | None = None
     during: str | None = None
     ended_early: bool = False
@@ -168,6 +178,8 @@ class ChildSessions:
             "arguments": [_elsewhere(argument, request.moved) for argument in given],
             "nodeids": list(request.nodeids),
             "watched_roots": list(request.watched_roots),
+            "watched_names": list(request.watched_names),
+            "collects_all": request.collects_all,
             "lines": str(place / "lines"),
         }
 
@@ -187,6 +199,9 @@ class Heard:
         self.results: dict[str, Result] = {}
         self.outcomes: dict[str, tuple[str, str]] = {}
         self.modules: tuple[tuple[str, str, str], ...] = ()
+        self.uncollected: list[str] = []
+        self.listed: dict[str, JsonDict] = {}
+        self.others: tuple[str, ...] = ()
         self.running: str | None = None
         self.ended_with: int | None = None
         """pytest's own exit status, once it is done; the process may end otherwise."""
@@ -217,6 +232,9 @@ class Heard:
             results=self.results,
             outcomes=self.outcomes,
             modules=self.modules,
+            uncollected=tuple(self.uncollected),
+            listed=self.listed,
+            others=self.others,
             problem=problem,
             during=self.running,
             ended_early=self.ended_with not in _ORDINARY,
@@ -233,6 +251,12 @@ class Heard:
                 self._take_test(told)
             elif kind == "modules":
                 self.modules = tuple((name, file, digest) for name, file, digest in told["modules"])
+            elif kind == "uncollected":
+                self.uncollected.append(f"{told['nodeid']}: {told['text']}")
+            elif kind == "listed":
+                self.listed[told["nodeid"]] = told["listed"]
+            elif kind == "others":
+                self.others = tuple(told["nodeids"])
             elif kind == "end":
                 self.running, self.ended_with = None, told["status"]
         except (ValueError, KeyError, TypeError, ShapeError) as error:
@@ -307,6 +331,8 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
         return f"it told what cannot be read: {heard.damage}"
     if status is None:
         return f"ended after {timeout_s:g} s without a sign of life{during}: {_last_lines(said)}"
+    if heard.uncollected and not heard.outcomes:
+        return could_not_collect(heard.uncollected)
     if heard.ended_with not in _ORDINARY:
         return f"it ended {_end_in_words(status)}{during}: {_last_lines(said)}"
     missing = heard.missing
@@ -314,6 +340,12 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         return f"not found: {', '.join(missing[:_NAMED])}{more}: {_last_lines(said)}"
     return None
+
+
+def could_not_collect(files: Sequence[str]) -> str:
+    """What a session says whose tests could not all be collected, with the end of the first reason."""
+    name, _, reason = files[0].partition(": ")
+    return f"it could not collect {name}: {_last_lines(reason)}"
 
 
 def _end_in_words(status: int) -> str:

@@ -191,7 +191,7 @@ def test_a_part_of_a_suite_is_not_split_again(configured):
     assert "--group=1" in child_arguments(configured(["--group=1"]), {}).options
 
 
-def test_variables_of_a_pytest_a_worker_and_coverage_stay_behind():
+def test_variables_of_a_pytest_a_worker_coverage_and_a_git_hook_stay_behind():
     environ = {
         "PYTEST_ADDOPTS": "-x",
         "PYTEST_CURRENT_TEST": "a",
@@ -199,6 +199,8 @@ def test_variables_of_a_pytest_a_worker_and_coverage_stay_behind():
         "PYTEST_XDIST_TESTRUNUID": "1",
         "COV_CORE_SOURCE": "src",
         "COVERAGE_PROCESS_START": "x",
+        "GIT_DIR": "/of/a/hook",
+        "GIT_INDEX_FILE": "/of/a/commit",
         "PYTEST_PLUGINS": "mine",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
     }

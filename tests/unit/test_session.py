@@ -298,9 +298,43 @@ def test_a_real_child_runs_what_it_finds_and_names_what_it_does_not(tmp_path, go
     children = ChildSessions(("-pno:benchmark",), ("test_a.py", "gone.py"), str(tmp_path), tuple(sys.path))
     found = children.run(ChildRequest(wanted, watched_roots=(str(tmp_path),)))
     assert found.outcomes == {"test_a.py::test_b": ("passed", "")}
+    assert found.others == ()
     assert [module for module, _, _ in found.modules] == ["test_a"]
     assert (found.problem is not None) == gone
     assert not gone or found.problem.startswith("not found: gone.py::test_d: ")
+
+
+def test_a_real_child_that_collects_all_tells_of_tests_of_ours_that_nobody_wanted(tmp_path):
+    (tmp_path / "test_a.py").write_text("def test_b(): pass\ndef test_c(gpu_benchmark): pass")
+    (tmp_path / "test_d.py").write_text("def test_e(): pass\ndef test_f(gpu_benchmark): pass")
+    children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
+    found = children.run(ChildRequest(("test_a.py::test_c",), collects_all=True))
+    assert list(found.outcomes) == ["test_a.py::test_c"]
+    assert found.others == ("test_d.py::test_f",)
+
+
+def test_a_real_child_names_what_it_cannot_collect(tmp_path):
+    (tmp_path / "test_a.py").write_text("import not_there_at_all")
+    children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
+    found = children.run(ChildRequest(("test_a.py::test_c",)))
+    assert found.ended_early
+    assert found.problem.startswith("it could not collect test_a.py: ")
+    assert "not_there_at_all" in found.problem
+
+
+def test_a_real_child_gives_no_warning_of_its_own_where_warnings_are_errors(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
+    (tmp_path / "test_a.py").write_text("def test_b(): pass")
+    children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
+    assert children.run(ChildRequest(("test_a.py::test_b",))).problem is None
+
+
+def test_modules_of_a_watched_name_are_told_wherever_they_lie(tmp_path, monkeypatch):
+    (tmp_path / "watched_two.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "watched_two", importlib.import_module("watched_two"))
+    (told,) = loaded_below([str(tmp_path / "other")], ["watched_two"])
+    assert told[:2] == ["watched_two", str(tmp_path / "watched_two.py")]
 
 
 def test_modules_are_told_with_file_and_hash_where_they_lie_below_a_watched_folder(tmp_path, monkeypatch):
