@@ -32,6 +32,7 @@ def refuse_contradictions(
     """
     for applies, name, remedy in (
         *_of_baselines(benchmark, values, labels, in_ci),
+        *_of_two_revisions(benchmark, values, labels),
         *_of_the_simulator(values, labels),
         *_of_the_rest(benchmark, values, labels),
     ):
@@ -66,6 +67,27 @@ def _of_baselines(
     for name in ("backend", "axis", "scope", "size"):
         part = f"it needs a run of everything; drop it or {labels.get(name)}"
         yield prunes and name in values, "prune", part
+
+
+def _of_two_revisions(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
+) -> Iterator[Conflict]:
+    yield "against" in values and not benchmark, "against", "nothing is measured; add --gpu-benchmark"
+    yield (
+        "against" in values and values.get("baseline") in ("create", "update", "append"),
+        "against",
+        f"a comparison of two revisions records nothing; drop it or {labels.get('baseline')}",
+    )
+    yield (
+        "against" in values and values.get("sessions") == 1,
+        "against",
+        f"one pair of sessions has no spread; drop {labels.get('sessions')}, or ask for 2 or more a side",
+    )
+    yield (
+        "against-setup" in values and "against" not in values,
+        "against-setup",
+        "there is no base to set up; add --gpukern-against=REV",
+    )
 
 
 def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:

@@ -46,6 +46,9 @@ class Controller:
         self._failed = 0
         self._failed_by_themselves: set[str] = set()
         self.problems: list[str] = []
+        self.heading: list[str] = []
+        self.closing: list[str] = []
+        self.compared_with = "baseline"
         self._run_file: Path | None = None
         self.write_report: WriteReport | None = None
         self._compared: list[Compared] = []
@@ -162,6 +165,8 @@ class Controller:
         from pytest_gpukern.report.head import head
 
         width = terminalreporter._tw.fullwidth
+        for text in self.heading:
+            terminalreporter.write_line(text)
         for line in head(self._compared, self._shift, width=width):
             terminalreporter.write_line(line.text, **line.markup)
         for line in terminal.render(
@@ -173,9 +178,10 @@ class Controller:
             strict=settings_of(self._config).strict,
             gate_on=settings_of(self._config).gate_on,
             verbose=self._config.get_verbosity() > 0,
+            compared_with=self.compared_with,
         ):
             terminalreporter.write_line(line.text, **line.markup)
-        for text in self._written_lines():
+        for text in (*self.closing, *self._written_lines()):
             terminalreporter.write_line(text)
         if not asked(self._config) and any(reason.startswith("no GPU") for _, reason in self.skips):
             terminalreporter.write_line(f"gpukern: {TRY_THE_SIMULATOR}")

@@ -90,7 +90,8 @@ OPTIONS = (
     ),
     Option(
         "sessions",
-        "fresh processes that measure each test: 5 by default when a baseline is written, else 1",
+        "fresh processes that measure each test: 5 by default when a baseline is written, 4 of each "
+        "revision with --gpukern-against, else 1",
         metavar="N",
     ),
     Option("baseline-dir", "folder of baselines, instead of baselines/ beside each test", metavar="DIR"),
@@ -122,6 +123,17 @@ OPTIONS = (
     Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),
     Option(
         "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
+    ),
+    Option(
+        "against",
+        "measure the merge base of this revision and HEAD, in a worktree of its own, against the working "
+        "tree, in fresh sessions that take turns; judge by their paired ratios and by no baseline",
+        metavar="REV",
+    ),
+    Option(
+        "against-setup",
+        "with --gpukern-against: run this by the shell in the base's worktree first (GPUKERN_WORKTREE)",
+        metavar="CMD",
     ),
     Option(
         "threshold", "smallest slowdown that matters: 2%% (default) is the same as 0.02", metavar="SLOWDOWN"

@@ -43,8 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
         environment_of(config)
     if not hasattr(config, "workerinput"):
         from pytest_gpukern.controller import Controller
+        from pytest_gpukern.state import settings_of
 
-        config.pluginmanager.register(Controller(config), "gpukern-controller")
+        controller = Controller(config)
+        config.pluginmanager.register(controller, "gpukern-controller")
+        if measures(config) and settings_of(config).against is not None:
+            from pytest_gpukern.against import Against
+
+            config.pluginmanager.register(Against(config, controller), "gpukern-against")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

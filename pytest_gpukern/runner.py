@@ -400,7 +400,7 @@ def judged(
             **how_judged(result, measurement, environment, marker),
         )
         if not on_gpu:
-            verdict = _of_host(verdict)
+            verdict = of_host(verdict)
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict
     return dataclasses.replace(result, verdicts=verdicts)
@@ -430,7 +430,7 @@ def how_judged(
     }
 
 
-def _of_host(verdict: Verdict) -> Verdict:
+def of_host(verdict: Verdict) -> Verdict:
     """A verdict about the host's time: it fails no test, so there is nothing to confirm."""
     slower = verdict.kind is VerdictKind.SLOWER
     reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SESSIONS_TO_RECORD = 5
 """How many processes measure what is recorded, unless somebody says otherwise."""
+SESSIONS_A_SIDE = 4
+"""How many processes measure each of two revisions, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Settings:
         backends: backends asked for; empty for all.
         size: `smoke`, `full`, or None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        sessions: processes that measure each test, this one among them.
+        sessions: processes that measure each test, this one among them; with `against`, those of each side.
         baseline: `compare`, `create`, `append`, `update` or `off`.
         reason: why the times changed, kept with what an update records; None where nothing was said.
         prune: whether an update removes recorded cases that no longer exist.
         baseline_dir: folder that replaces `baselines/` beside each test.
         output: run file to write.
+        against: revision whose merge base with HEAD the working tree is measured against, or None.
+        against_setup: shell command that sets the base's worktree up, or None.
         gate: `fail`, `warn` or `off`.
         gate_on: which of `time`, `resources` and `accuracy` fail a test.
         drift: factor by which an error may grow beyond the largest recorded.
@@ -84,6 +88,8 @@ class Settings:
     prune: bool = False
     baseline_dir: Path | None = None
     output: Path | None = None
+    against: str | None = None
+    against_setup: str | None = None
     gate: str = "fail"
     gate_on: tuple[str, ...] = ("time",)
     drift: float = DEFAULT_DRIFT
@@ -143,7 +149,10 @@ class Settings:
                 values[name] = (bases[name] or Path.cwd()) / Path(values[name]).expanduser()
         refuse_contradictions(benchmark, values, labels, in_ci(environ))
         # A runner that lost its driver must not go green where a baseline was named for it.
-        named = benchmark and _names_baseline(values) and _uses_gpu(values)
+        records = values.get("baseline") in ("create", "update", "append")
+        against = values.get("against") if benchmark and not records else None
+        judges = _names_baseline(values) or against is not None
+        named = benchmark and judges and _uses_gpu(values)
         require = values.get("require", "gpu" if named and in_ci(environ) else "none")
         return cls(
             benchmark=benchmark,
@@ -157,12 +166,14 @@ class Settings:
             backends=values.get("backend", ()),
             size=values.get("size"),
             axes=values.get("axis", {}),
-            sessions=values.get("sessions", _usual_sessions(values)),
-            baseline=values.get("baseline", "compare"),
+            sessions=values.get("sessions", SESSIONS_A_SIDE if against else _usual_sessions(values)),
+            baseline="off" if against is not None else values.get("baseline", "compare"),
             reason=values.get("reason"),
             prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
+            against=against,
+            against_setup=values.get("against-setup"),
             gate=values.get("gate", "fail"),
             gate_on=values.get("gate-on", ("time",)),
             drift=values.get("drift", DEFAULT_DRIFT),

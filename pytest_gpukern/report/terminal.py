@@ -42,6 +42,7 @@ def render(
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
     verbose: bool = False,
+    compared_with: str = "baseline",
 ) -> list[Line]:
     """The whole report of a run: tables, skips and the last line; nothing for a run without any.
 
@@ -54,10 +55,19 @@ def render(
         strict: whether verdicts that say "don't know" fail.
         gate_on: which of `time`, `resources` and `accuracy` fail a test.
         verbose: whether each table is followed by what the device did in each case.
+        compared_with: what verdicts are about.
     """
     if not results and not skips:
         return []
-    last = totals(results, skips, failed=failed, gate=gate, strict=strict, gate_on=gate_on)
+    last = totals(
+        results,
+        skips,
+        failed=failed,
+        gate=gate,
+        strict=strict,
+        gate_on=gate_on,
+        compared_with=compared_with,
+    )
     shown = tables(results, width=width, verbose=verbose)
     alarms = [line for text in false_alarms(results) for line in wrapped(text, width)]
     return [*shown, *skip_lines(skips, width=width), *alarms, Line(last, dict(_BOLD))]

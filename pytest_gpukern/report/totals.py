@@ -37,6 +37,7 @@ def totals(
     gate: str = "fail",
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
+    compared_with: str = "baseline",
 ) -> str:
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
@@ -51,6 +52,7 @@ def totals(
         gate: `fail`, `warn` or `off`: only `fail` fails a test.
         strict: whether verdicts that say "don't know" fail.
         gate_on: which of `time`, `resources` and `accuracy` fail a test.
+        compared_with: what verdicts are about.
     """
     counts = Counter(_standing(result, gate=gate, strict=strict, gate_on=gate_on) for result in results)
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
@@ -68,7 +70,7 @@ def totals(
         for time in scope_times(result)
     )
     compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
-    return f"{line} · baseline: {', '.join(compared)}" if compared else line
+    return f"{line} · {compared_with}: {', '.join(compared)}" if compared else line
 
 
 def false_alarms(results: Sequence[Result]) -> list[str]:

@@ -35,7 +35,7 @@ LAYERS = (
     {"state"},
     {"concluding", "controller", "fixtures"},
     {"takeover"},
-    {"collecting", "selftest/", "doctor/"},
+    {"collecting", "selftest/", "doctor/", "against/"},
     {"known_cases", "commands/"},
     {"plugin", "cli"},
     {"__main__"},

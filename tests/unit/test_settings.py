@@ -71,6 +71,26 @@ def test_a_number_of_sessions_holds_whatever_is_done_with_them(source):
     assert read(benchmark=True, **{source: {"sessions": "3"}}).sessions == 3
 
 
+def test_two_revisions_are_measured_by_four_processes_each_and_no_baseline_takes_part():
+    settings = read(benchmark=True, given={"against": "origin/main"})
+    assert (settings.against, settings.sessions, settings.baseline) == ("origin/main", 4, "off")
+    compared = read(benchmark=True, given={"against": "origin/main", "baseline": "compare"})
+    assert compared.baseline == "off"
+
+
+def test_an_ini_file_may_name_a_revision_for_the_runs_that_measure_and_record_nothing():
+    assert read(ini={"against": "main"}).against is None
+    assert read(benchmark=True, ini={"against": "main"}).against == "main"
+    recording = read(benchmark=True, given={"baseline": "update"}, ini={"against": "main"})
+    assert (recording.against, recording.baseline, recording.sessions) == (None, "update", 5)
+
+
+def test_a_comparison_of_revisions_in_ci_has_to_measure_on_a_gpu():
+    assert read(benchmark=True, given={"against": "main"}, environ={"CI": "1"}).require_gpu
+    given = {"against": "main", "require": "none"}
+    assert not read(benchmark=True, given=given, environ={"CI": "1"}).require_gpu
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "many", "²"])
 def test_a_number_of_sessions_that_is_none_is_refused(value):
     message = refused(given={"sessions": value})
@@ -102,6 +122,8 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "all",
         "energy",
         "sessions",
+        "against",
+        "against-setup",
     }
 
 
@@ -300,6 +322,16 @@ CONTRADICTIONS = [
     ),
     (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "use host"),
     (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
+    (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),
+    (
+        True,
+        {"against": "main", "baseline": "update"},
+        {},
+        "--gpukern-against=main",
+        "drop it or --gpukern-baseline=update",
+    ),
+    (True, {"against": "main", "sessions": "1"}, {}, "--gpukern-against=main", "2 or more a side"),
+    (True, {"against-setup": "make"}, {}, "--gpukern-against-setup=make", "add --gpukern-against=REV"),
     (True, {"strict": True, "gate": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-gate=off"),
     (True, {"strict": True, "baseline": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-baseline=off"),
     (True, {"gate-on": "time", "gate": "off"}, {}, "--gpukern-gate-on=time", "drop it or --gpukern-gate=off"),

@@ -1,0 +1,294 @@
+"""Two revisions compared in whole runs: real repositories, fresh processes, a fake GPU and its fake times."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from repositories import Repository
+
+HERE = Path(__file__).parent
+
+KERNELS = """
+TAKES_NS = {"first": 1000, "second": 1000, "mended": 1000}
+FACTOR = {"mended": 3}
+"""
+
+SUITE = """
+import numpy as np
+from kernels import FACTOR, TAKES_NS
+from pytest_gpukern.problem import Axis, Problem
+
+doubling = Problem(
+    "doubling",
+    version=1,
+    axes={"n": Axis(smoke=(8,), full=(8,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)},
+    outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+)
+
+def launch_of(name, x, y):
+    def launch():
+        np.multiply(x, FACTOR.get(name, 2), out=y)
+    launch.takes_ns = TAKES_NS[name]
+    return launch
+
+@doubling.variant("numba")
+def first(x, y):
+    return launch_of("first", x, y)
+
+@doubling.variant("numba")
+def second(x, y):
+    return launch_of("second", x, y)
+
+@doubling.variant("numba")
+def mended(x, y):
+    return launch_of("mended", x, y)
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+
+def test_without_a_gpu():
+    with open("ran.txt", "a") as file:
+        file.write("once ")
+"""
+
+OTHER = """
+@doubling.variant("numba")
+def {name}(x, y):
+    return launch_of("first", x, y)
+"""
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
+    for name in ("CI", "NUMBA_ENABLE_CUDASIM"):
+        kept.pop(name, None)
+    paths = [str(HERE), *kept.get("PYTHONPATH", "").split(os.pathsep), str(HERE.parents[1])]
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        "COLUMNS": "160",
+        "PYTHONPATH": os.pathsep.join(paths),
+        **more,
+    }
+
+
+def run(repository, *options, gpu=True, **variables):
+    """A whole run against `main`, two sessions a side."""
+    temporary = repository.top.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
+    fake = ["-p", "fake_gpu"] if gpu else ["--gpukern-simulator=never"]
+    given = [*fake, "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--gpu-benchmark"]
+    given += ["--gpukern-against=main"] if not any("against=" in option for option in options) else []
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *given, "--gpukern-sessions=2", *options],
+        cwd=repository.top,
+        env=environment(TMPDIR=str(temporary), **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert repository.worktrees == [], "every run removes its worktree"
+    left = [path.name for path in temporary.iterdir() if "against" in path.name]
+    assert left == [], "and its folder"
+    return SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def refusal(found):
+    """What a run that refused to compare says."""
+    assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
+    assert "Traceback" not in found.err
+    return found.err
+
+
+@pytest.fixture
+def repository(tmp_path):
+    made = Repository(tmp_path / "project")
+    made.commit(kernels=KERNELS, test_doubling=SUITE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """A run on a working tree with changes that are not committed: one kernel slower, one mended, one new,
+    one removed, one wrong."""
+    repository = Repository(tmp_path_factory.mktemp("changed") / "project")
+    repository.commit(kernels=KERNELS, test_doubling=SUITE + OTHER.format(name="gone"))
+    kernels = KERNELS.replace('"first": 1000', '"first": 1100').replace('"mended": 3', '"broken": 3')
+    broken = OTHER.format(name="broken").replace('"first"', '"broken"')
+    kernels += 'TAKES_NS["broken"] = 1000'
+    repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
+    found = run(repository, "-rA", "--gpukern-output=run.json")
+    found.top = repository.top
+    found.results = {
+        result["case"]["variant"]: result
+        for result in json.loads((repository.top / "run.json").read_text())["results"]
+    }
+    return found
+
+
+def outcome(found, variant):
+    (word,) = re.findall(rf"^(PASSED|FAILED) \S+\[doubling/numba\.{variant}/n=8\]", found.out, re.MULTILINE)
+    return word
+
+
+def verdict(found, variant):
+    (only,) = found.results[variant]["verdicts"].values()
+    return only
+
+
+def test_a_kernel_that_became_slower_fails_its_own_test_by_name(changed):
+    assert changed.status == pytest.ExitCode.TESTS_FAILED
+    assert outcome(changed, "first") == "FAILED"
+    assert verdict(changed, "first")["kind"] == "SLOWER"
+    assert verdict(changed, "first")["ratio"] == pytest.approx(1.1)
+    assert "SLOWER (kernel/event/cold): +10.0 %" in changed.out
+
+
+def test_its_unchanged_neighbour_passes_as_the_same(changed):
+    assert outcome(changed, "second") == "PASSED"
+    assert verdict(changed, "second")["kind"] == "SAME"
+
+
+def test_only_the_suspect_is_measured_again_before_it_fails(changed):
+    told = re.findall(
+        r"gpukern: session (\d) of 4( for 1 suspected to be slower)?: the (\w+)", changed.out + changed.err
+    )
+    order = [side for _, _, side in told]
+    assert order == ["base", "working", "working", "base"] * 2
+    assert [bool(again) for _, again, _ in told] == [False] * 4 + [True] * 4
+
+
+def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(changed):
+    head = re.search(
+        r"^gpukern: working tree against merge-base (\w{7}) of main, 4 sessions A-B-B-A$",
+        changed.out,
+        re.MULTILINE,
+    )
+    assert head
+    assert f"the base ({head[1]}) loaded 2 modules of its own" in changed.out
+    assert f"against {head[1]}: 1 same, 1 slower, 1 uncomparable, 1 new" in changed.out
+    assert "stored baselines take no part" in changed.out
+    assert verdict(changed, "first")["because"] == [f"against merge-base {head[1]} of main"]
+
+
+def test_a_case_that_is_wrong_in_the_working_tree_fails_with_its_diagnosis(changed):
+    assert outcome(changed, "broken") == "FAILED"
+    assert changed.results["broken"]["correctness"] == "INCORRECT"
+    assert re.search(r"INCORRECT: .* wrong", changed.out)
+
+
+def test_a_case_that_was_wrong_on_the_base_alone_is_said_and_not_judged(changed):
+    assert outcome(changed, "mended") == "PASSED"
+    assert verdict(changed, "mended")["kind"] == "UNCOMPARABLE"
+    assert verdict(changed, "mended")["reason"].startswith("failed on the base: INCORRECT")
+
+
+def test_new_and_removed_cases_are_listed(changed):
+    assert outcome(changed, "fresh") == "PASSED"
+    assert verdict(changed, "fresh")["kind"] == "NEW"
+    assert "gpukern: 2 new, not in the base: " in changed.out
+    assert re.search(r"gpukern: 1 removed since the base: \S+numba\.gone/n=8", changed.out)
+
+
+def test_other_tests_of_the_run_run_once_as_always(changed):
+    assert re.search(r"^PASSED \S+::test_without_a_gpu$", changed.out, re.MULTILINE)
+    assert (changed.top / "ran.txt").read_text() == "once "
+
+
+def test_results_reach_pytest_benchmarks_table_with_the_working_trees_numbers(changed):
+    assert re.search(r"^test_doubling\[doubling/numba\.first/n=8\] +1,099\.\d+", changed.out, re.MULTILINE)
+
+
+def test_without_a_change_everything_is_the_same_and_the_report_says_what_was_compared(repository):
+    found = run(repository, "-k", "not mended")
+    assert found.status == pytest.ExitCode.OK
+    assert "the working tree is that commit, without changes" in found.out
+    assert "the modules of both are the same" in found.out
+    assert re.search(r"against \w{7}: 2 same$", found.out, re.MULTILINE)
+    assert "suspected" not in found.out + found.err
+    assert "removed" not in found.out
+
+
+def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same(repository, tmp_path):
+    """As an editable install does whose import hook knows one folder only."""
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    file = str(repository.top / "kernels.py")
+    (hook / "editable.py").write_text(
+        "import importlib.util, sys\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'kernels':\n"
+        f"            return importlib.util.spec_from_file_location(name, {file!r})\n"
+        "sys.meta_path.insert(0, Finder)\n"
+    )
+    text = refusal(run(repository, "-p", "editable", PYTHONPATH=f"{environment()['PYTHONPATH']}:{hook}"))
+    assert "did not run its own code:" in text
+    assert f"kernels was loaded from {repository.top}/kernels.py, which is the working tree" in text
+    assert "pip uninstall kernels" in text
+
+
+def test_an_installed_copy_of_the_projects_code_is_an_error(repository, tmp_path):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "kernels.py").write_text(KERNELS)
+    (tmp_path / "installed.py").write_text(f"import sys; sys.path.insert(0, {str(installed)!r})")
+    path = f"{environment()['PYTHONPATH']}:{tmp_path}"
+    text = refusal(run(repository, "-p", "installed", "--import-mode=append", PYTHONPATH=path))
+    assert f"kernels was loaded from {installed}/kernels.py, not from " in text
+
+
+def test_a_base_that_cannot_be_collected_ends_the_run_with_its_last_words(tmp_path):
+    repository = Repository(tmp_path / "project")
+    repository.commit(kernels="import not_there_at_all", test_doubling=SUITE)
+    repository.write(kernels=KERNELS)
+    text = refusal(run(repository))
+    assert re.search(r"a session of the base \(\w{7}\) failed: .*not_there_at_all", text, re.DOTALL)
+    assert "--gpukern-against-setup=CMD" in text
+
+
+def test_a_base_without_any_of_the_tests_is_no_comparison(tmp_path):
+    repository = Repository(tmp_path / "project")
+    repository.commit(kernels=KERNELS)
+    repository.write(test_doubling=SUITE)
+    assert "has none of the tests, so nothing is compared: test_doubling.py::" in refusal(run(repository))
+
+
+def test_an_unknown_revision_is_refused_before_anything_runs(repository):
+    text = refusal(run(repository, "--gpukern-against=origin/main"))
+    assert "--gpukern-against=origin/main: 'origin/main' is no commit known in" in text
+
+
+def test_a_failing_set_up_ends_the_run_with_what_it_said(repository):
+    text = refusal(run(repository, "--gpukern-against-setup=echo no compiler in $GPUKERN_WORKTREE; exit 7"))
+    assert "status 7" in text
+    assert re.search(r"no compiler in \S+/gpukern-against-\w{7}-\w+/project", text)
+
+
+def test_ctrl_c_removes_the_worktree(repository):
+    found = run(repository, "--gpukern-against-setup=kill -INT $PPID; sleep 60")
+    assert found.status == pytest.ExitCode.INTERRUPTED
+
+
+def test_distributed_tests_are_refused(repository):
+    assert "drop -n, or add -n 0" in refusal(run(repository, "-n", "2"))
+
+
+def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):
+    host = SUITE.replace('variant("numba")', 'variant("host")')
+    repository.commit(kernels=KERNELS, test_doubling=host)
+    found = run(repository, "-k", "first", gpu=False)
+    assert found.status == pytest.ExitCode.OK
+    assert re.search(r"against \w{7}: 1 \w+$", found.out, re.MULTILINE)

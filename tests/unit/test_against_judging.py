@@ -1,0 +1,170 @@
+"""What a test came to over the sessions of both sides; the results are made up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made_up_results import EXP_KERNEL, measured, result
+
+from pytest_gpukern.against.judging import CaseRuns, Conclusion, Told, conclude
+from pytest_gpukern.result import Correctness, KernelFacts, VerdictKind
+
+BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
+
+
+def told(median_ns=1000.0, label="cupy.exp", code=None, **changes):
+    """A session in which the test passed."""
+    kernels = (KernelFacts("k", "k", EXP_KERNEL.shape, 1, 1.0, machine_code_sha256=code),) if code else ()
+    return Told("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
+
+
+def sessions(medians_ns, **changes):
+    return tuple(told(median_ns, **changes) for median_ns in medians_ns)
+
+
+def times(factor):
+    return tuple(factor * median_ns for median_ns in BASE_NS)
+
+
+def concluded(*cases, again=None):
+    """The conclusions about cases, and which of them were measured again."""
+    asked = []
+
+    def measure_again(suspects):
+        asked.extend(suspects)
+        return dict.fromkeys(suspects, again)
+
+    named = {f"case {number}": case for number, case in enumerate(cases)}
+    found = conclude(named, dict.fromkeys(named, 0.02), measure_again if again else None)
+    return list(found.values()), asked
+
+
+def only_verdict(case, **options):
+    (conclusion,), _ = concluded(case, **options)
+    (verdict,) = conclusion.verdicts.values()
+    return verdict
+
+
+def test_equal_times_are_the_same_and_nothing_is_measured_again():
+    case = CaseRuns(sessions(BASE_NS), sessions(times(1.0001)))
+    (conclusion,), asked = concluded(case, again=case)
+    assert (conclusion.outcome, asked) == ("passed", [])
+    assert [verdict.kind for verdict in conclusion.verdicts.values()] == [VerdictKind.SAME]
+
+
+def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
+    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
+    twice = sessions(BASE_NS[:2])
+    assert only_verdict(suspect).suspected
+    confirmed = only_verdict(suspect, again=CaseRuns(twice, sessions(times(1.1)[:2])))
+    assert (confirmed.kind, confirmed.suspected) == (VerdictKind.SLOWER, False)
+    refuted = only_verdict(suspect, again=CaseRuns(twice, twice))
+    assert refuted.kind is not VerdictKind.SLOWER
+    assert not refuted.suspected
+
+
+def test_only_suspects_are_measured_again():
+    same = CaseRuns(sessions(BASE_NS), sessions(BASE_NS))
+    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
+    _, asked = concluded(same, suspect, again=suspect)
+    assert asked == ["case 1"]
+
+
+def test_a_suspect_that_fails_when_it_is_measured_again_fails():
+    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
+    again = CaseRuns(sessions(BASE_NS[:2]), (told(), Told("failed", "INCORRECT: y", None)))
+    (conclusion,), _ = concluded(suspect, again=again)
+    assert conclusion.outcome == "failed"
+    assert conclusion.text == "in session 2 of the working tree (1 of 2): INCORRECT: y"
+
+
+def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
+    wrong = dataclasses.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
+    head = (told(), Told("failed", "INCORRECT: y", wrong), told(), told())
+    (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), head))
+    assert conclusion.result is wrong
+    assert conclusion.verdicts == {}
+
+
+def test_what_only_the_working_tree_has_is_new():
+    verdict = only_verdict(CaseRuns((None,) * 4, sessions(BASE_NS)))
+    assert (verdict.kind, verdict.reason) == (VerdictKind.NEW, "not in the base")
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"),
+    [
+        (Told("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
+        (Told("skipped", "too large", None), "skipped on the base: too large"),
+        (Told("passed", "", result("cupy.exp")), "not measured on the base"),
+        (
+            Told("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
+            "measured point {'n': 10} on the base, {'n': 1000} in the working tree",
+        ),
+        (told(timer="cupti"), "measured as kernel/cupti/cold on the base, here as kernel/event/cold"),
+    ],
+)
+def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
+    verdict = only_verdict(CaseRuns((base,) * 4, sessions(BASE_NS)))
+    assert (verdict.kind, verdict.reason) == (VerdictKind.UNCOMPARABLE, reason)
+
+
+def test_another_problem_version_is_not_comparable():
+    base = told()
+    older = dataclasses.replace(base.result.case, problem_version=2)
+    base = dataclasses.replace(base, result=dataclasses.replace(base.result, case=older))
+    assert "problem version 2" in only_verdict(CaseRuns((base,) * 4, sessions(BASE_NS))).reason
+
+
+def test_a_pair_with_an_invalid_session_is_left_out_and_said():
+    head = (told(2000.0, invalid="throttled"), *sessions(BASE_NS[1:]))
+    verdict = only_verdict(CaseRuns(sessions(BASE_NS), head))
+    assert verdict.kind is VerdictKind.SAME
+    assert "1 of 4 pairs of sessions are not valid" in verdict.reason
+
+
+def test_times_that_are_invalid_in_every_session_are_invalid():
+    verdict = only_verdict(CaseRuns(sessions(BASE_NS), sessions(BASE_NS, invalid="throttled")))
+    assert (verdict.kind, verdict.reason) == (VerdictKind.INVALID, "throttled")
+
+
+def test_times_that_are_invalid_on_the_base_are_not_comparable():
+    verdict = only_verdict(CaseRuns(sessions(BASE_NS, invalid="throttled"), sessions(BASE_NS)))
+    assert verdict.kind is VerdictKind.UNCOMPARABLE
+    assert verdict.reason == "of 4 pairs of sessions 0 are valid: throttled"
+
+
+def test_a_slower_host_variant_is_told_and_never_suspected():
+    case = CaseRuns(sessions(BASE_NS, label="host.exp"), sessions(times(1.1), label="host.exp"))
+    (conclusion,), asked = concluded(case, again=case)
+    (verdict,) = conclusion.verdicts.values()
+    assert (verdict.suspected, verdict.false_alarm, asked) == (False, 0.0, [])
+    assert verdict.kind is not VerdictKind.SLOWER or "fails no test" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("aa", ("same machine code",)), ("bb", ("new machine code",)), (None, ())]
+)
+def test_a_verdict_says_whether_the_machine_code_is_the_same(code, words):
+    case = CaseRuns(sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
+    assert only_verdict(case).because == words
+
+
+def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():
+    both = [
+        Told("passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True)))
+        for ns in BASE_NS
+    ]
+    (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), tuple(both)))
+    assert {key: v.kind for key, v in conclusion.verdicts.items()} == {"kernel/event/cold": VerdictKind.SAME}
+
+
+def test_a_skip_and_an_expected_failure_stay_what_they_are():
+    for outcome in ("skipped", "xfailed"):
+        found = Conclusion.of(CaseRuns((None,), (Told(outcome, "the reason", None),)), {})
+        assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
+
+
+def test_a_test_that_no_session_of_the_working_tree_told_of_fails():
+    assert Conclusion.of(CaseRuns((told(),), (None,)), {}).outcome == "failed"

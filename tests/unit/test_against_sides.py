@@ -1,0 +1,153 @@
+"""Sessions of two sides in turn; no process starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.against.sides import AgainstError, Sides, Turns, turns
+from pytest_gpukern.revisions import Revisions, Tree
+from pytest_gpukern.revisions.worktree import Worktree
+from pytest_gpukern.session import ChildRun
+
+A = "test_it.py::test_a"
+
+
+def tree(label, top):
+    (top / "src/pkg").mkdir(parents=True)
+    (top / "src/pkg/__init__.py").touch()
+    return Tree.at(label, top.resolve())
+
+
+@pytest.fixture
+def sides(tmp_path):
+    base, head = tree("the base", tmp_path / "base"), tree("the working tree", tmp_path / "head")
+    return Sides(base, head, {str(head.top): str(base.top)})
+
+
+class Children:
+    """Plays prepared runs, one a session, the last for all that follow; each with its side's own module,
+    where it names none."""
+
+    def __init__(self, *runs, positional=("tests",)):
+        self.positional = positional
+        self.runs = list(runs)
+        self.requests = []
+
+    def run(self, request, progress):
+        self.requests.append(request)
+        progress(1, 1)  # which is not worth a line so soon
+        run = self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
+        root = request.watched_roots[0 if request.moved else 1]
+        own = ("pkg", f"{root}/src/pkg/__init__.py", "abc")
+        return run if run.modules else dataclasses.replace(run, modules=(own,))
+
+
+RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
+
+
+def of(module, side):
+    return (module, str(side.top / f"src/{module}/__init__.py"), "abc")
+
+
+def test_the_sides_take_turns_so_that_a_trend_falls_out():
+    assert "".join("B" if on_base else "h" for on_base in turns(4)) == "BhhBBhhB"
+
+
+def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_removed_tests(sides):
+    children, said = Children(RAN), []
+    Turns(sides, children, said.append, {"MINE": "1"}).take([A], 2)
+    assert [bool(request.moved) for request in children.requests] == [True, False, False, True]
+    assert [request.collects_all for request in children.requests] == [True, False, False, False]
+    assert {request.watched_names for request in children.requests} == {("pkg",)}
+    assert all(request.environ == {"MINE": "1"} for request in children.requests)
+    turn = ["the base", "the working tree", "the working tree", "the base"]
+    assert said == [f"session {number} of 4: {side}" for number, side in enumerate(turn, 1)]
+
+
+def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
+    children = Children(RAN, positional=(A,))
+    Turns(sides, children, [].append).take([A], 2)
+    assert not any(request.collects_all for request in children.requests)
+
+
+def test_what_sessions_told_is_sorted_by_test_and_side(sides):
+    failed = ChildRun(outcomes={A: ("failed", "Failed: INCORRECT: y")}, status=1)
+    found = Turns(sides, Children(RAN, failed), [].append)
+    found.take([A], 1)
+    case = found.cases([A])[A]
+    assert [told.outcome for told in case.base] == ["passed"]
+    assert [(told.outcome, told.text) for told in case.head] == [("failed", "INCORRECT: y")]
+
+
+def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
+    died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
+        Turns(sides, Children(died), [].append).take([A], 2)
+
+
+def test_a_base_of_which_a_file_could_not_be_collected_ends_the_comparison_though_others_ran(sides):
+    partly = ChildRun(outcomes=RAN.outcomes, uncollected=("test_b.py: no module",), status=1)
+    with pytest.raises(AgainstError, match=r"could not collect test_b\.py: no module"):
+        Turns(sides, Children(partly), [].append).take([A], 2)
+
+
+def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
+    other = "test_it.py::test_b"
+    both = ChildRun(outcomes={A: ("passed", ""), other: ("passed", "")}, status=0)
+    died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    found = Turns(sides, Children(both, died), [].append)
+    found.take([A, other], 1)
+    cases = found.cases([A, other])
+    assert cases[A].head[0].outcome == "passed"
+    assert cases[other].head[0].text == "its session broke off: it ended by SIGSEGV"
+
+
+def test_a_base_without_any_of_the_tests_is_found_after_one_session(sides):
+    children = Children(ChildRun(status=5))
+    with pytest.raises(AgainstError, match=f"has none of the tests, so nothing is compared: {A}"):
+        Turns(sides, children, [].append).take([A], 4)
+    assert len(children.requests) == 1
+
+
+def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
+    own = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.base),), status=0)
+    others = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.head),), status=0)
+    with pytest.raises(AgainstError, match="the base did not run its own code"):
+        Turns(sides, Children(others), [].append).take([A], 2)
+    Turns(sides, Children(own, others), [].append).take([A], 1)
+
+
+def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
+    elsewhere = ChildRun(outcomes=RAN.outcomes, modules=(("numpy", "/lib/numpy.py", "abc"),), status=0)
+    with pytest.raises(AgainstError, match="the base loaded no module from"):
+        Turns(sides, Children(elsewhere), [].append).take([A], 2)
+
+
+def test_the_modules_of_both_sides_are_counted_and_compared(sides):
+    found = Turns(sides, Children(RAN), [].append)
+    found.take([A], 1)
+    first, second, same = found.code()
+    assert first.startswith("the base loaded 1 modules of its own, hash ")
+    assert second.startswith("the working tree loaded 1 modules of its own, hash ")
+    assert same == "the modules of both are the same"
+
+
+def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base(tmp_path):
+    top, path = tmp_path / "head", tmp_path / "base"
+    (top / "src").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(top)
+    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, top, {}, None), [str(tmp_path / "link/src")])
+    assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
+
+
+def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_path):
+    top, path = tmp_path / "head", tmp_path / "base"
+    installed = top / ".venv/lib/site-packages"
+    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, top, {}, None), [str(top / "src"), str(installed), "/usr/lib"])
+    assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
+    assert Path(found.base.top) == path
