@@ -36,6 +36,7 @@ SEED = 20261120
 RUNS = 2000
 SESSIONS = (3, 5, 8)
 PLANTED = ((0.05, 0.02),)
+AT_OTHER_THRESHOLDS = ((0.05, 0.01), (0.05, 0.005), (0.05, 0.0025), (0.05, 0.0))
 PLANTED_IN_QUIET = ((0.005, 0.0025), (0.01, 0.005), (0.05, 0.02))
 
 _KEY = "kernel/cupti/cold"
@@ -125,7 +126,7 @@ def simulate(
     """The whole table: gate and other rules on noisy suites, the gate on quiet ones, and pairs.
 
     Args:
-        runs: simulated for each row; a tenth for quiet suites.
+        runs: simulated for each row; an eighth for other thresholds, a tenth for quiet suites.
         seed: the same gives the same table.
         sessions: how many are recorded.
         tell: is told what is simulated next.
@@ -134,6 +135,7 @@ def simulate(
     for recorded in sessions:
         tell(f"{runs} runs of {NOISY.cases} cases with {recorded} recorded sessions")
         rows += _simulated(NOISY, runs, recorded, PLANTED, seed, rivals=True)
+        rows += _simulated(NOISY, max(1, runs // 8), recorded, AT_OTHER_THRESHOLDS, seed, rivals=False)
     quiet = max(1, runs // 10)
     tell(f"{quiet} runs of {QUIET.cases} quiet cases")
     rows += _simulated(QUIET, quiet, 5, PLANTED_IN_QUIET, seed, rivals=False)

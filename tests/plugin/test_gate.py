@@ -70,7 +70,7 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):
     lines = recorded().stdout.lines
     (line,) = [line for line in lines if "false SLOWER" in line]
-    assert line == "2 times were gated: 0.003 false SLOWER to be expected in such a run"
+    assert line == "2 times were gated: 0.002 false SLOWER to be expected in such a run"
     assert "false SLOWER" not in gpu("--gpukern-baseline=off").stdout.str()
 
 

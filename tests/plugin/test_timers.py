@@ -7,7 +7,7 @@ import json
 import pytest
 
 from . import fake_gpu
-from .conftest import FIRST, SECOND, results_in
+from .conftest import FIRST, SECOND, repeat_sessions, results_in
 
 CUPTI, EVENT = "kernel/cupti/cold", "kernel/event/cold"
 
@@ -39,14 +39,16 @@ def measured(pytester):
 def test_both_timers_numbers_are_kept_and_one_is_judged(with_cupti, pytester):
     with_cupti("--gpukern-baseline=create").assert_outcomes(passed=2)
     assert recorded_keys(pytester) == {(CUPTI, EVENT)}
+    repeat_sessions(pytester.path, 3)
     with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
     medians, verdicts = measured(pytester)
     assert medians == {CUPTI: pytest.approx(1000), EVENT: pytest.approx(1500)}
     assert verdicts == {CUPTI: "SAME"}
 
 
-def test_a_regression_is_said_once(with_cupti, monkeypatch):
+def test_a_regression_is_said_once(with_cupti, monkeypatch, pytester):
     with_cupti("--gpukern-baseline=create")
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = with_cupti()
     result.assert_outcomes(passed=1, failed=1)
@@ -59,6 +61,7 @@ def test_a_baseline_from_a_machine_without_cupti_is_compared_by_events(gpu, monk
     monkeypatch.setenv("FIRST_TAKES_NS", "1500")
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     assert recorded_keys(pytester) == {(EVENT,)}
+    repeat_sessions(pytester.path, 3)
     fake_gpu.install(monkeypatch, cupti=True)
     monkeypatch.setenv("FIRST_TAKES_NS", "1000")  # events read 500 more here
     monkeypatch.setenv("SECOND_TAKES_NS", "600")

@@ -22,14 +22,21 @@ def row_of(rows, **wanted):
 
 def test_unchanged_code_is_hardly_ever_confirmed_slower(rows):
     """0.03 % of 3600 cases is one; six or more would come once in a thousand times."""
-    row = row_of(rows, noise="noisy", rule="gpukern")
+    row = row_of(rows, noise="noisy", rule="gpukern", threshold=0.02)
     assert (row.runs, row.judged) == (30, 3600)
     assert row.false <= 5
     assert row.false_runs <= row.false
 
 
+def test_a_smaller_threshold_blames_more_amid_that_noise(rows):
+    at = {row.threshold: row for row in rows if (row.noise, row.rule) == ("noisy", "gpukern")}
+    assert at.keys() == {0.02, 0.01, 0.005, 0.0025, 0.0}
+    assert at[0.0].false >= at[0.005].false
+    assert at[0.0].caught > at[0.01].caught
+
+
 def test_a_slowdown_of_five_per_cent_is_caught_in_most_cases_amid_that_noise(rows):
-    row = row_of(rows, noise="noisy", rule="gpukern")
+    row = row_of(rows, noise="noisy", rule="gpukern", threshold=0.02)
     assert 0.78 < row.caught / row.slowed < 0.9
 
 

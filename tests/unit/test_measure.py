@@ -8,7 +8,7 @@ import random
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.gate import PRIOR_SPREAD
+from pytest_gpukern.spread import PRIOR_SPREAD
 from pytest_gpukern.measure import (
     CONTRADICTION,
     Repeated,

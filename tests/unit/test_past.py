@@ -15,6 +15,7 @@ from pytest_gpukern.baseline import (
     RecordedKernel,
     RecordedSession,
     RecordedTime,
+    SessionEntry,
 )
 from pytest_gpukern.baseline.past import past_of
 
@@ -60,22 +61,23 @@ def test_a_session_has_its_fingerprint_and_its_kernels():
     assert session.kernels == (CompiledKernel("saxpy", 32, 0, 0, spill_bytes=0, machine_code_sha256="beef"),)
 
 
-def test_fields_that_another_release_wrote_are_read_where_they_are():
-    kernel = RecordedKernel(
-        "saxpy", 32, 0, 0, extra={"grid": [63, 1, 1], "block": [256, 1, 1], "spill_bytes": 0}
-    )
-    accuracy = OutputAccuracy(0.0, 0.0, 0.0, extra={"bits": "splitmix64:1"})
+def test_what_the_file_holds_elsewhere_is_put_to_each_session():
+    kernel = RecordedKernel("saxpy", 32, 64, 0, spill_store_bytes=48, grid=(63, 1, 1), block=(256, 1, 1))
     session = dataclasses.replace(
-        recorded(kernels=(kernel,), extra={"session": "s1"}),
-        correctness={"y": accuracy, "z": OutputAccuracy(0, 0, 0)},
+        recorded(kernels=(kernel,)),
+        session="s1",
+        correctness={"y": OutputAccuracy(0.0, 0.0, 0.0, bits="splitmix64:1"), "z": OutputAccuracy(0, 0, 0)},
     )
-    table = {"s1": {"recorded": STAMP, "canaries": {"copy": 100, "launch": None}}, "s2": {"canaries": {}}}
-    (past,) = past_of(baseline((session,), extra={"sessions": table}), "a").sessions
+    table = {
+        "s1": SessionEntry(STAMP, "", {"copy": 100.0, "launch": None}),
+        "s2": SessionEntry(STAMP, "", {}),
+    }
+    (past,) = past_of(dataclasses.replace(baseline((session,)), sessions=table), "a").sessions
     assert past.bits == {"y": "splitmix64:1"}
     assert past.canaries == {"copy": 100.0}
     assert past.session == "s1"
     (known,) = past.kernels
-    assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 0)
+    assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 48)
 
 
 def test_a_kernel_just_seen_has_the_same_name_as_a_recorded_one():
