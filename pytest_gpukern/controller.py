@@ -130,7 +130,7 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Has what is to be recorded measured in further sessions, once the tests have ended."""
         looped = yield
-        if self._writes_baselines and not self._config.getoption("collectonly"):
+        if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             self._further = self._measure_further()
         return looped
 
