@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -185,13 +186,33 @@ def recorded(gpu, pytester):
 
 
 def repeat_sessions(folder, times):
-    """Makes every session of the baselines beside a test as many."""
+    """Makes every session of the baselines beside a test as many, by processes of their own."""
+    from pytest_gpukern.baseline import load, render
+
     for path in (folder / "baselines").iterdir():
-        content = json.loads(path.read_text())
-        for record in content["cases"].values():
-            for epoch in record["epochs"]:
-                epoch["sessions"] *= times
-        path.write_text(json.dumps(content))
+        found = load(path)
+
+        def repeated(session):
+            return [
+                dataclasses.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
+                for number in range(times)
+            ]
+
+        def longer(epoch):
+            sessions = tuple(each for session in epoch.sessions for each in repeated(session))
+            return dataclasses.replace(epoch, sessions=sessions)
+
+        cases = {
+            name: dataclasses.replace(record, epochs=tuple(map(longer, record.epochs)))
+            for name, record in found.cases.items()
+        }
+        known = {
+            f"{identity[:-1]}{number:x}": entry
+            for identity, entry in found.sessions.items()
+            for number in range(times)
+        }
+        path.write_bytes(render(dataclasses.replace(found, cases=cases, sessions=known)))
+
 
 
 def refused(result, *lines):

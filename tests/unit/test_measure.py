@@ -8,7 +8,6 @@ import random
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.spread import PRIOR_SPREAD
 from pytest_gpukern.measure import (
     CONTRADICTION,
     Repeated,
@@ -19,6 +18,7 @@ from pytest_gpukern.measure import (
     warm_up,
 )
 from pytest_gpukern.result import DeviceWork
+from pytest_gpukern.spread import PRIOR_SPREAD
 from pytest_gpukern.stats import StoppingRule
 from pytest_gpukern.timers import Batch
 from pytest_gpukern.timers.host import HostTimer
