@@ -6,19 +6,22 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.backends import installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _ROUNDS = 100
 _WARM_UP_ROUNDS = 10
 _NVBENCH_TIMEOUT_S = 0.5
 """Of a kernel's measurement. By default it may take 15 s; this is thousands of samples."""
+_COLD_GPU = "nv/cold/time/gpu/"
+_NO_TIME = "it reported no time"
+
+
+Launches = Mapping[str, Callable[[int], Callable[[], Any]]]
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,18 @@ def do_bench(launch: Callable[[], Any]) -> float:
     return float(measure(launch, return_mode="median")) * 1e6
 
 
-def nvbench(launches: Mapping[str, Callable[[int], Callable[[], Any]]]) -> dict[str, float | str]:
+def nvbench(launches: Launches) -> dict[str, float | str]:
     """Median (of releases without one, mean) GPU time in nanoseconds by NVBench, or why there is none.
+
+    Args:
+        launches: as for `nvbench_benchmarks`.
+    """
+    found = nvbench_benchmarks(launches)
+    return {name: each if isinstance(each, str) else nvbench_time(each) for name, each in found.items()}
+
+
+def nvbench_benchmarks(launches: Launches) -> dict[str, Mapping[str, Any] | str]:
+    """What NVBench's JSON has of each launch, or why it has nothing.
 
     NVBench calls back from C++ and runs everything that was ever registered in a process: call this once.
 
@@ -88,7 +101,7 @@ def nvbench(launches: Mapping[str, Callable[[int], Callable[[], Any]]]) -> dict[
     """
     from cuda import bench
 
-    problems: dict[str, float | str] = {}
+    problems: dict[str, str] = {}
     names = {f"kernel_{number}": name for number, name in enumerate(launches)}
     for key, name in names.items():
         bench.register(_nvbench_function(key, name, launches[name], problems)).set_name(key)
@@ -97,12 +110,12 @@ def nvbench(launches: Mapping[str, Callable[[int], Callable[[], Any]]]) -> dict[
         options = ["--json", str(into), "--timeout", str(_NVBENCH_TIMEOUT_S)]
         bench.run_all_benchmarks(["gpukern", *options])
         found = json.loads(into.read_text(encoding="utf-8"))
-    times = {names[entry["name"]]: nvbench_time(entry) for entry in found["benchmarks"]}
-    return dict.fromkeys(launches, "it reported no time") | times | problems
+    entries = {names[entry["name"]]: entry for entry in found["benchmarks"]}
+    return dict.fromkeys(launches, _NO_TIME) | entries | problems
 
 
 def _nvbench_function(
-    key: str, name: str, make: Callable[[int], Callable[[], Any]], problems: dict[str, float | str]
+    key: str, name: str, make: Callable[[int], Callable[[], Any]], problems: dict[str, str]
 ) -> Callable[[Any], None]:
     def measured(state: Any) -> None:
         try:
@@ -119,17 +132,35 @@ def _nvbench_function(
 
 def nvbench_time(benchmark: Mapping[str, Any]) -> float | str:
     """The GPU time in nanoseconds of one benchmark of NVBench's JSON, or why there is none."""
+    values = _gpu_times(benchmark)
+    if isinstance(values, str):
+        return values
+    seconds = values.get("median", values.get("mean"))
+    return _NO_TIME if seconds is None else seconds * 1e9
+
+
+def nvbench_mean(benchmark: Mapping[str, Any]) -> tuple[float, float] | str:
+    """Mean GPU time in nanoseconds and relative standard deviation of one benchmark, or why none."""
+    values = _gpu_times(benchmark)
+    if isinstance(values, str):
+        return values
+    mean, noise = values.get("mean"), values.get("stdev/relative")
+    if mean is None or noise is None:
+        return "it reported no mean with its deviation"
+    return mean * 1e9, noise
+
+
+def _gpu_times(benchmark: Mapping[str, Any]) -> dict[str, float] | str:
+    """Name of a statistic → its value for the GPU's time with a cold cache; or why there are none."""
     for state in benchmark["states"]:
         if state.get("is_skipped"):
             return str(state.get("skip_reason") or "skipped")
-        values = {
-            summary["tag"]: entry["value"]
+        return {
+            summary["tag"].removeprefix(_COLD_GPU): float(entry["value"])
             for summary in state.get("summaries") or ()
             for entry in summary["data"]
             if entry["name"] == "value"
+            and entry["value"] is not None
+            and summary["tag"].startswith(_COLD_GPU)
         }
-        for statistic in ("median", "mean"):
-            seconds = values.get(f"nv/cold/time/gpu/{statistic}")
-            if seconds is not None:
-                return float(seconds) * 1e9
-    return "it reported no time"
+    return _NO_TIME

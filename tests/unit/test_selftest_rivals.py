@@ -18,6 +18,7 @@ from pytest_gpukern.timers.rivals import (
     cupyx_benchmark,
     do_bench,
     nvbench,
+    nvbench_mean,
     nvbench_time,
     wall_clock,
 )
@@ -102,6 +103,35 @@ def summary(tag, value):
 def test_nvbenchs_median_is_taken_and_its_mean_where_there_is_none(state, expected):
     found = nvbench_time({"states": [state]})
     assert found == (pytest.approx(expected) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (
+            {
+                "summaries": [
+                    summary("nv/cold/time/gpu/mean", "4.1e-06"),
+                    summary("nv/cold/time/gpu/stdev/relative", "0.012"),
+                    summary("nv/cold/time/cpu/mean", "9e-06"),
+                ]
+            },
+            (pytest.approx(4100.0), 0.012),
+        ),
+        (
+            {
+                "summaries": [
+                    summary("nv/cold/time/gpu/mean", "4.1e-06"),
+                    summary("nv/cold/time/gpu/stdev/relative", None),  # infinite
+                ]
+            },
+            "it reported no mean with its deviation",
+        ),
+        ({"is_skipped": True, "skip_reason": "no stream"}, "no stream"),
+    ],
+)
+def test_nvbenchs_mean_comes_with_its_relative_deviation_or_not_at_all(state, expected):
+    assert nvbench_mean({"states": [state]}) == expected
 
 
 class FakeNvbench(ModuleType):
