@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 SESSIONS = 8
 PARTS = ("rivals", "suites")
+GATE_SESSIONS = 40
+GATE_PARTS = ("rivals", "simulation")
 SUMMARY = "find out what this machine and the timers can resolve"
 DESCRIPTION = (
     "Times kernels of known time and five others in fresh processes, one after another, and other tools on "
     "the same kernels; compares what was found with the targets. Ends with status 0 where all are reached, "
-    "1 where one is missed, and 2 where there is no GPU or a file cannot be used."
+    "1 where one is missed, and 2 where there is no GPU or a file cannot be used. With --gate: judges "
+    "kernels that stay as they are and kernels with a little more work, measured in many fresh processes, as "
+    "--gpu-benchmark would judge them; without a GPU it shows the gate on simulated noise."
 )
 _NARROWEST_TABLE = 120
 
@@ -26,8 +30,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Gives the command's parser its options."""
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE.json", help="write raw readings and conclusions")
-    add("--sessions", type=_sessions, help=f"fresh processes, at least 2 (default: {SESSIONS})")
-    add("--without", type=_parts, metavar="PART[,PART]", help=f"leave out {' or '.join(PARTS)}, or both")
+    add("--gate", action="store_true", help="test the gate's verdicts instead of the timers")
+    add(
+        "--sessions",
+        type=_sessions,
+        help=f"fresh processes, at least 2 (default: {SESSIONS}, of --gate {GATE_SESSIONS})",
+    )
+    add(
+        "--without",
+        type=_parts,
+        metavar="PART[,PART]",
+        help=f"leave out {' or '.join(PARTS)}, with --gate {' or '.join(GATE_PARTS)}, or both",
+    )
     add("--device", help="which GPU, as for pytest's --gpukern-device")
     add("--replay", type=Path, metavar="FILE.json", help="judge a recorded self-test again; needs no GPU")
 
@@ -35,8 +49,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
     """Runs the command as it was parsed, and returns its exit status."""
     given = [name for name in ("sessions", "without", "device") if getattr(known, name) is not None]
+    if known.gate and known.without == ("simulation",):
+        given = [name for name in given if name != "without"]
     if known.replay is not None and given:
         parser.error(f"--{given[0]}: --replay measures nothing; drop one of them")
+    possible = GATE_PARTS if known.gate else PARTS
+    for part in known.without or ():
+        if part not in possible:
+            with_gate = "with" if known.gate else "without"
+            parser.error(f"--without={part}: {with_gate} --gate there are {' and '.join(possible)}")
+    if known.gate:
+        from pytest_gpukern.selftest.gate_command import gate_selftest
+
+        return gate_selftest(
+            known.output,
+            sessions=known.sessions or GATE_SESSIONS,
+            without=known.without or (),
+            device=known.device,
+            replay=known.replay,
+        )
     return selftest(
         known.output,
         sessions=known.sessions or SESSIONS,
@@ -82,24 +113,29 @@ def selftest(
                 rivals="rivals" not in without,
                 suites="suites" not in without,
                 device=device,
-                tell=_tell,
+                tell=tell,
             )
         conclusions = conclude(recording)
-        width = max(_NARROWEST_TABLE, shutil.get_terminal_size().columns)
-        lines = render(recording, conclusions, width=width)
+        lines = render(recording, conclusions, width=table_width())
         sys.stdout.write("\n".join((*lines, "")))
         if output is not None:
             write_recording(output, recording, conclusions.to_json())
     except NoGpuError as error:
-        _tell(f"no GPU: {error}")
+        tell(f"no GPU: {error}")
         return 2
     except (DeviceError, RecordingError) as error:
-        _tell(str(error))
+        tell(str(error))
         return 2
     return 0 if conclusions.reached else 1
 
 
-def _tell(line: str) -> None:
+def table_width() -> int:
+    """Columns of the terminal, and of a file or a pipe enough."""
+    return max(_NARROWEST_TABLE, shutil.get_terminal_size().columns)
+
+
+def tell(line: str) -> None:
+    """Says what happens, beside the table."""
     sys.stderr.write(f"gpukern selftest: {line}\n")
     sys.stderr.flush()
 
@@ -113,6 +149,7 @@ def _sessions(text: str) -> int:
 def _parts(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(","))
     for part in parts:
-        if part not in PARTS:
-            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(PARTS)}")
+        known = dict.fromkeys((*PARTS, *GATE_PARTS))
+        if part not in known:
+            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(known)}")
     return parts

@@ -61,7 +61,7 @@ def run_selftest(
             gpukern=__version__,
             created=created,
             fingerprint=fingerprint.to_json(),
-            rivals=_versions(),
+            rivals=rival_versions(),
             asked_sessions=sessions,
             elapsed_s=round(elapsed_s, 1),
             sessions=found,
@@ -95,8 +95,8 @@ def run_child(into: Path, *, rivals: bool, timeout_s: float = _SESSION_TIMEOUT_S
 
     What counts is the file: a process that has written it may end as it likes.
     """
-    status, said = _finished(child_command(into, rivals=rivals), timeout_s)
-    end = f"it was {said}" if status is None else f"it ended with status {status}: {_last_lines(said)}"
+    status, said = finished(child_command(into, rivals=rivals), timeout_s)
+    end = f"it was {said}" if status is None else f"it ended with status {status}: {last_lines(said)}"
     if not into.exists():
         return Session(problem=end)
     try:
@@ -113,13 +113,13 @@ def suites_command() -> list[str]:
 def _run_suites(tell: Callable[[str], None]) -> Suites:
     tell("the five suites whole")
     started = time.perf_counter()
-    status, said = _finished(suites_command(), _SUITES_TIMEOUT_S)
+    status, said = finished(suites_command(), _SUITES_TIMEOUT_S)
     seconds = time.perf_counter() - started
-    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {_last_lines(said)}")
+    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {last_lines(said)}")
     return Suites(round(seconds, 1), -1 if status is None else status)
 
 
-def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+def finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
     """Status and output of a process; None and what was done where it took too long."""
     try:
         done = subprocess.run(
@@ -137,12 +137,14 @@ def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str
     return done.returncode, done.stdout
 
 
-def _last_lines(output: str) -> str:
+def last_lines(output: str) -> str:
+    """The end of what a process said, in one line."""
     lines: Sequence[str] = [line.strip() for line in output.strip().splitlines() if line.strip()]
     return " / ".join(lines[-_LAST_LINES:])[-500:] or "it said nothing"
 
 
-def _versions() -> dict[str, str]:
+def rival_versions() -> dict[str, str]:
+    """Version of each other tool that is installed."""
     found = {}
     for name in _RIVALS:
         try:

@@ -234,7 +234,15 @@ def write_json(path: Path, data: object) -> None:
     Raises:
         RecordingError: it cannot be written.
     """
-    content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+    write_text(path, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1))
+
+
+def write_text(path: Path, content: str) -> None:
+    """Writes lines, whole or not at all; folders that are missing are made.
+
+    Raises:
+        RecordingError: it cannot be written.
+    """
     remedy = "Check permissions and free space, or choose another file with --output"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -251,17 +259,10 @@ def read_recording(path: Path) -> Recording:
     Raises:
         RecordingError: the file is missing, damaged, no self-test or from a newer release.
     """
-    data = _decoded(path)
-    schema = data.pop("schema", None)
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise RecordingError(path, f"is {schema!r}, so this is no self-test", where="schema")
-    if schema > SCHEMA:
-        problem = (
-            f"is {schema}, written by {data.get('gpukern', 'a newer release')}; this reads up to {SCHEMA}"
-        )
-        raise RecordingError(path, problem, "Upgrade pytest-gpukern", where="schema")
+    data = decoded(path)
+    check_schema(path, data.pop("schema", None), SCHEMA, data.get("gpukern"))
     data.pop(CONCLUSIONS, None)
-    recording: Recording = _checked(data, Recording, "", path)
+    recording: Recording = built(data, Recording, path)
     if not recording.sessions:
         raise RecordingError(path, "is empty: there is nothing to judge", where="sessions")
     return recording
@@ -273,11 +274,30 @@ def read_session(path: Path) -> Session:
     Raises:
         RecordingError: there is nothing, or it is not a session.
     """
-    session: Session = _checked(_decoded(path), Session, "", path)
+    session: Session = built(decoded(path), Session, path)
     return session
 
 
-def _decoded(path: Path) -> JsonDict:
+def check_schema(path: Path, schema: object, newest: int, written_by: object) -> None:
+    """Refuses a version of a self-test's file that is none, or newer than this release.
+
+    Raises:
+        RecordingError: with what to do.
+    """
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise RecordingError(path, f"is {schema!r}, so this is no self-test", where="schema")
+    if schema > newest:
+        problem = f"is {schema}, written by {written_by or 'a newer release'}; this reads up to {newest}"
+        raise RecordingError(path, problem, "Upgrade pytest-gpukern", where="schema")
+
+
+def decoded(path: Path) -> JsonDict:
+    """The JSON object in a file.
+
+    Raises:
+        RecordingError: it cannot be read, or holds something else.
+    """
+
     def constant(token: str) -> NoReturn:
         raise RecordingError(path, f"holds {token}, which is no JSON number")
 
@@ -295,9 +315,14 @@ def _decoded(path: Path) -> JsonDict:
     return data
 
 
-def _checked(data: JsonDict, kind: Any, where: str, path: Path) -> Any:
+def built(data: JsonDict, kind: Any, path: Path) -> Any:
+    """Plain JSON as the dataclass `kind`, every field checked.
+
+    Raises:
+        RecordingError: it has another shape; names the field.
+    """
     try:
-        check_shape(data, kind, where)
+        check_shape(data, kind, "")
         return _built(data, kind)
     except ShapeError as error:
         raise RecordingError(path, error.problem, where=error.where.lstrip(".")) from error
