@@ -214,7 +214,6 @@ def repeat_sessions(folder, times):
         path.write_bytes(render(dataclasses.replace(found, cases=cases, sessions=known)))
 
 
-
 def refused(result, *lines):
     """Asserts that pytest refused to run, with these lines and nothing that looks like a crash."""
     assert result.ret == pytest.ExitCode.USAGE_ERROR

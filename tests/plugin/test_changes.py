@@ -1,10 +1,13 @@
 """What changed besides times: reasons, resources, accuracy, bits, and what all kernels have in common."""
 
+import dataclasses
 import json
 
 import pytest
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+from pytest_gpukern.baseline import load, render
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY
 
 KERNEL_PROBLEM = GPU_PROBLEM.replace(
@@ -36,24 +39,42 @@ def with_kernels(pytester, recorded, monkeypatch):
     for name in ("FIRST", "SECOND"):
         monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
     recorded("--gpukern-baseline=update").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
     return recorded
 
 
 @pytest.fixture
 def edit(pytester):
-    """Changes the baseline file as a text of JSON would be changed by hand."""
+    """Changes the recorded baseline by a function of it."""
 
     def change(function):
         path = pytester.path / "baselines" / f"doubling.{MODEL_KEY}.json"
-        content = json.loads(path.read_text())
-        function(content)
-        path.write_text(json.dumps(content))
+        path.write_bytes(render(function(load(path))))
 
     return change
 
 
-def last_sessions(content, case_id=FIRST):
-    return content["cases"][case_id]["epochs"][-1]["sessions"]
+def of_an_older_numpy(baseline):
+    fingerprints = {
+        name: {**values, "libraries": {**values["libraries"], "numpy": "0.1"}}
+        for name, values in baseline.fingerprints.items()
+    }
+    return dataclasses.replace(baseline, fingerprints=fingerprints)
+
+
+def of_one_block(baseline):
+    """The same where each kernel of the first case was launched with one block."""
+    record = baseline.cases[FIRST]
+    *older, last = record.epochs
+    sessions = tuple(
+        dataclasses.replace(
+            session,
+            kernels=tuple(dataclasses.replace(kernel, grid=(1, 1, 1)) for kernel in session.kernels),
+        )
+        for session in last.sessions
+    )
+    record = dataclasses.replace(record, epochs=(*older, dataclasses.replace(last, sessions=sessions)))
+    return dataclasses.replace(baseline, cases={**baseline.cases, FIRST: record})
 
 
 def test_a_slowdown_of_the_same_code_says_so_in_the_failure_and_in_the_report(with_kernels, monkeypatch):
@@ -73,13 +94,7 @@ def test_new_machine_code_and_a_new_driver_are_among_the_reasons(with_kernels, m
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe", "grid": [9, 1, 1]}))
 
-    def older(content):
-        for fingerprint in content["fingerprints"].values():
-            fingerprint["libraries"]["numpy"] = "0.1"
-        for session in last_sessions(content):
-            session["kernels"][0]["grid"] = [1, 1, 1]
-
-    edit(older)
+    edit(lambda baseline: of_one_block(of_an_older_numpy(baseline)))
     result = with_kernels()
     result.stdout.fnmatch_lines(
         ["SLOWER (*): +10.0 % *; because: new machine code: registers 32 → 96; grid 1 → 9; numpy 0.1 → *"]
@@ -151,43 +166,28 @@ def test_an_error_may_grow_by_the_factor_of_the_run(inexact, monkeypatch):
     inexact("--gpukern-gate-on=accuracy", "--gpukern-drift=5000").assert_outcomes(passed=2)
 
 
-def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monkeypatch, edit, pytester):
+def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monkeypatch, pytester):
     inexact("--gpukern-output=run.json").assert_outcomes(passed=2)
     stored = results_in(pytester.path / "run.json")
     bits = {case: result["errors"]["y"]["bits"] for case, result in stored.items()}
-
-    def recorded_twice(content):
-        for case, value in bits.items():
-            sessions = last_sessions(content, case)
-            sessions[0]["correctness"]["y"]["bits"] = value
-            sessions.append(sessions[0])
-
-    edit(recorded_twice)
+    repeat_sessions(pytester.path, 3)
     inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=2)
     monkeypatch.setenv("OFF", "1.1e-13")
     result = inexact("--gpukern-gate-on=accuracy")
     result.assert_outcomes(failed=2)
-    text = f"other bits from the same machine code and inputs: {bits[FIRST]} in 2 sessions, now crc32-*"
+    text = f"other bits from the same machine code and inputs: {bits[FIRST]} in 3 sessions, now crc32-*"
     result.stdout.fnmatch_lines([f"BITS: y: {text}"])
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 32, "code": "cafe"}))
     inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=1, failed=1)
 
 
 @pytest.fixture
-def many(pytester, gpu, monkeypatch, edit):
+def many(pytester, gpu, monkeypatch):
     """A run of ten kernels, recorded with the canaries of a session."""
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("@doubling.cases", MANY + "@doubling.cases"))
+    monkeypatch.setenv("CANARIES", json.dumps({"copy": 1000, "fma": 2000}))
     gpu("--gpukern-baseline=create").assert_outcomes(passed=10)
-
-    def canaries(content):
-        content["sessions"] = {
-            "s1": {"recorded": "2026-11-20T10:00:00Z", "canaries": {"copy": 1000, "fma": 2000}}
-        }
-        for case in content["cases"]:
-            for session in last_sessions(content, case):
-                session["session"] = "s1"
-
-    edit(canaries)
+    repeat_sessions(pytester.path, 3)
 
     def run(takes_ns, canaries, *options):
         for name in ("FIRST", "SECOND", "ALL"):
@@ -218,11 +218,7 @@ def test_all_kernels_slower_with_the_canaries_is_said_to_be_the_machine(many, mo
 
 
 def test_all_kernels_slower_without_the_canaries_is_said_to_be_what_they_share(many, edit):
-    def older(content):
-        for fingerprint in content["fingerprints"].values():
-            fingerprint["libraries"]["numpy"] = "0.1"
-
-    edit(older)
+    edit(of_an_older_numpy)
     result = many(1030, {"copy": 1000, "fma": 2000})()
     result.stdout.fnmatch_lines(
         ["  times: all kernels 3.0 % slower *; the canaries were not *changed (numpy 0.1 → *)"]
@@ -236,11 +232,7 @@ def test_an_unchanged_run_has_no_head(many):
 
 
 def test_after_an_upgrade_the_report_begins_with_what_changed(with_kernels, edit):
-    def older(content):
-        for fingerprint in content["fingerprints"].values():
-            fingerprint["libraries"]["numpy"] = "0.1"
-
-    edit(older)
+    edit(of_an_older_numpy)
     result = with_kernels()
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(

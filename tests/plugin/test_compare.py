@@ -9,6 +9,14 @@ from pytest_gpukern import cli
 
 from .conftest import FIRST, SECOND
 
+
+@pytest.fixture
+def recorded(gpu):
+    """As `gpu`, with a baseline of one session of 1 µs for both variants."""
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    return gpu
+
+
 KEY = "kernel/event/cold"
 
 

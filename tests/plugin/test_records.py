@@ -12,6 +12,14 @@ from pytest_gpukern.baseline import load
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
 
+
+@pytest.fixture
+def recorded(gpu):
+    """As `gpu`, with a baseline of one session of 1 µs for both variants."""
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    return gpu
+
+
 RECORD = "--gpu-benchmark --gpukern-baseline=create"
 NEW_HINT = f"gpukern: 2 cases are new; to record: pytest test_doubling.py {RECORD}"
 PRUNE = "--gpukern-baseline=update --gpukern-prune removes them"
@@ -224,7 +232,7 @@ def test_of_many_files_the_arguments_are_told(gpu, pytester):
 
 def test_two_runs_that_append_at_once_lose_nothing(recorded, pytester):
     command = [sys.executable, "-m", "pytest", "-p", "fake_gpu", "--gpu-benchmark"]
-    command += ["--gpukern-baseline=append", "-p", "no:cacheprovider"]
+    command += ["--gpukern-baseline=append", "--gpukern-sessions=1", "-p", "no:cacheprovider"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], told

@@ -1,6 +1,5 @@
 """Child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
 
-import json
 import os
 import re
 import signal
@@ -11,11 +10,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from pytest_gpukern.baseline import load
 from pytest_gpukern.device.process_tree import is_alive
 from pytest_gpukern.environment import Environment
 from pytest_gpukern.session import ChildRun, ChildSessions
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, results_in
+from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 
 CONFTEST = """
 import os
@@ -82,8 +82,8 @@ def sessions_of(pytester):
 
 def recorded_sessions(pytester, case_id):
     (path,) = (pytester.path / "baselines").iterdir()
-    record = json.loads(path.read_text())["cases"].get(case_id)
-    return 0 if record is None else len(record["epochs"][-1]["sessions"])
+    record = load(path).lookup(case_id)
+    return 0 if record is None else len(record.epochs[-1].sessions)
 
 
 def test_what_is_recorded_is_measured_by_five_processes_one_after_the_other(project, pytester):
@@ -107,6 +107,7 @@ def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they
     project, pytester, monkeypatch
 ):
     project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("PARENT_ONLY", "SECOND_TAKES_NS=1100")
     (pytester.path / "sessions.log").unlink()
@@ -197,6 +198,7 @@ def test_the_device_is_not_held_while_child_sessions_run(gpu, pytester, monkeypa
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + OTHER_TESTS)
     gpu("--gpukern-baseline=create").assert_outcomes(passed=4)
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setattr(Environment, "_lock", lock)
     monkeypatch.setattr(ChildSessions, "run", run)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
