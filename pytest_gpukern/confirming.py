@@ -34,7 +34,8 @@ def with_verdicts(result: Result, environment: Environment, marker: MarkerOption
         result = _judged_by_several(result, environment, marker)
     elif not result.verdicts:
         result = judged(result, environment, marker)
-    suspected = [key for key, verdict in failing(result, strict=False).items() if verdict.suspected]
+    bad = failing(result, strict=False, hosts="host" in settings.gate_on)
+    suspected = [key for key, verdict in bad.items() if verdict.suspected]
     if not suspected:
         return result
     if settings.gate == "off":

@@ -23,9 +23,11 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str]) -> list[
     Args:
         result: with verdicts and findings.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time` (INVALID too), `resources` and `accuracy` (bits too) fail a test.
+        gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too) and `host`, the times of a
+            host variant, fail a test.
     """
-    bad = failing(result, strict=strict) if "time" in gate_on else {}
+    gated = ("time" if result.case.on_gpu else "host") in gate_on
+    bad = failing(result, strict=strict, hosts=True) if gated else {}
     lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]
     found = [finding for finding in result.findings if _GATE_OF.get(finding.kind) in gate_on]
     return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]

@@ -234,12 +234,13 @@ def fails(verdict: Verdict, *, strict: bool) -> bool:
     return verdict.kind is VerdictKind.SLOWER or (strict and verdict.kind in _UNKNOWN)
 
 
-def failing(result: Result, *, strict: bool) -> dict[str, Verdict]:
+def failing(result: Result, *, strict: bool, hosts: bool = False) -> dict[str, Verdict]:
     """The verdicts that fail a result's test, by `scope/timer/cache`.
 
-    A host variant's times are reported and never fail: they depend on too much that no kernel changes.
+    A host variant's times are reported and fail only where `hosts` asks for it: they depend on too much that
+    no kernel changes.
     """
-    if not result.case.on_gpu:
+    if not (result.case.on_gpu or hosts):
         return {}
     return {key: verdict for key, verdict in result.verdicts.items() if fails(verdict, strict=strict)}
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 TIMERS = ("cupti", "event", "graph", "host")
-GATES = ("time", "resources", "accuracy")
+GATES = ("time", "resources", "accuracy", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_DRIFT = 4.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
@@ -105,7 +105,8 @@ OPTIONS = (
     Option(
         "gate-on",
         "what fails a test, comma separated: time (default), resources that a kernel takes more of, "
-        "accuracy of outputs (other bits from the same machine code are a part of that)",
+        "accuracy of outputs (other bits from the same machine code are a part of that), host: times of host "
+        "variants too",
         GATES,
         listed=True,
     ),

@@ -399,7 +399,7 @@ def judged(
             recorded[measurement.key],
             **how_judged(result, measurement, environment, marker),
         )
-        if not on_gpu:
+        if not on_gpu and "host" not in environment.settings.gate_on:
             verdict = of_host(verdict)
         if compares or verdict.kind is VerdictKind.INVALID:
             verdicts[measurement.key] = verdict

@@ -99,8 +99,11 @@ class Conclusion:
     verdicts: Mapping[str, Verdict]
 
     @classmethod
-    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict]) -> Conclusion:
-        """That of a test whose times were judged; one that failed in the working tree is not compared."""
+    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
+        """That of a test whose times were judged; one that failed in the working tree is not compared.
+
+        Where `hosts`, times of host variants can fail it too.
+        """
         failure = failure_of(case)
         if failure is not None:
             return cls("failed", failure, case.shown, {})
@@ -108,8 +111,8 @@ class Conclusion:
         if last is None:
             return cls("failed", "no session of the working tree told anything of it", None, {})
         shown = case.shown
-        on_gpu = shown is None or shown.case.on_gpu
-        told = verdicts if on_gpu else {key: of_host(verdict) for key, verdict in verdicts.items()}
+        gated = hosts or shown is None or shown.case.on_gpu
+        told = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
         return cls(last.outcome, last.text, shown, told)
 
 
@@ -178,6 +181,8 @@ def conclude(
     cases: Mapping[str, CaseRuns],
     thresholds: Mapping[str, float],
     measure_again: Callable[[list[str]], Mapping[str, CaseRuns]] | None,
+    *,
+    hosts: bool = False,
 ) -> dict[str, Conclusion]:
     """What every test of a run came to.
 
@@ -186,10 +191,11 @@ def conclude(
         thresholds: smallest change that counts, of each test.
         measure_again: measures suspects in further sessions of both sides, which alone decide about them;
             None where nobody needs to know, and suspicions stay.
+        hosts: whether times of host variants can fail a test.
     """
     spreads = shared_spreads(cases.values())
     found = {
-        nodeid: Conclusion.of(case, verdicts_of(case, thresholds[nodeid], spreads))
+        nodeid: Conclusion.of(case, verdicts_of(case, thresholds[nodeid], spreads), hosts=hosts)
         for nodeid, case in cases.items()
     }
     suspects = [
@@ -199,8 +205,9 @@ def conclude(
     ]
     for nodeid, case in measure_again(suspects).items() if suspects and measure_again else ():
         verdicts = decided(found[nodeid].verdicts, case, thresholds[nodeid], spreads)
-        again = Conclusion.of(case, verdicts)
-        found[nodeid] = again if again.outcome == "failed" else Conclusion.of(cases[nodeid], verdicts)
+        again = Conclusion.of(case, verdicts, hosts=hosts)
+        kept = again.outcome == "failed"
+        found[nodeid] = again if kept else Conclusion.of(cases[nodeid], verdicts, hosts=hosts)
     return found
 
 

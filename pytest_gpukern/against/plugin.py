@@ -118,6 +118,7 @@ class Against:
                 for nodeid, item in items.items()
             },
             measure_again if settings_of(config).gate != "off" else None,
+            hosts="host" in settings_of(config).gate_on,
         )
         for nodeid, item in items.items():
             self._replay(item, found[nodeid])

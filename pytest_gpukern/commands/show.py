@@ -10,6 +10,8 @@ from pytest_gpukern.commands import exits
 if TYPE_CHECKING:
     import argparse
 
+    from pytest_gpukern.result import JsonDict, Result
+
 SUMMARY = "print the tables of a stored run, and what the device did in each case"
 DESCRIPTION = (
     "Prints the tables of a run that --gpukern-output wrote and, where CUPTI could be used, "
@@ -22,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Gives the command's parser its options."""
     parser.add_argument("run", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    exits.add_json(parser)
 
 
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
@@ -38,9 +41,20 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # n
     if not results:
         exits.complain("show", f"{known.run} holds {_cases(len(stored), known.text)}")
         return exits.BAD
+    if known.json:
+        exits.show_json([_plain(result) for result in results])
+        return exits.FINE
     lines = [line.text for line in tables(results, width=exits.width(), verbose=True)]
     exits.show("\n".join(lines).rstrip().split("\n"))
     return exits.FINE
+
+
+def _plain(result: Result) -> JsonDict:
+    """A result as in the run file, less its samples."""
+    plain = result.to_json()
+    for measurement in plain["measurements"]:
+        del measurement["samples_ns"]
+    return plain
 
 
 def _cases(count: int, text: str) -> str:

@@ -164,16 +164,29 @@ def test_an_invalid_measurement_is_never_recorded(gpu, monkeypatch, pytester):
 
 
 @pytest.fixture
-def slow_host(pytester, gpu, monkeypatch):
-    """A run whose two host variants sleep, and did not when they were recorded."""
+def hosts_that_sleep(pytester, gpu, monkeypatch):
+    """Runs whose two host variants sleep, and did not in the three recorded sessions."""
     pytester.makepyfile(
         test_doubling=GPU_PROBLEM.replace('"numba"', '"host"')
         .replace("np.multiply(", "time.sleep(float(os.environ.get('SLEEP_S', 0)))\n        np.multiply(", 1)
         .replace("import os", "import os, time", 1)
     )
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("SLEEP_S", "0.002")
-    return gpu()
+    return gpu
+
+
+@pytest.fixture
+def slow_host(hosts_that_sleep):
+    return hosts_that_sleep()
+
+
+def test_a_host_variant_fails_where_that_is_asked_for_once_fresh_sessions_confirm_it(hosts_that_sleep):
+    result = hosts_that_sleep("--gpukern-gate-on=time,host", "-rf")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * that confirmed it*"])
+    result.stdout.no_fnmatch_line("*fails no test*")
 
 
 def test_a_host_variant_never_fails_however_slow_it_became(slow_host):

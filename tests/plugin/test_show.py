@@ -1,6 +1,7 @@
 """`gpukern show`, and what the device did under `-v`."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,15 @@ def test_only_cases_whose_id_holds_the_text_are_shown(stored, capsys):
     assert status == 0
     assert "numba.second" in shown
     assert "numba.first" not in shown
+
+
+def test_machines_get_the_results_without_their_samples(stored, capsys):
+    status, shown, _ = show(capsys, stored, "second", "--json")
+    (result,) = json.loads(shown)
+    assert (status, result["case"]["id"]) == (0, SECOND)
+    main = result["measurements"][0]
+    assert main["summary"]["median_ns"] == pytest.approx(1000)
+    assert "samples_ns" not in main
 
 
 def test_a_text_that_no_id_holds_is_an_error_that_names_it(stored, capsys):
