@@ -51,6 +51,8 @@ class GpuBenchmark:
         measured elsewhere; otherwise its measurement is INVALID."""
         self.rejected: Case | None = None
         """The broken case that `reject` looked at."""
+        self.failed_by_the_gate = False
+        """Whether the gate, and nothing before it, failed the test."""
 
     # any callable of the user's
 

@@ -62,6 +62,7 @@ def conclude(item: pytest.Item) -> None:
             warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
             warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
         return
+    benchmark.failed_by_the_gate = True
     pytest.fail(complaint, pytrace=False)
 
 
@@ -84,4 +85,5 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "id": case.id if case else item.nodeid,
         "group": marker_of(item).group,
         "result": benchmark.result.to_json() if benchmark.result is not None else None,
+        "failed_by_the_gate": benchmark.failed_by_the_gate,
     }

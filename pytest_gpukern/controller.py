@@ -122,7 +122,8 @@ class Controller:
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = result
         self._failed_by_themselves.discard(report.nodeid)
-        if report.failed and not self._failed_by_the_gate(result):
+        # An `update` is there to accept what became slower, but not what the test itself found wrong.
+        if report.failed and not carried.get("failed_by_the_gate"):
             self._failed_by_themselves.add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
 
@@ -174,6 +175,7 @@ class Controller:
             self.skips,
             width=width,
             failed=self._failed,
+            by_themselves=self._failed_by_themselves,
             gate=settings_of(self._config).gate,
             strict=settings_of(self._config).strict,
             gate_on=settings_of(self._config).gate_on,
@@ -317,14 +319,6 @@ class Controller:
             lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
         lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
         return [*lines, *lines_about_records(report, self._stale)]
-
-    def _failed_by_the_gate(self, result: Result) -> bool:
-        """Whether the gate failed a failed test: an `update` is there to accept what became slower."""
-        from pytest_gpukern.failures import failures
-
-        settings = settings_of(self._config)
-        bad = failures(result, strict=settings.strict, gate_on=settings.gate_on)
-        return settings.gate == "fail" and bool(bad)
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -38,6 +38,7 @@ def render(
     *,
     width: int,
     failed: int = 0,
+    by_themselves: Collection[str] = (),
     gate: str = "fail",
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
@@ -51,6 +52,7 @@ def render(
         skips: id and reason, in words, of each case or test that did not run.
         width: of the terminal, in columns.
         failed: tests that failed for whatever reason.
+        by_themselves: names of those of them that measured something, and that not the gate failed.
         gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
         strict: whether verdicts that say "don't know" fail.
         gate_on: which of `time`, `resources` and `accuracy` fail a test.
@@ -63,6 +65,7 @@ def render(
         results,
         skips,
         failed=failed,
+        by_themselves=by_themselves,
         gate=gate,
         strict=strict,
         gate_on=gate_on,

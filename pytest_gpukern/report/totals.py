@@ -34,6 +34,7 @@ def totals(
     skips: Sequence[Skip] = (),
     *,
     failed: int = 0,
+    by_themselves: Collection[str] = (),
     gate: str = "fail",
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
@@ -41,20 +42,26 @@ def totals(
 ) -> str:
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
-    Each result is counted once, for the first that is true of it: incorrect, failed by the gate, simulated,
-    unchecked, passed. Verdicts are counted by scope.
+    Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
+    gate, simulated, unchecked, passed. Verdicts are counted by scope.
 
     Args:
         results: one a test that found something out.
         skips: tests that did not run.
         failed: tests that failed for whatever reason; those without another place here are counted as
             "failed otherwise".
+        by_themselves: pytest's names of those of them whose results are here, and that not the gate failed.
         gate: `fail`, `warn` or `off`: only `fail` fails a test.
         strict: whether verdicts that say "don't know" fail.
         gate_on: which of `time`, `resources` and `accuracy` fail a test.
         compared_with: what verdicts are about.
     """
-    counts = Counter(_standing(result, gate=gate, strict=strict, gate_on=gate_on) for result in results)
+    counts = Counter(
+        _standing(
+            result, by_itself=result.nodeid in by_themselves, gate=gate, strict=strict, gate_on=gate_on
+        )
+        for result in results
+    )
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
@@ -82,9 +89,13 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
 
 
-def _standing(result: Result, *, gate: str, strict: bool, gate_on: Collection[str]) -> str:
+def _standing(
+    result: Result, *, by_itself: bool, gate: str, strict: bool, gate_on: Collection[str]
+) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
+    if by_itself:
+        return "failed otherwise"
     if gate == "fail" and failures(result, strict=strict, gate_on=gate_on):
         return "failed by the gate"
     if result.simulated:

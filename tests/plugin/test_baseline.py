@@ -109,6 +109,19 @@ def test_what_a_test_measured_that_failed_by_itself_is_not_recorded(gpu, pyteste
     result.stdout.fnmatch_lines([f"gpukern: not recorded: its test failed ({FIRST})"])
 
 
+def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed_it_too(
+    recorded, pytester, monkeypatch
+):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + "\n    assert 'first' not in case.id\n")
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded("--gpukern-baseline=update", "-k", "first")
+    assert len(record_of(baseline_file(pytester))["epochs"]) == 1
+    result.stdout.fnmatch_lines(
+        ["gpukern: 0 passed, 1 failed otherwise *", f"gpukern: not recorded: its test failed ({FIRST})"]
+    )
+
+
 def test_an_update_records_what_the_gate_finds_slower(recorded, pytester, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     recorded("--gpukern-baseline=update", "-k", "first")
