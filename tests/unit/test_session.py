@@ -291,6 +291,14 @@ def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp
     assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
 
 
+def test_a_real_child_finds_a_test_below_a_folder_with_a_bracket_in_its_name(tmp_path):
+    (tmp_path / "sm[90]").mkdir()
+    (tmp_path / "sm[90]" / "test_a.py").write_text("def test_b(): pass")
+    children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
+    found = children.run(ChildRequest(("sm[90]/test_a.py::test_b",)))
+    assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
+
+
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_real_child_runs_what_it_finds_and_names_what_it_does_not(tmp_path, gone):
     (tmp_path / "test_a.py").write_text("def test_b(): pass\ndef test_c(): assert 0")
