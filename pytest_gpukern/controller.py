@@ -43,7 +43,7 @@ class Controller:
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
-        self._failed = 0
+        self._failed: set[str] = set()
         self._failed_by_themselves: set[str] = set()
         self.problems: list[str] = []
         self.heading: list[str] = []
@@ -107,6 +107,9 @@ class Controller:
                 self._show_progress(next(reversed(self._results.values())))
             if carried is not None:
                 self.listed[report.nodeid] = carried["listed"]
+            if report.failed and report.nodeid in self._results:
+                self._failed.add(report.nodeid)
+                self._failed_by_themselves.add(report.nodeid)
             return
         if carried is None or (report.when == "setup" and report.passed):
             return
@@ -115,7 +118,8 @@ class Controller:
         if report.skipped:
             self.skips.append((carried["id"], _why_skipped(report)))
             return
-        self._failed += report.failed
+        if report.failed:
+            self._failed.add(report.nodeid)
         if carried["result"] is None:
             return
         result = Result.from_json(carried["result"])
@@ -174,7 +178,7 @@ class Controller:
             self.results,
             self.skips,
             width=width,
-            failed=self._failed,
+            failed=len(self._failed),
             by_themselves=self._failed_by_themselves,
             gate=settings_of(self._config).gate,
             strict=settings_of(self._config).strict,
