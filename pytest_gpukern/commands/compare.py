@@ -37,6 +37,7 @@ class Row:
     Attributes:
         case: id of the case.
         key: `scope/timer/cache`.
+        model: key of the device model that B's sessions are of.
         a_ns: median of A's sessions.
         b_ns: median of B's sessions; NaN where it has no time.
         a_sessions: how many A has.
@@ -46,6 +47,7 @@ class Row:
 
     case: str
     key: str
+    model: str
     a_ns: float
     b_ns: float
     a_sessions: int
@@ -87,31 +89,61 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # n
 
 
 def compared(a: Side, b: Side, threshold: float) -> list[Row]:
-    """What both sides measured, in order of B."""
+    """What both sides measured, in order of B.
+
+    A side may hold times of several device models, as a folder of baselines does: each is judged by those of
+    the same model, where A has any.
+    """
     from pytest_gpukern.spread import shared_spread, spread_key
 
-    spreads = shared_spread(
-        tuple(timed.session for timed in times) for keys in a.times.values() for times in keys.values()
-    )
+    alike = [group for keys in a.times.values() for times in keys.values() for group in _alike(times)]
+    spreads = {
+        model: shared_spread(
+            tuple(timed.session for timed in group)
+            for group in alike
+            if group[0].conditions.device_model == model
+        )
+        for model in {group[0].conditions.device_model for group in alike}
+    }
     rows = []
     for case, keys in b.times.items():
-        for key, fresh in keys.items():
-            recorded = [
-                timed for timed in a.times.get(case, {}).get(key, ()) if not timed.measurement.invalid
-            ]
-            if recorded:
-                rows.append(
-                    Row(
-                        case,
-                        key,
-                        _median(recorded),
-                        _median(fresh),
-                        len(recorded),
-                        len(fresh),
-                        _judged(fresh, recorded, threshold, spreads.get(spread_key(key))),
+        for key, times in keys.items():
+            for fresh in _alike(times):
+                model = fresh[0].conditions.device_model
+                recorded = _to_compare_with(a.times.get(case, {}).get(key, ()), model)
+                if recorded:
+                    shared = spreads.get(model, {}).get(spread_key(key))
+                    rows.append(
+                        Row(
+                            case,
+                            key,
+                            model,
+                            _median(recorded),
+                            _median(fresh),
+                            len(recorded),
+                            len(fresh),
+                            _judged(fresh, recorded, threshold, shared),
+                        )
                     )
-                )
     return rows
+
+
+def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
+    """Sessions in groups of those that were measured under the same conditions."""
+    groups: list[list[Timed]] = []
+    for timed in times:
+        group = next((each for each in groups if each[0].conditions == timed.conditions), None)
+        if group is None:
+            groups.append([timed])
+        else:
+            group.append(timed)
+    return groups
+
+
+def _to_compare_with(times: Sequence[Timed], model: str) -> list[Timed]:
+    """The valid sessions of a device model; all valid ones where there are none, so that it is told."""
+    valid = [timed for timed in times if not timed.measurement.invalid]
+    return [timed for timed in valid if timed.conditions.device_model == model] or valid
 
 
 def _judged(
@@ -120,13 +152,14 @@ def _judged(
     """The gate's verdict on all of B's sessions; what is SLOWER has not been confirmed by fresh ones."""
     from pytest_gpukern.gate import judge
 
+    devices = {timed.device for timed in fresh}
     return judge(
         [timed.measurement for timed in fresh],
         [timed.session for timed in recorded],
         conditions=fresh[0].conditions,
         threshold=threshold,
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
-        device=fresh[0].device,
+        device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
     )
 
@@ -217,6 +250,7 @@ def _table(rows: list[Row]) -> list[str]:
             narrowest=20,
         ),
         Column("measured", tuple(row.key for row in rows)),
+        *([Column("device", tuple(row.model for row in rows))] if _several_models(rows) else []),
         Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
         Column("B", tuple(units.time(row.b_ns) for row in rows), numeric=True),
         Column("sessions", tuple(f"{row.a_sessions}, {row.b_sessions}" for row in rows), dispensable=1),
@@ -225,6 +259,11 @@ def _table(rows: list[Row]) -> list[str]:
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
     return table(columns, exits.width())[0]
+
+
+def _several_models(rows: Sequence[Row]) -> bool:
+    """Whether B has a measurement of a case on several device models."""
+    return len({(row.case, row.key) for row in rows}) < len(rows)
 
 
 def _interval(verdict: Verdict) -> str:
@@ -244,6 +283,7 @@ def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
             {
                 "case": row.case,
                 "key": row.key,
+                "device_model": row.model,
                 "a_ns": plain(row.a_ns),
                 "b_ns": plain(row.b_ns),
                 "a_sessions": row.a_sessions,

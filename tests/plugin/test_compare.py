@@ -126,6 +126,83 @@ def test_several_sessions_of_a_side_are_compared_together(files, compare):
     assert [row["a_sessions"] for row in json.loads(shown)["measurements"]] == [3, 3]
 
 
+@pytest.fixture
+def other_model(files):
+    """Gives a folder of baselines the file of another device model, on which the first variant takes 2 µs."""
+
+    def add(folder):
+        text = (files / folder / "doubling.fake-gpu.json").read_text().replace('"fake-gpu"', '"other-gpu"')
+        other = files / folder / "doubling.other-gpu.json"
+        other.write_text(text)
+
+        def slower(content):
+            for epoch in content["records"][FIRST]["epochs"]:
+                for session in epoch["sessions"]:
+                    (row,) = session["times"].values()
+                    row[1:8] = [2 * value for value in row[1:8]]
+
+        edit(other, slower)
+
+    return add
+
+
+def test_of_a_folder_with_several_device_models_a_run_is_judged_by_its_own(files, compare, other_model):
+    other_model("before")
+    _, shown, _ = compare(files / "before", files / "after.json")
+    assert shown.endswith("2 measurements compared: 1 same, 1 slower\n")
+
+
+def test_each_device_model_of_b_is_judged_by_itself(files, compare, other_model):
+    other_model("before")
+    other_model("after")
+    _, shown, _ = compare(files / "before", files / "after", "--json")
+    found = [
+        (row["case"], row["device_model"], row["verdict"]) for row in json.loads(shown)["measurements"]
+    ]
+    assert found == [
+        (FIRST, "fake-gpu", "SLOWER"),
+        (FIRST, "other-gpu", "SLOWER"),
+        (SECOND, "fake-gpu", "SAME"),
+        (SECOND, "other-gpu", "SAME"),
+    ]
+    _, shown, _ = compare(files / "before", files / "after")
+    assert "other-gpu" in shown.split("\n\n")[1]
+
+
+def test_what_only_another_device_model_measured_is_uncomparable(files, compare, other_model):
+    other_model("before")
+    (files / "before" / "doubling.fake-gpu.json").unlink()
+    _, shown, _ = compare(files / "before", files / "after.json")
+    assert "recorded on other-gpu, now fake-gpu" in shown
+    assert shown.endswith("2 measurements compared: 2 uncomparable\n")
+
+
+def test_sessions_of_several_devices_are_not_taken_for_those_of_the_first(files, compare):
+    """As where the second device is slower: that is no change of the code."""
+
+    def sessions(uuids):
+        def change(content):
+            (fingerprint,) = content["fingerprints"].values()
+            content["fingerprints"] = {uuid: {**fingerprint, "device_uuid": uuid} for uuid in uuids}
+            content["results"] = [
+                {**result, "session": f"0000000{n}", "fingerprint": uuid}
+                for n, uuid in enumerate(uuids)
+                for result in content["results"]
+            ]
+            for result in content["results"]:
+                if result["fingerprint"] == "GPU-b":
+                    summary = result["measurements"][0]["summary"]
+                    summary.update({name: 1.1 * summary[name] for name in ("median_ns", "low_ns", "high_ns")})
+
+        return change
+
+    shutil.copy(files / "before.json", files / "two.json")
+    edit(files / "before.json", sessions(["GPU-a"] * 3))
+    edit(files / "two.json", sessions(["GPU-a", "GPU-b", "GPU-b"]))
+    status, shown, _ = compare(files / "before.json", files / "two.json")
+    assert (status, "SLOWER" in shown) == (0, False)
+
+
 def test_cases_and_measurements_on_one_side_only_are_named(files, compare):
     def rename(content):
         content["results"][0]["case"]["id"] = "doubling/numba.brand_new/n=8"
