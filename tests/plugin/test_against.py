@@ -277,6 +277,35 @@ def test_a_failing_set_up_ends_the_run_with_what_it_said(repository):
     assert re.search(r"no compiler in \S+/gpukern-against-\w{7}-\w+/project", text)
 
 
+def test_expected_failures_and_skips_are_what_they_were_in_the_sessions(repository):
+    marked = """
+import pytest
+
+def kernel(): pass
+
+def test_neither(gpu_benchmark):
+    gpu_benchmark(kernel)
+
+@pytest.mark.xfail(strict=True)
+def test_passes_though_it_must_not(gpu_benchmark):
+    gpu_benchmark(kernel)
+
+@pytest.mark.xfail(strict=True)
+def test_fails_as_it_must(gpu_benchmark):
+    gpu_benchmark(kernel)
+    assert False
+
+@pytest.mark.skip
+def test_is_skipped(gpu_benchmark):
+    gpu_benchmark(kernel)
+"""
+    repository.commit(test_marked=marked)
+    found = run(repository, "test_marked.py", "-rA")
+    assert found.status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"= 1 failed, 1 passed, 1 skipped, 1 xfailed", found.out)
+    assert re.search(r"FAILED \S+::test_passes_though_it_must_not - \[XPASS\(strict\)\]", found.out)
+
+
 def test_ctrl_c_removes_the_worktree(repository):
     found = run(repository, "--gpukern-against-setup=kill -INT $PPID; sleep 60")
     assert found.status == pytest.ExitCode.INTERRUPTED
