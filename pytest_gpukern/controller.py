@@ -253,6 +253,7 @@ class Controller:
             nodeid
             for nodeid, result in self._results.items()
             if nodeid not in self._failed_by_themselves
+            and not self._is_other_code(result)
             and environment.store.would_write(result, model_key=self._model_key(result))
         ]
         if settings.sessions == 1 or not nodeids:
@@ -279,6 +280,9 @@ class Controller:
         if by_itself or not store.would_write(result, model_key=model_key):
             store.add(result, model_key=model_key, test_failed=by_itself)  # which says why
             return
+        if self._is_other_code(result):
+            store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
+            return
         if self._further is None and asked > 1:
             store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
             return
@@ -292,6 +296,22 @@ class Controller:
             self._short.setdefault(told, []).append(result.case.id)
         for session in (result, *found):
             store.add(session, model_key=model_key)
+
+    def _is_other_code(self, result: Result) -> bool:
+        """Whether a result is to be appended to an epoch than which it was confirmed to be slower.
+
+        With two times in it, an epoch would spread so far that neither that slowdown nor others are seen.
+        """
+        from pytest_gpukern.result import VerdictKind
+
+        return (
+            settings_of(self._config).baseline == "append"
+            and result.case.on_gpu
+            and any(
+                verdict.kind is VerdictKind.SLOWER and verdict.gates and not verdict.suspected
+                for verdict in result.verdicts.values()
+            )
+        )
 
     def _model_key(self, result: Result) -> str:
         return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)

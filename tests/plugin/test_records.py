@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpukern.baseline import load
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
+from .conftest import FIRST, GPU_PROBLEM, SECOND, refused, repeat_sessions
 
 
 @pytest.fixture
@@ -49,6 +49,17 @@ def test_append_adds_a_session_to_the_current_epoch(recorded, pytester, monkeypa
     medians = [session.measurements["kernel/event/cold"].median_ns for session in epoch.sessions]
     assert medians == pytest.approx([1000, 1002])
     assert [len(epoch.sessions) for epoch in epochs(pytester, SECOND)] == [1]
+
+
+def test_append_records_nothing_of_what_was_confirmed_to_be_slower(recorded, pytester, monkeypatch):
+    repeat_sessions(pytester.path, 3)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded("--gpukern-baseline=append")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [f"gpukern: not recorded: slower than its current epoch: use --gpukern-baseline=update ({FIRST})"]
+    )
+    recorded().assert_outcomes(passed=1, failed=1)
 
 
 def test_append_records_what_was_never_recorded(gpu, pytester):
