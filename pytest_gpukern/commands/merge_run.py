@@ -82,7 +82,8 @@ def _recorded(
     mode = BaselineMode.APPEND if append else BaselineMode.UPDATE
     stores: dict[Path, Store] = {}
     refused = []
-    for result in results:
+    for measured in results:
+        result = measured if into is not None else named_beside_its_test(measured)
         folder = into or beside_the_test(result.nodeid, Path.cwd())
         model_key = model_key_of(result.fingerprint, on_gpu=result.case.on_gpu)
         if folder is None:
@@ -98,6 +99,17 @@ def _recorded(
     for store in stores.values():
         total = _together(total, store.flush())
     return total
+
+
+def named_beside_its_test(result: Result) -> Result:
+    """The result with the baseline's name that it has beside its test, where a plain test's has the file's.
+
+    In a folder that all tests share it has the folders in it too, and the run may have had one.
+    """
+    if result.case.backend is not None:
+        return result
+    stem = PurePosixPath(result.nodeid.partition("::")[0]).stem
+    return dataclasses.replace(result, case=dataclasses.replace(result.case, baseline_name=stem))
 
 
 def beside_the_test(nodeid: str, here: Path) -> Path | None:

@@ -222,6 +222,19 @@ def test_a_run_is_accepted_once(slower_run, gpukern, file):
     assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
 
 
+def test_a_plain_test_that_ran_with_a_shared_folder_is_recorded_where_a_run_without_one_looks(
+    gpu, pytester, gpukern
+):
+    pytester.path.joinpath("test_doubling.py").unlink()
+    pytester.mkdir("tests").joinpath("test_plain.py").write_text(
+        "def call(): pass\ndef test_it(gpu_benchmark): gpu_benchmark(call)"
+    )
+    gpu("--gpukern-baseline-dir=shared", "--gpukern-output=run.json").assert_outcomes(passed=1)
+    assert gpukern(*accept("run.json", "--all"))[0] == 0
+    assert [path.name for path in pytester.path.glob("tests/baselines/*")] == ["test_plain.fake-gpu.json"]
+    gpu("--gpukern-strict", "--gpukern-gate=warn").stdout.no_fnmatch_line("*nothing recorded yet*")
+
+
 def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
     status, shown, _ = gpukern("baseline", "merge", slower_run, "--accept", "*second*", "--append", "--json")
     assert (status, json.loads(shown)["appended"]) == (0, [SECOND])
