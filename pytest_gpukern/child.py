@@ -171,8 +171,8 @@ def measures(item: pytest.Item) -> bool:
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
     """The wanted tests' files, or None where they cannot be told and all must be collected that was given.
 
-    A test outside of the root folder has a name from which its file cannot be told, and pytest takes a bracket
-    in an argument for the beginning of a test's parameters.
+    A test outside of the root folder has a name from which its file cannot be told, and pytest takes a
+    bracket in an argument for the beginning of a test's parameters.
     """
     files = dict.fromkeys(root / nodeid.partition("::")[0] for nodeid in wanted)
     can_be_told = all(file.is_file() and "[" not in str(file) for file in files)

@@ -69,7 +69,7 @@ def confirmed(
         found = under(key, fresh)
         missing = f"{key} was not measured in each" if len(found) < len(fresh) else None
         if problem or missing:
-            verdicts[key] = _undecidable(suspicion, problem or f"{missing}")
+            verdicts[key] = undecidable(suspicion, problem or f"{missing}")
         else:
             recorded = environment.recorded(result.case, key, on_gpu=result.case.on_gpu)
             how = how_judged(result, measurement, environment, marker)
@@ -85,7 +85,8 @@ def _left_open(result: Result, suspected: Sequence[str]) -> Result:
     return dataclasses.replace(result, verdicts=verdicts)
 
 
-def _undecidable(suspicion: Verdict, problem: str) -> Verdict:
+def undecidable(suspicion: Verdict, problem: str) -> Verdict:
+    """INVALID, which fails: what was suspected must not pass because nothing could be said about it."""
     change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
     reason = f"suspected {change}, and the sessions that should confirm it failed: {problem}"
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.confirming import undecidable
 from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.result import Correctness, Verdict, VerdictKind
 from pytest_gpukern.runner import of_host
@@ -162,6 +163,8 @@ def decided(
 ) -> dict[str, Verdict]:
     """The verdicts of a suspect: what was suspected is decided by its further sessions alone.
 
+    Where these cannot be compared it is INVALID.
+
     Args:
         first: the verdicts that raised the suspicion.
         again: the further sessions.
@@ -172,8 +175,11 @@ def decided(
     for key, suspicion in first.items():
         if suspicion.suspected:
             barred = _barred(again, key)
-            given = {} if barred else _given(again, key, threshold, spreads)
-            verdicts[key] = barred or _with_remarks(again, key, confirm_paired(suspicion, **given))
+            if barred is not None:
+                verdicts[key] = undecidable(suspicion, barred.reason)
+                continue
+            given = _given(again, key, threshold, spreads)
+            verdicts[key] = _with_remarks(again, key, confirm_paired(suspicion, **given))
     return verdicts
 
 

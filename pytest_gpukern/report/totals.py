@@ -57,9 +57,7 @@ def totals(
         compared_with: what verdicts are about.
     """
     counts = Counter(
-        _standing(
-            result, by_itself=result.nodeid in by_themselves, gate=gate, strict=strict, gate_on=gate_on
-        )
+        _standing(result, by_itself=result.nodeid in by_themselves, gate=gate, strict=strict, gate_on=gate_on)
         for result in results
     )
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
@@ -89,9 +87,7 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
 
 
-def _standing(
-    result: Result, *, by_itself: bool, gate: str, strict: bool, gate_on: Collection[str]
-) -> str:
+def _standing(result: Result, *, by_itself: bool, gate: str, strict: bool, gate_on: Collection[str]) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
     if by_itself:

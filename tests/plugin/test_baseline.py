@@ -124,8 +124,10 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
 
 def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pytester):
     path = pytester.path / "test_doubling.py"
-    fixture = "\n@pytest.fixture(autouse=True)\ndef _left(case):\n    yield\n    assert 'first' not in case.id\n"
-    path.write_text(path.read_text() + fixture)
+    fixture = (
+        "@pytest.fixture(autouse=True)\ndef _left(case):\n    yield\n    assert 'first' not in case.id\n"
+    )
+    path.write_text(f"{path.read_text()}\n{fixture}")
     result = gpu("--gpukern-baseline=create")
     result.assert_outcomes(passed=2, errors=1)
     assert json.loads(baseline_file(pytester).read_text())["records"].keys() == {"doubling/numba.second/n=8"}

@@ -156,9 +156,7 @@ def test_each_device_model_of_b_is_judged_by_itself(files, compare, other_model)
     other_model("before")
     other_model("after")
     _, shown, _ = compare(files / "before", files / "after", "--json")
-    found = [
-        (row["case"], row["device_model"], row["verdict"]) for row in json.loads(shown)["measurements"]
-    ]
+    found = [(row["case"], row["device_model"], row["verdict"]) for row in json.loads(shown)["measurements"]]
     assert found == [
         (FIRST, "fake-gpu", "SLOWER"),
         (FIRST, "other-gpu", "SLOWER"),

@@ -64,6 +64,16 @@ def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
     assert not refuted.suspected
 
 
+@pytest.mark.parametrize("on_base", [told(invalid="throttled"), None])
+def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says_why(on_base):
+    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
+    again = CaseRuns((told(), on_base), sessions(times(1.1)[:2]))
+    verdict = only_verdict(suspect, again=again)
+    assert (verdict.kind, verdict.suspected) == (VerdictKind.INVALID, False)
+    words = "suspected +10.0 %, and the sessions that should confirm it failed: of "
+    assert verdict.reason.startswith(words)
+
+
 def test_only_suspects_are_measured_again():
     same = CaseRuns(sessions(BASE_NS), sessions(BASE_NS))
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
