@@ -418,8 +418,9 @@ def plain_case_info(nodeid: str, test_file: Path, *, shared_folder: bool = False
     path, _, name = nodeid.partition("::")
     module = path.removesuffix(test_file.suffix) or test_file.stem
     name = name or nodeid
+    function, bracket, parameters = name.partition("[")  # in which :: and . may tell two tests apart
     return CaseInfo(
-        id=f"{test_file.stem}/{name.replace('::', '.')}",
+        id=f"{test_file.stem}/{function.replace('::', '.')}{bracket}{parameters}",
         problem=module,
         problem_version=1,
         variant=name,

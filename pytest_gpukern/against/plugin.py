@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.controller import Controller
 
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
-"""What pytest says of a test that was to fail. To fail here would be what the mark expects; to pass is not."""
+"""What pytest says of a test that was to fail: failing here is what the mark expects, passing is not."""
 
 PAIRS_AGAIN = 2
 """Sessions of each side for what is suspected: one A-B-B-A."""

@@ -122,6 +122,25 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
     )
 
 
+PARAMETERS = """
+import pytest
+
+def call(): pass
+
+@pytest.mark.parametrize("name", ["a::b", "a.b"])
+def test_it(gpu_benchmark, name):
+    gpu_benchmark(call)
+"""
+
+
+def test_parameters_that_differ_in_colons_and_dots_alone_are_two_cases(gpu, pytester):
+    pytester.makepyfile(test_plain=PARAMETERS)
+    gpu("--gpukern-baseline=create", "test_plain.py").assert_outcomes(passed=2)
+    (path,) = (pytester.path / "baselines").iterdir()
+    records = json.loads(path.read_text())["records"]
+    assert records.keys() == {"test_plain/test_it[a::b]", "test_plain/test_it[a.b]"}
+
+
 def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pytester):
     path = pytester.path / "test_doubling.py"
     fixture = (
