@@ -342,9 +342,12 @@ def unfit(result: Result) -> str | None:
         if measurement.invalid is not None:
             return f"{measurement.key} is INVALID: {measurement.invalid}"
         summary = measurement.summary
+        times = (summary.median_ns, summary.low_ns, summary.high_ns, *measurement.samples_ns)
+        if any(time is None for time in times):  # as JSON has what is not finite
+            return f"{measurement.key} has a time that is not finite"
         if not summary.median_ns > 0:
             return f"{measurement.key} has a median of {summary.median_ns:g} ns"
-        if not all(map(math.isfinite, (summary.low_ns, summary.high_ns, *measurement.samples_ns))):
+        if not all(map(math.isfinite, times)):
             return f"{measurement.key} has a time that is not finite"
         if not measurement.samples_ns:
             return f"{measurement.key} has no samples"

@@ -254,6 +254,14 @@ def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
             f"{KEY} is INVALID: throttled",
         ),
         (
+            lambda result: result["measurements"][0]["summary"].update(median_ns=None),
+            f"{KEY} has a time that is not finite",
+        ),
+        (
+            lambda result: result["measurements"][0]["samples_ns"].append(None),
+            f"{KEY} has a time that is not finite",
+        ),
+        (
             lambda result: result.update(nodeid="../test_doubling.py::t"),
             "its test ../test_doubling.py is not",
         ),
@@ -266,7 +274,7 @@ def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
             "baseline name '../../evil' cannot",
         ),
     ],
-    ids=["incorrect", "simulated", "invalid", "outside", "absolute", "name"],
+    ids=["incorrect", "simulated", "invalid", "infinite", "infinite sample", "outside", "absolute", "name"],
 )
 def test_what_must_not_be_recorded_is_refused_and_the_rest_recorded(
     slower_run, gpukern, file, pytester, change, reason
