@@ -165,12 +165,23 @@ def _clock_changes(measurement: Measurement, verdict: Verdict, past: Past) -> li
     said = []
     if sm is not None:
         said.append(f"clock {sm}")
-        if measurement.scope == "kernel" and measurement.timer != "host" and verdict.ratio:
+        on_device = measurement.scope == "kernel" and measurement.timer != "host"
+        if on_device and verdict.ratio and _is_about(verdict.ratio, measurement, past):
             text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
             said += [text] if text else []
     if memory is not None:
         said.append(f"memory clock {memory}")
     return said
+
+
+def _is_about(ratio: float, measurement: Measurement, past: Past) -> bool:
+    """Whether a ratio is that of this measurement, whose clock is known, too.
+
+    Fresh sessions that confirmed or refuted a suspicion, alone, may have run at another clock.
+    """
+    recorded = statistics.fmean(math.log(time.median_ns) for time in _times(measurement, past))
+    own = math.log(measurement.summary.median_ns) - recorded
+    return abs(own - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 
 def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:

@@ -36,6 +36,15 @@ def test_a_lower_clock_explains_a_time_of_the_same_code_and_cycles():
     assert reasons(now(1980 / 1725, sm_mhz=1725.0)) == (SAME_CODE, "clock 1980 → 1725 MHz", SAME_CYCLES)
 
 
+@pytest.mark.parametrize("of_fresh_sessions", [1.05, 1.1])
+def test_a_clock_says_nothing_of_cycles_where_the_ratio_is_that_of_other_sessions(of_fresh_sessions):
+    """They decided alone, and nobody keeps their clock."""
+    result = now(1.148, sm_mhz=1725.0)
+    verdict = Verdict(VerdictKind.SLOWER, "confirmed", of_fresh_sessions, sessions=2)
+    found = because(result, result.measurements[0], verdict, past())
+    assert found == (SAME_CODE, "clock 1980 → 1725 MHz")
+
+
 def test_a_lower_clock_that_explains_only_a_part_leaves_the_rest_in_cycles():
     found = reasons(now(1.15 * 1.1, sm_mhz=1980 / 1.1))
     assert found == (SAME_CODE, "clock 1980 → 1800 MHz", "in cycles +15.0 %")
