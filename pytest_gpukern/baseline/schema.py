@@ -44,6 +44,9 @@ _DEEPEST = 50  # levels of nesting; the schema itself needs ten
 
 def load(path: Path) -> Baseline:
     """Reads and checks a baseline file; raises BaselineError with file, field and remedy."""
+    if path.is_dir():
+        remedy = "Name one of its files; gpukern baseline list shows them"
+        raise BaselineError(path, "is a folder, not a baseline file", remedy)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -64,6 +67,9 @@ def parse(content: bytes, path: Path) -> Baseline:
         raise BaselineError(path, "is nested too deeply", RESTORE) from error
     if _deep(data):
         raise BaselineError(path, "is nested too deeply", RESTORE)
+    if isinstance(data, dict) and "results" in data and "device_model" not in data:
+        remedy = "gpukern show reads it, and gpukern baseline merge records what it holds"
+        raise BaselineError(path, "is the file of a run, not a baseline", remedy)
     return _baseline(Node(_migrated(data, path), path))
 
 

@@ -95,6 +95,9 @@ def read_run(path: Path) -> tuple[list[Result], datetime]:
         RunFileError: the file is missing, empty, damaged, no run file or from a newer release.
     """
     data = _decoded(path)
+    if "device_model" in data and "results" not in data:
+        remedy = "gpukern baseline show and gpukern compare read it"
+        raise RunFileError(path, "is a baseline, not the file of a run", remedy)
     _check_schema(data, path)
     fingerprints = _member(data, "fingerprints", dict, path)
     results = _member(data, "results", list, path)

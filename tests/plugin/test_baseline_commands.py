@@ -192,7 +192,9 @@ def accept(*arguments):
 def test_an_intended_slowdown_is_accepted_from_a_run_file(slower_run, recorded, gpukern, file):
     status, shown, complaints = gpukern(*accept(slower_run, "--accept", FIRST))
     assert (status, complaints) == (0, "")
-    assert shown == f"wrote {file}\nnew epoch of: {FIRST}\n"
+    wrote, opened, lacks = shown.splitlines()
+    assert (wrote, opened) == (f"wrote {file}", f"new epoch of: {FIRST}")
+    assert lacks.startswith("it has fewer than the 3 sessions from which on the gate fails a test: add some")
     assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
     assert len(epochs(file, SECOND)) == 1
     created = json.loads(slower_run.read_text())["created"][:19]
@@ -208,6 +210,28 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
     slower_run.write_text(json.dumps(content))
     assert gpukern(*accept(slower_run, "--all"))[0] == 0
     assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
+
+
+def test_sessions_enough_to_gate_need_no_further_ones(slower_run, gpukern):
+    content = json.loads(slower_run.read_text())
+    content["results"] = [
+        {**result, "session": f"0000000{number}"} for result in content["results"] for number in range(3)
+    ]
+    slower_run.write_text(json.dumps(content))
+    status, shown, _ = gpukern(*accept(slower_run, "--all"))
+    assert (status, "fewer than" in shown) == (0, False)
+
+
+def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
+    status, _, complaints = gpukern("baseline", "show", slower_run)
+    assert (status, "delete" in complaints) == (3, False)
+    assert "is the file of a run, not a baseline. gpukern show reads it" in complaints
+    status, _, complaints = gpukern("show", file)
+    assert status == 3
+    assert "is a baseline, not the file of a run. gpukern baseline show" in complaints
+    status, _, complaints = gpukern("baseline", "show", file.parent)
+    assert status == 3
+    assert "is a folder, not a baseline file. Name one of its files" in complaints
 
 
 def test_a_run_is_accepted_once(slower_run, gpukern, file):
