@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
     if known.json:
         exits.show_json(_json(report))
     else:
-        exits.show(_lines(report))
+        exits.show([*_lines(report), *_too_few(report, accepted)])
     for problem in report.errors:
         exits.complain("baseline merge", problem)
     for refusal in report.refused:
@@ -153,3 +154,17 @@ def _lines(report: WriteReport) -> list[str]:
     ):
         lines += [f"{words}: {case_id}" for case_id in ids]
     return lines or ["nothing was recorded"]
+
+
+def _too_few(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
+    """What a new epoch lacks before a verdict on it may fail a test."""
+    from pytest_gpukern.gate import FEWEST
+
+    sessions = Counter(result.case.id for result in accepted)
+    few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < FEWEST]
+    if not few:
+        return []
+    which = "it has" if len(few) == 1 else f"{len(few)} cases have"
+    lack = f"{which} fewer than the {FEWEST} sessions from which on the gate fails a test"
+    here = "add some with pytest --gpu-benchmark --gpukern-baseline=append on that device"
+    return [f"{lack}: {here}, or merge later runs with --append"]
