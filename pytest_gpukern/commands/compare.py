@@ -306,4 +306,4 @@ def _threshold(text: str) -> float:
     try:
         return parse_threshold(text, "--threshold")
     except SettingsError as error:
-        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from error
+        raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
