@@ -41,11 +41,11 @@ def screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
 
 
 def with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
-    """The verdict with the change since the first epoch, told where many small steps have added up unseen."""
+    """The verdict with the change since the first epoch, told where accepted or small steps have added up."""
     reason, limit = verdict.reason, math.log1p(threshold)
-    crept = since_first.low > 0 and since_first.delta >= limit
-    if crept and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
-        reason = f"{reason}; since the first epoch it crept to {numbers(since_first)}"
+    grown = since_first.low > 0 and since_first.delta >= limit
+    if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
+        reason = f"{reason}; since the first epoch {numbers(since_first)}"
     return dataclasses.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
 
 
