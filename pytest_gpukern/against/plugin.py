@@ -150,7 +150,7 @@ class Against:
         environment = environment_of(self._config)
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         told = {
-            key: dataclasses.replace(verdict, because=(about, *verdict.because))
+            key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
             for key, verdict in found.verdicts.items()
         }
 

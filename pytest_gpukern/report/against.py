@@ -49,7 +49,8 @@ def closing(
     if known:
         some = f" ({_some(changed)})" if changed else ""
         unknown = f", not known in {len(same_code) - len(known)}" if len(known) < len(same_code) else ""
-        same = f"machine code: same in {len(known) - len(changed)} cases"
+        equal = len(known) - len(changed)
+        same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
     lines += [f"failed on the base, so not compared: {each}: {why}" for each, why in failed_on_base.items()]
     if new:
