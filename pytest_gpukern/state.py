@@ -165,7 +165,15 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
 def tell(config: pytest.Config, message: str) -> None:
     """Shows a line at once, past pytest's capture."""
     capture = config.pluginmanager.get_plugin("capturemanager")
-    line = f"\ngpukern: {message}\n"
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    line = f"gpukern: {message}\n"
+    if reporter is None:  # in a worker of xdist's: whatever the terminal shows may end in dots
+        line = f"\n{line}"
+    else:
+        reporter.ensure_newline()
+        if reporter._tw.width_of_current_line:
+            reporter.write_line("")
+        reporter.flush()
     if capture is None:
         sys.stderr.write(line)
         return
