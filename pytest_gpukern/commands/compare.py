@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SUMMARY = "compare two runs, two baselines, or a run and a baseline"
 DESCRIPTION = (
     "Judges the times of B by those of A, case by case, as the gate does: ratio and 90 % interval. "
-    "A and B are files that --gpukern-output wrote, baseline files, or folders of these. What differs "
+    "A and B are files that --gpukern-output wrote, baseline files, or folders of the latter. What differs "
     "between the machines comes first. What is SLOWER here was not confirmed by fresh sessions. "
     "Ends with status 1 where something is SLOWER, INVALID or INCORRECT in B. " + exits.STATUSES
 )
