@@ -33,6 +33,23 @@ def test_every_option_is_in_it():
         assert option.cli in README, option.cli
 
 
+def test_every_option_that_it_names_is_there():
+    assert set(re.findall(r"--gpukern-[a-z-]*[a-z]", README)) <= {option.cli for option in OPTIONS}
+
+
+def test_its_workflow_has_what_two_revisions_need_and_no_more_rights_than_reading():
+    (workflow,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    for line in (
+        "permissions:\n  contents: read\n",
+        "fetch-depth: 0",
+        "github.event.pull_request.head.repo.full_name == github.repository",
+        "--gpukern-against=origin/${{ github.base_ref }}",
+    ):
+        assert line in workflow
+    assert "pull_request_target" not in workflow
+    assert "\t" not in workflow
+
+
 def test_its_map_names_every_module():
     package = ROOT / "pytest_gpukern"
     for path in package.glob("*.py"):
