@@ -331,13 +331,14 @@ class Controller:
         return found
 
     def _written_lines(self) -> list[str]:
-        from pytest_gpukern.report.records import lines_about_records, to_create
+        from pytest_gpukern.report.records import lines_about_records, to_accept, to_create
 
         report = self.write_report
         lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
         settings = settings_of(self._config)
         if settings.benchmark and settings.baseline == "compare":
             lines += to_create(self._config, self.results)
+            lines += to_accept(self._config, self.results, self._run_file, settings.baseline_dir)
         folder = settings.baseline_dir
         if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
             lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")

@@ -1,4 +1,4 @@
-"""What the end of a run says of records: what was written, what is stale, and how to record what is new."""
+"""What the end of a run says of records: what was written, what is stale, how to record and how to accept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytest_gpukern.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import pytest
 
@@ -41,6 +42,49 @@ def to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *_options(config)]
     count = "1 case is new" if len(new) == 1 else f"{len(new)} cases are new"
     return [f"gpukern: {count}; to record: {shlex.join(command)}"]
+
+
+def to_accept(
+    config: pytest.Config, results: Sequence[Result], run_file: Path | None, baseline_dir: Path | None
+) -> list[str]:
+    """The command that accepts what the gate found slower, from the run file where there is one, or nothing.
+
+    Args:
+        config: of the run.
+        results: of the run.
+        run_file: what it wrote, or None.
+        baseline_dir: folder that replaces `baselines/` beside each test.
+    """
+    slower = [
+        result
+        for result in results
+        if result.case.on_gpu
+        and any(
+            verdict.kind is VerdictKind.SLOWER and verdict.gates and not verdict.suspected
+            for verdict in result.verdicts.values()
+        )
+    ]
+    if not slower:
+        return []
+    root, here = config.rootpath, config.invocation_params.dir
+    many = len(slower) > _SHOWN
+    if run_file is not None:
+        cases = ["CASE…"] if many else [result.case.id for result in slower]
+        into = ["--into", os.path.relpath(baseline_dir, root)] if baseline_dir is not None else []
+        file = os.path.relpath(run_file, root)
+        command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
+        where = "" if here == root else f" in {root}"
+    else:
+        tests = ["TEST…"] if many else [os.path.relpath(root / result.nodeid, here) for result in slower]
+        update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT", "--gpukern-gate=off"]
+        command = ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
+        where = ""
+    meant = (
+        "1 case is slower; if that is meant"
+        if len(slower) == 1
+        else f"{len(slower)} cases are slower; if meant"
+    )
+    return [f"gpukern: {meant}{where}: {shlex.join(command)}"]
 
 
 def lines_about_records(report: WriteReport | None, stale: Sequence[str]) -> list[str]:

@@ -67,6 +67,21 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
     assert "since the first epoch +6.0 %" in verdict["reason"]
 
 
+def test_a_slowdown_comes_with_the_command_that_accepts_it(recorded, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    test = "'test_doubling.py::test_doubling[[]doubling/numba.first/n=8]'"
+    update = "--gpukern-baseline=update --gpukern-reason=TEXT --gpukern-gate=off"
+    meant = "gpukern: 1 case is slower; if that is meant:"
+    recorded().stdout.fnmatch_lines([f"{meant} pytest {test} --gpu-benchmark {update}"])
+    accept = "gpukern baseline merge run.json --accept doubling/numba.first/n=8 --reason TEXT"
+    recorded("--gpukern-output=run.json").stdout.fnmatch_lines([f"{meant} {accept}"])
+    into = "gpukern baseline merge run.json --into baselines --accept doubling/numba.first/n=8 --reason TEXT"
+    run = recorded("--gpukern-output=run.json", "--gpukern-baseline-dir=baselines")
+    run.stdout.fnmatch_lines([f"{meant} {into}"])
+    monkeypatch.delenv("FIRST_TAKES_NS")
+    assert "if that is meant" not in recorded().stdout.str()
+
+
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):
     lines = recorded().stdout.lines
     (line,) = [line for line in lines if "false SLOWER" in line]
