@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpukern.printable import printable_lines
 from pytest_gpukern.state import BENCHMARK, TAKEN_OVER, case_of, marker_of, settings_of, taken_over_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def conclude(item: pytest.Item) -> None:
     complaint = benchmark.conclude()
     if complaint is None:
         return
+    complaint = printable_lines(complaint)  # it may quote the record
     if settings_of(item.config).gate == "warn":
         with warnings.catch_warnings():
             warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpukern import __version__
 from pytest_gpukern.options import asked
+from pytest_gpukern.printable import printable, printable_lines
 from pytest_gpukern.state import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
@@ -169,11 +170,14 @@ class Controller:
         from pytest_gpukern.report import terminal
         from pytest_gpukern.report.head import head
 
+        def write(text: str, **markup: bool) -> None:
+            terminalreporter.write_line(printable_lines(text), **markup)
+
         width = terminalreporter._tw.fullwidth
         for text in self.heading:
-            terminalreporter.write_line(text)
+            write(text)
         for line in head(self._compared, self._shift, width=width):
-            terminalreporter.write_line(line.text, **line.markup)
+            write(line.text, **line.markup)
         for line in terminal.render(
             self.results,
             self.skips,
@@ -186,13 +190,13 @@ class Controller:
             verbose=self._config.get_verbosity() > 0,
             compared_with=self.compared_with,
         ):
-            terminalreporter.write_line(line.text, **line.markup)
+            write(line.text, **line.markup)
         for text in (*self.closing, *self._written_lines()):
-            terminalreporter.write_line(text)
+            write(text)
         if not asked(self._config) and any(reason.startswith("no GPU") for _, reason in self.skips):
-            terminalreporter.write_line(f"gpukern: {TRY_THE_SIMULATOR}")
+            write(f"gpukern: {TRY_THE_SIMULATOR}")
         for problem in self.problems:
-            terminalreporter.write_line(f"gpukern: {problem}", red=True)
+            write(f"gpukern: {problem}", red=True)
 
     def _compare_all(self) -> None:
         """Looks at all compared results together, before anything is written."""
@@ -363,7 +367,7 @@ class Controller:
             reporter.ensure_newline()
             if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
                 reporter.write_line("")
-            reporter.write_line(line)
+            reporter.write_line(printable(line))
 
 
 def _which(cases: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpukern.child import NAME as CHILD
 from pytest_gpukern.options import SettingsError
+from pytest_gpukern.printable import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline import KnownCases
@@ -166,7 +167,7 @@ def tell(config: pytest.Config, message: str) -> None:
     """Shows a line at once, past pytest's capture."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    line = f"gpukern: {message}\n"
+    line = f"gpukern: {printable_lines(message)}\n"
     if reporter is None:  # in a worker of xdist's: whatever the terminal shows may end in dots
         line = f"\n{line}"
     else:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.printable import printable
 from pytest_gpukern.settings import in_ci
 
 if TYPE_CHECKING:
@@ -56,18 +57,18 @@ def may_write(command: str, known: argparse.Namespace) -> bool:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Prints lines; a reader that leaves early, such as a pager, is no error."""
+    """Prints lines, what would steer a terminal escaped; a reader that leaves early is no error."""
     try:
-        print("\n".join(lines), flush=True)
+        print("\n".join(map(printable, lines)), flush=True)
     except BrokenPipeError:  # Python would complain again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_json(value: object) -> None:
     """Prints a value as JSON."""
-    show([json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False)])
+    show(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
 
 
 def complain(command: str, problem: object) -> None:
     """Says on stderr what is wrong."""
-    sys.stderr.write(f"gpukern {command}: {problem}\n")
+    sys.stderr.write(f"gpukern {command}: {printable(str(problem))}\n")

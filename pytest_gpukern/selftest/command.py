@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.printable import printable, printable_lines
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -117,7 +119,7 @@ def selftest(
             )
         conclusions = conclude(recording)
         lines = render(recording, conclusions, width=table_width())
-        sys.stdout.write("\n".join((*lines, "")))
+        sys.stdout.write("\n".join((*map(printable, lines), "")))
         if output is not None:
             write_recording(output, recording, conclusions.to_json())
     except NoGpuError as error:
@@ -136,7 +138,7 @@ def table_width() -> int:
 
 def tell(line: str) -> None:
     """Says what happens, beside the table."""
-    sys.stderr.write(f"gpukern selftest: {line}\n")
+    sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
     sys.stderr.flush()
 
 

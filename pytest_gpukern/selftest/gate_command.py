@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.printable import printable
 from pytest_gpukern.selftest.command import GATE_SESSIONS, table_width, tell
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def gate_selftest(
             return 2
         simulation = () if "simulation" in without else simulate(SIMULATED_RUNS, tell=tell)
         conclusions = conclude(recording, simulation, draws=DRAWN_TRIALS)
-        sys.stdout.write("\n".join((*render_gate(recording, conclusions, width=table_width()), "")))
+        lines = render_gate(recording, conclusions, width=table_width())
+        sys.stdout.write("\n".join((*map(printable, lines), "")))
         if output is not None:
             write_gate_recording(output, recording, conclusions.to_json())
     except (DeviceError, RecordingError) as error:

@@ -48,6 +48,22 @@ def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(
     assert path.read_bytes() == before
 
 
+def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(recorded, pytester, monkeypatch):
+    (path,) = (pytester.path / "baselines").iterdir()
+    content = json.loads(path.read_text())
+    content["records"]["\x1b[2Jgone"] = content["records"][FIRST]
+    for fingerprint in content["fingerprints"].values():
+        fingerprint["driver_version"] = "\x1b]0;title\x07"
+        fingerprint["libraries"] = {"\x1b[31mlibrary": "\x9b"}
+    path.write_text(json.dumps(content))
+    monkeypatch.setenv("FIRST_TAKES_NS", "2000")
+    shown = recorded("-v").stdout.str()
+    assert "SLOWER" in shown
+    assert "\\u001b[31mlibrary" in shown
+    assert "\\u001b[2Jgone" in shown
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+
+
 def test_a_damaged_baseline_found_by_the_workers_of_xdist_is_refused_the_same_way(host, pytester):
     host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
     (path,) = (pytester.path / "baselines").iterdir()

@@ -16,8 +16,9 @@ PACKAGE = Path(importlib.util.find_spec("pytest_gpukern").origin).parent
 LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
+    {"printable"},
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
-    | {"surroundings", "child"},
+    | {"surroundings", "child", "strict_json", "file_error"},
     {"cubin", "occupancy"},
     {"child_arguments", "contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
