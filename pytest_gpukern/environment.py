@@ -92,6 +92,7 @@ class Environment:
         self._nvml = nvml = device.open_nvml()
         visible = device.visible_devices(nvml, os.environ)
         chosen = device.select(self._device_spec, visible)
+        device.DeviceLock(chosen.uuid)  # refuses a folder that cannot be meant, before anything is measured
         if self.settings.asked:
             self.warnings += device.peer_access_warnings(nvml, visible)
             self._strangers = device.foreign_processes(nvml, chosen)

@@ -16,8 +16,19 @@ NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
 
 
+_LONGEST_MESSAGE = 2000
+
+
 class SettingsError(Exception):
     """An option, ini value or marker argument that cannot work; the message holds value, rule and remedy."""
+
+    def __init__(self, message: str) -> None:
+        from pytest_gpukern.printable import (
+            bounded,
+            printable_lines,
+        )  # by an error only: every run loads this
+
+        super().__init__(printable_lines(bounded(message, _LONGEST_MESSAGE)))
 
 
 class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest

@@ -146,7 +146,7 @@ class Settings:
             bases[option.name] = invocation_dir if from_cli else ini_dir
         for name in ("baseline-dir", "output"):
             if name in values:
-                values[name] = (bases[name] or Path.cwd()) / Path(values[name]).expanduser()
+                values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
         refuse_contradictions(benchmark, values, labels, in_ci(environ))
         # A runner that lost its driver must not go green where a baseline was named for it.
         records = values.get("baseline") in ("create", "update", "append")
@@ -227,11 +227,24 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
+_MOST_DIGITS = 6
+
+
 def _whole_number(text: str, label: str) -> int:
     stripped = text.strip()
-    if not (stripped.isascii() and stripped.isdigit() and int(stripped) >= 1):
+    number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
+    if not (number and int(stripped) >= 1):
         raise SettingsError(f"{label}: a whole number of processes, 1 or more, such as 5")
     return int(stripped)
+
+
+def _path(text: str, label: str) -> Path:
+    if "\0" in text:
+        raise SettingsError(f"{label}: a path has no NUL character")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"{label}: the home folder in it is not known; give the whole path") from error
 
 
 def _truth(value: Any, label: str) -> bool:
@@ -261,6 +274,6 @@ def _axis_value(text: str) -> Any:
     """A number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
     try:
         value = constant(ast.parse(text, mode="eval").body)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         return text
     return int(value) if isinstance(value, float) and value.is_integer() else value

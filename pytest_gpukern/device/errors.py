@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pytest_gpukern.printable import printable_lines
+
 
 class DeviceError(Exception):
     """A device cannot be used as asked; the message is complete and names the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable_lines(message))
 
 
 class NvmlUnavailable(Exception):  # noqa: N818  (a state, which most callers expect)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .errors import DeviceLockTimeout
 from .lock_file import Holder, default_directory, open_lock_file, read_holder, unusable, write_holder
 from .model import file_key
-from .process_tree import ancestors
+from .process_tree import ancestors, process_id
 
 try:
     import fcntl
@@ -134,11 +134,12 @@ class DeviceLock:
 
     def _is_inherited(self) -> bool:
         """Return whether a living ancestor holds the lock: the variable alone may be a leftover."""
-        pid, _, nonce = self._environ.get(self._variable, "").partition(":")
-        if not pid.isdigit() or int(pid) not in ancestors():
+        text, _, nonce = self._environ.get(self._variable, "").partition(":")
+        pid = process_id(text)
+        if pid is None or pid not in ancestors():
             return False
         holder = self.holder()
-        return holder is not None and (holder.pid, holder.nonce) == (int(pid), nonce)
+        return holder is not None and (holder.pid, holder.nonce) == (pid, nonce)
 
     def _wait(self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float) -> int:
         started = time.monotonic()

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.strict_json import decoded
+
 from .errors import DeviceError
 from .process_tree import is_alive
 
@@ -56,6 +58,17 @@ class Holder:
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
 
+    def is_whole(self) -> bool:
+        """Return whether every field is of its kind: anybody may write into the file."""
+        texts = (self.uuid, self.user, self.host, self.command, self.nonce)
+        numbers = type(self.pid) is int and type(self.since) in (int, float)
+        return (
+            numbers
+            and 0 < self.pid < 2**31
+            and 0 <= self.since < 2**40
+            and all(isinstance(text, str) for text in texts)
+        )
+
     def is_credible(self) -> bool:
         """Return whether this can be the present holder, and is no entry left by a process that died."""
         return self.host != socket.gethostname() or is_alive(self.pid)
@@ -65,9 +78,17 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     """Return GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike.
 
     Not under TMPDIR, which users, batch jobs and test runners have of their own.
+
+    Raises DeviceError for a path that is not absolute.
     """
     if environ.get(DIRECTORY_VARIABLE):
-        return Path(environ[DIRECTORY_VARIABLE])
+        folder = Path(environ[DIRECTORY_VARIABLE])
+        if folder.is_absolute():
+            return folder
+        raise DeviceError(
+            f"{DIRECTORY_VARIABLE}={str(folder)!r} is no absolute path, so each process could mean another "
+            f"folder. Set it to one that all users of the GPU can write to, or unset it."
+        )
     common = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
     return common / "gpukern-locks"
 
@@ -125,12 +146,12 @@ def read_holder(path: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        holder = Holder(**json.loads(os.pread(fd, 4096, 0)))
+        holder = Holder(**decoded(os.pread(fd, 4096, 0)))
     except (OSError, ValueError, TypeError):  # empty, being written, or somebody else's
         return None
     finally:
         os.close(fd)
-    return holder if holder.is_credible() else None
+    return holder if holder.is_whole() and holder.is_credible() else None
 
 
 def _open_existing(path: Path) -> int:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 _PROC = Path("/proc")
+
+
+def process_id(text: str) -> int | None:
+    """Return the process id that a text is, None for any other text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
 
 
 def ancestors(pid: int | None = None) -> tuple[int, ...]:

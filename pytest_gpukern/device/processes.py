@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .process_tree import ancestors
+from .process_tree import ancestors, process_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def foreign_processes(
     """
     if device.is_simulated:
         return ()
-    family = (int(pid) for pid in environ.get(FAMILY, "").split(",") if pid.isdigit())
+    family = map(process_id, environ.get(FAMILY, "").split(","))
     own = {os.getpid(), *ancestors(), *family}
     return tuple(
         process

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .model import Device
 
 _OPTION = "--gpukern-device"
+_MOST_DIGITS = 9  # of a position; Python refuses to convert thousands
 
 
 def select(spec: str | None, devices: Sequence[Device]) -> Device:
@@ -44,7 +45,7 @@ def select(spec: str | None, devices: Sequence[Device]) -> Device:
 def _matches(spec: str, devices: Sequence[Device]) -> list[Device]:
     if not spec:
         return []
-    if spec.isascii() and spec.isdigit():
+    if spec.isascii() and spec.isdigit() and len(spec) <= _MOST_DIGITS:
         if int(spec) < len(devices):
             return [devices[int(spec)]]
         if len(spec) < 3:

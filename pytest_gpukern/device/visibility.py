@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+_MOST_DIGITS = 9  # of an index; Python refuses to convert thousands
 _NVML_NUMBERING = "numbered as by nvidia-smi"
 _DOCUMENTATION = (
     "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
@@ -190,9 +191,10 @@ class _Reading:
         raise self._error(entry, "is neither an index nor a UUID" if entry else "is empty")
 
     def _by_index(self, entry: str) -> GpuRecord:
-        if int(entry) >= len(self._gpus):
+        digits = entry.lstrip("+0") or "0"
+        if len(digits) > _MOST_DIGITS or int(digits) >= len(self._gpus):
             raise self._error(entry, f"is out of range: there is only 0 to {len(self._gpus) - 1}")
-        return self._gpus[int(entry)]
+        return self._gpus[int(digits)]
 
     def _by_prefix(self, entry: str) -> GpuRecord:
         matches = [gpu for gpu in self._gpus if gpu.uuid.startswith(entry)] if entry != "GPU-" else []
