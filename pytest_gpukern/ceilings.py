@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern import strict_json
 from pytest_gpukern.backends.ceilings import Measured, measure_ceilings
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
@@ -258,7 +259,7 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
     """The stored ceilings; None where there are none, or none that can be used, which is said."""
     try:
-        data = json.loads(path.read_bytes())
+        data = strict_json.decoded(path.read_bytes())
         if not isinstance(data, dict) or data.get("key") != key:
             raise ValueError("it holds no ceilings of this device")
         return Ceilings.from_json(data.get("ceilings"))
@@ -266,7 +267,7 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
         return None
     except OSError as error:
         warn(f"{path} cannot be read ({error.strerror or error}): the device's ceilings are measured again")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         warn(f"{path} is damaged ({error}): the device's ceilings are measured again")
     return None
 

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpukern import strict_json
 from pytest_gpukern.child import BOOTSTRAP
 from pytest_gpukern.child_arguments import child_arguments, child_environment
+from pytest_gpukern.printable import bounded
 from pytest_gpukern.report.shape import ShapeError, check_shape
 from pytest_gpukern.result import Result, plain
 
@@ -243,31 +245,39 @@ class Heard:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
+            told = strict_json.decoded(line)
             kind = told["kind"]
             if kind == "start":
-                self.running = told["nodeid"]
+                self.running = _text(told["nodeid"])
             elif kind == "test":
                 self._take_test(told)
             elif kind == "modules":
-                self.modules = tuple((name, file, digest) for name, file, digest in told["modules"])
+                self.modules = tuple(
+                    (_text(name), _text(file), _text(digest)) for name, file, digest in told["modules"]
+                )
             elif kind == "uncollected":
                 self.uncollected.append(f"{told['nodeid']}: {told['text']}")
             elif kind == "listed":
-                self.listed[told["nodeid"]] = told["listed"]
+                self.listed[_text(told["nodeid"])] = dict(told["listed"])
             elif kind == "others":
-                self.others = tuple(told["nodeids"])
+                self.others = tuple(map(_text, told["nodeids"]))
             elif kind == "end":
                 self.running, self.ended_with = None, told["status"]
         except (ValueError, KeyError, TypeError, ShapeError) as error:
-            self.damage = self.damage or f"{line[:60]!r} makes no sense: {error}"
+            self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
 
     def _take_test(self, told: JsonDict) -> None:
-        nodeid = told["nodeid"]
-        self.outcomes[nodeid] = (told["outcome"], told["text"])
+        nodeid = _text(told["nodeid"])
+        self.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
         if told["result"] is not None:  # a failed teardown tells of none
             check_shape(told["result"], Result, "result")
             self.results[nodeid] = Result.from_json(told["result"])
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
 
 
 def _listen(

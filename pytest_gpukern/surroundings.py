@@ -56,10 +56,10 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
 def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> str | None:
     if now is None or now in recorded:
         return None
-    known = dict.fromkeys(value for value in recorded if value is not None)
+    known = dict.fromkeys(_text(value) for value in recorded if value is not None)
     if not known:
         return None
-    return f"{label} {' or '.join(map(_text, known))} → {_text(now)}{unit}"
+    return f"{label} {' or '.join(known)} → {_text(now)}{unit}"
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.result import JsonDict
 
 
+_MOST = 2**63
+
+
 @dataclass(frozen=True)
 class Node:
     """A value in the file and the way to it, for messages."""
@@ -114,16 +117,15 @@ class Node:
     def integer(self, *, at_least: int) -> int:
         """A whole number."""
         fine = isinstance(self.value, int) and not isinstance(self.value, bool) and self.value >= at_least
-        return int(self.value) if fine else self.fail(f"a whole number of at least {at_least}")
+        if not fine:
+            self.fail(f"a whole number of at least {at_least}")
+        return int(self.value) if self.value < _MOST else self.fail("a whole number of 64 bits")
 
     def number(self) -> float:
         """A finite number that is not negative."""
         if not isinstance(self.value, (int, float)) or isinstance(self.value, bool) or self.value < 0:
             self.fail("a number that is not negative")
-        try:
-            return float(self.value)
-        except OverflowError:
-            self.fail("a number in range")
+        return float(self.value)
 
     def optional_integer(self, *, at_least: int) -> int | None:
         """A whole number, or None."""

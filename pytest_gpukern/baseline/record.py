@@ -353,7 +353,8 @@ class Baseline:
                 fingerprint = self.fingerprints.get(session.fingerprint, {})
                 # A host variant's session names the GPU beside it too, which its time has nothing to do with.
                 on_device = fingerprint.get("device_model_key") == self.device_model
-                device = fingerprint.get("device_uuid") if on_device else None
+                uuid = fingerprint.get("device_uuid") if on_device else None
+                device = uuid if isinstance(uuid, str) else None
                 yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device)
 
     def without(self, case_ids: Iterable[str]) -> Baseline:

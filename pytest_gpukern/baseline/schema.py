@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern import strict_json
 from pytest_gpukern.baseline.compact import QUANTILE_COLUMNS, to_file
 from pytest_gpukern.baseline.errors import RESTORE, BaselineError
 from pytest_gpukern.baseline.layout import laid_out
@@ -39,8 +39,6 @@ what an epoch's sessions share is stored once, and sessions have ids.
 MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {1: from_1}
 """Version n → function from a file's content of version n to one of version n + 1."""
 
-_DEEPEST = 50  # levels of nesting; the schema itself needs ten
-
 
 def load(path: Path) -> Baseline:
     """Reads and checks a baseline file; raises BaselineError with file, field and remedy."""
@@ -61,12 +59,7 @@ def parse(content: bytes, path: Path) -> Baseline:
     Every known field is checked, and required unless it has a default. Unknown ones are kept. Numbers are
     finite, keys are unique.
     """
-    try:
-        data = _decoded(content, path)
-    except RecursionError as error:
-        raise BaselineError(path, "is nested too deeply", RESTORE) from error
-    if _deep(data):
-        raise BaselineError(path, "is nested too deeply", RESTORE)
+    data = _decoded(content, path)
     if isinstance(data, dict) and "results" in data and "device_model" not in data:
         remedy = "gpukern show reads it, and gpukern baseline merge records what it holds"
         raise BaselineError(path, "is the file of a run, not a baseline", remedy)
@@ -79,51 +72,14 @@ def render(baseline: Baseline) -> bytes:
 
 
 def _decoded(content: bytes, path: Path) -> Any:
-    def fail(problem: str) -> NoReturn:
-        raise BaselineError(path, problem, RESTORE)
-
-    def constant(token: str) -> NoReturn:
-        fail(f"holds {token}, which is no JSON number")
-
-    def number(token: str) -> float:
-        value = float(token)
-        return value if math.isfinite(value) else fail(f"holds the number {token}, which is out of range")
-
-    def members(pairs: list[tuple[str, Any]]) -> JsonDict:
-        result: JsonDict = {}
-        for name, value in pairs:
-            if name in result:
-                fail(f"holds the key {name!r} twice in one object")
-            result[name] = value
-        return result
-
-    if not content.strip():
-        fail("is empty")
     try:
-        text = content.decode()
-        value = json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
-        json.dumps(value, ensure_ascii=False).encode()  # an escaped half of a surrogate pair
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        value = strict_json.decoded(content)
+        json.dumps(value, ensure_ascii=False).encode()
+    except strict_json.JsonError as error:
+        raise BaselineError(path, str(error), RESTORE) from error
+    except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written again
         raise BaselineError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error
-    except json.JSONDecodeError as error:
-        problem = f"is no complete JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        raise BaselineError(path, problem, RESTORE) from error
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise BaselineError(path, f"holds an impossible number: {error}", RESTORE) from error
     return value
-
-
-def _deep(value: Any) -> bool:
-    """Whether a value is nested deeper than `render`, which is recursive, should have to follow."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            item
-            for each in level
-            if isinstance(each, (dict, list))
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(level)
 
 
 def _migrated(content: Any, path: Path) -> JsonDict:

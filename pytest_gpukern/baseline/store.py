@@ -343,12 +343,12 @@ def unfit(result: Result) -> str | None:
             return f"{measurement.key} is INVALID: {measurement.invalid}"
         summary = measurement.summary
         times = (summary.median_ns, summary.low_ns, summary.high_ns, *measurement.samples_ns)
-        if any(time is None for time in times):  # as JSON has what is not finite
+        if any(time is None for time in times):  # a run file has null for what is not finite
+            return f"{measurement.key} has a time that is not finite"
+        if not all(map(math.isfinite, times)):
             return f"{measurement.key} has a time that is not finite"
         if not summary.median_ns > 0:
             return f"{measurement.key} has a median of {summary.median_ns:g} ns"
-        if not all(map(math.isfinite, times)):
-            return f"{measurement.key} has a time that is not finite"
         if not measurement.samples_ns:
             return f"{measurement.key} has no samples"
     if len({measurement.key for measurement in result.measurements}) < len(result.measurements):

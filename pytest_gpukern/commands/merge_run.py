@@ -122,9 +122,11 @@ def beside_the_test(nodeid: str, here: Path) -> Path | None:
     if named.is_absolute() or ".." in named.parts:
         return None
     file = here / named
-    if not file.is_file() or not file.resolve().is_relative_to(here.resolve()):
+    try:
+        below = file.is_file() and file.resolve().is_relative_to(here.resolve())
+    except OSError:  # a name that no file can have
         return None
-    return file.parent / "baselines"
+    return file.parent / "baselines" if below else None
 
 
 def _together(one: WriteReport, other: WriteReport) -> WriteReport:

@@ -108,7 +108,8 @@ def _add_result(side: Side, result: Result) -> None:
         side.incorrect[case.id] = result.diagnosis or "wrong outputs"
     model = model_key_of(result.fingerprint, on_gpu=case.on_gpu) or _NO_MODEL
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
-    device = result.fingerprint.get("device_uuid") if case.on_gpu else None
+    uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
+    device = uuid if isinstance(uuid, str) else None
     for measurement in result.measurements:
         side.add(case.id, Timed(_finite(measurement), conditions, device))
 
@@ -116,12 +117,21 @@ def _add_result(side: Side, result: Result) -> None:
 def _finite(measurement: Measurement) -> Measurement:
     """A measurement whose numbers can be computed with; a run file has None where one was not finite."""
     summary = measurement.summary
-    numbers = (summary.median_ns, summary.low_ns, summary.high_ns)
-    if all(number is not None and math.isfinite(number) for number in numbers) and summary.median_ns > 0:
-        return measurement
-    why = measurement.invalid or "a time that is not finite"
+    numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
+    if all(number is not None and math.isfinite(number) for number in numbers):
+        if (
+            0 <= summary.low_ns <= summary.median_ns <= summary.high_ns
+            and summary.median_ns > 0 <= measurement.jitter_ns
+        ):
+            return measurement
+        why = "an interval without its median, or a time below 0"
+    else:
+        why = "a time that is not finite"
     return dataclasses.replace(
-        measurement, summary=Summary(math.nan, math.nan, math.nan, summary.n), invalid=why
+        measurement,
+        summary=Summary(math.nan, math.nan, math.nan, summary.n),
+        jitter_ns=0.0,
+        invalid=measurement.invalid or why,
     )
 
 

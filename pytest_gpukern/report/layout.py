@@ -52,6 +52,8 @@ class Column:
 
 def display_width(text: str) -> int:
     """Columns of a terminal that a text takes; ambiguous characters such as µ, × and → take one."""
+    if text.isascii():
+        return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
@@ -60,13 +62,19 @@ def shorten(text: str, width: int) -> str:
     """The text, or its beginning and end around an ellipsis where it is wider than `width`."""
     if display_width(text) <= width:
         return text
-    head, tail = text[: len(text) // 2], text[len(text) // 2 :]
-    while head + tail and display_width(head + tail) > width - 1:
-        if display_width(head) > display_width(tail):
-            head = head[:-1]
+    if width <= 0:
+        return ""
+    widths = [display_width(char) for char in text]
+    left = right = len(text) // 2  # what is kept ends and begins again
+    head, tail = sum(widths[:left]), sum(widths[right:])
+    while head + tail > width - 1:
+        if head > tail:
+            left -= 1
+            head -= widths[left]
         else:
-            tail = tail[1:]
-    return head + _ELLIPSIS + tail if width > 0 else ""
+            tail -= widths[right]
+            right += 1
+    return text[:left] + _ELLIPSIS + text[right:]
 
 
 def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] | None = None) -> list[Line]:

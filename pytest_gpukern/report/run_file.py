@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
+from pytest_gpukern.file_error import FileError
 from pytest_gpukern.report.shape import ShapeError, check_shape
 from pytest_gpukern.result import Result
+from pytest_gpukern.strict_json import JsonError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,20 +30,8 @@ _DAMAGED = "Write the run again with --gpukern-output, or read it with the relea
 _UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
 
 
-class RunFileError(Exception):
-    """A run file that cannot be written or read.
-
-    Attributes:
-        path: the file.
-        where: the field inside it, such as `results[3].case.id`, or None.
-        problem: what is wrong.
-        remedy: what to do about it.
-    """
-
-    def __init__(self, path: Path, problem: str, remedy: str, *, where: str | None = None) -> None:
-        self.path, self.where, self.problem, self.remedy = path, where, problem, remedy
-        field_text = f"{where}: " if where else ""
-        super().__init__(f"{path}: {field_text}{problem}. {remedy}.")
+class RunFileError(FileError):
+    """A run file that cannot be written or read."""
 
 
 def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, version: str) -> None:
@@ -74,7 +64,8 @@ def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, 
     content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, content.encode())
+        # Halves of surrogate pairs, as of names that are no UTF-8, become what JSON escapes them by.
+        replace(path, content.encode(errors="backslashreplace"))
     except BaselineError as error:
         raise RunFileError(path, error.problem, _UNWRITABLE) from error
     except OSError as error:
@@ -94,7 +85,7 @@ def read_run(path: Path) -> tuple[list[Result], datetime]:
     Raises:
         RunFileError: the file is missing, empty, damaged, no run file or from a newer release.
     """
-    data = _decoded(path)
+    data = _read(path)
     if "device_model" in data and "results" not in data:
         remedy = "gpukern baseline show and gpukern compare read it"
         raise RunFileError(path, "is a baseline, not the file of a run", remedy)
@@ -122,21 +113,16 @@ def _identity(fingerprint: JsonDict) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _decoded(path: Path) -> JsonDict:
-    def constant(token: str) -> NoReturn:
-        raise RunFileError(path, f"holds {token}, which is no JSON number", _DAMAGED)
-
+def _read(path: Path) -> JsonDict:
     try:
         content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise RunFileError(path, problem, "Check the path and its permissions") from error
-    if not content.strip():
-        raise RunFileError(path, "is empty", _DAMAGED)
     try:
-        data = json.loads(content, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise RunFileError(path, f"is not JSON: {error}", _DAMAGED) from error
+        data = decoded(content)
+    except JsonError as error:
+        raise RunFileError(path, str(error), _DAMAGED) from error
     if not isinstance(data, dict):
         raise RunFileError(path, f"holds {_kind(data)} instead of an object", _DAMAGED)
     return data

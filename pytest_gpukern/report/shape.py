@@ -9,6 +9,8 @@ import types
 import typing
 from typing import Any
 
+_MOST = 2**63
+
 
 class ShapeError(Exception):
     """A field that is missing, unknown or of another type; `where` is its path, `problem` says what."""
@@ -18,15 +20,16 @@ class ShapeError(Exception):
         super().__init__(f"{where}: {problem}")
 
 
-def check_shape(value: object, kind: Any, where: str) -> None:
+def check_shape(value: object, kind: Any, where: str, *, null_floats: bool = True) -> None:
     """Checks a value against a type: a dataclass, an enum, str, int, float, bool, dict, tuple or a union.
 
-    Fields with a default may be missing. A float may be null: that is how infinity is written.
+    Fields with a default may be missing.
 
     Args:
         value: as read from JSON.
         kind: the type that it should become.
         where: path of the value, for the error.
+        null_floats: whether a float may be null, which is how a `Result` writes infinity.
 
     Raises:
         ShapeError: it does not fit.
@@ -36,38 +39,46 @@ def check_shape(value: object, kind: Any, where: str) -> None:
         return
     if origin in (types.UnionType, typing.Union):
         if value is not None:
-            check_shape(value, next(part for part in arguments if part is not type(None)), where)
+            check_shape(
+                value,
+                next(part for part in arguments if part is not type(None)),
+                where,
+                null_floats=null_floats,
+            )
     elif origin is dict:
         for name, item in _expect(value, dict, where).items():
-            check_shape(item, arguments[1], f"{where}[{name!r}]")
+            check_shape(item, arguments[1], f"{where}[{name!r}]", null_floats=null_floats)
     elif origin is tuple:
         items = _expect(value, list, where)
         if arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise ShapeError(where, f"has {len(items)} entries instead of {len(arguments)}")
         for index, item in enumerate(items):
-            check_shape(item, arguments[0], f"{where}[{index}]")
+            check_shape(item, arguments[0], f"{where}[{index}]", null_floats=null_floats)
     elif dataclasses.is_dataclass(kind):
-        _check_fields(_expect(value, dict, where), kind, where)
+        _check_fields(_expect(value, dict, where), kind, where, null_floats)
     elif isinstance(kind, enum.EnumMeta):
         allowed = [member.value for member in kind]  # type: ignore[var-annotated]
         if value not in allowed:
             raise ShapeError(where, f"is {value!r}, none of {', '.join(map(str, allowed))}")
     elif kind is float:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        null = value is None and null_floats
+        if not null and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ShapeError(where, f"is {value!r} instead of a number")
+    elif kind is int and isinstance(value, int) and abs(value) > _MOST:
+        raise ShapeError(where, "is a whole number of more than 64 bits")
     elif isinstance(value, bool) is not (kind is bool):
         raise ShapeError(where, f"is {value!r} instead of {kind.__name__}")
     else:
         _expect(value, kind, where)
 
 
-def _check_fields(value: dict[str, Any], kind: Any, where: str) -> None:
+def _check_fields(value: dict[str, Any], kind: Any, where: str, null_floats: bool) -> None:
     hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if name in value:
-            check_shape(value[name], hints[name], f"{where}.{name}")
+            check_shape(value[name], hints[name], f"{where}.{name}", null_floats=null_floats)
         elif required:
             raise ShapeError(f"{where}.{name}", "is missing")
     for name in value:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.gate_cases import GateCase  # noqa: TC001 - a file is checked by it
+from pytest_gpukern.backends.gate_cases import PLANTED_SHARES, GateCase
 from pytest_gpukern.selftest.recording import (
     CONCLUSIONS,
     RecordingError,
@@ -148,16 +148,32 @@ def read_gate_recording(path: Path) -> GateRecording:
     check_schema(path, data.pop("schema", None), SCHEMA, data.get("gpukern"))
     data.pop(CONCLUSIONS, None)
     recording: GateRecording = built(data, GateRecording, path)
-    known = {case.id for case in recording.cases}
+    _check_names(recording, path)
     for number, session in enumerate(recording.sessions):
         for reading in session.readings:
-            where = f"sessions[{number}].readings"
-            if reading.case not in known:
-                raise RecordingError(path, f"names {reading.case!r}, none of its cases", where=where)
             if not 0 < reading.low_ns <= reading.median_ns <= reading.high_ns:
                 problem = f"has {reading.case!r} with a median outside its interval, or not above 0"
-                raise RecordingError(path, problem, where=where)
+                raise RecordingError(path, problem, where=f"sessions[{number}].readings")
     return recording
+
+
+def _check_names(recording: GateRecording, path: Path) -> None:
+    """Refuses a name of a case that is none of the recording's, and a share of work that nobody plants."""
+    for number, case in enumerate(recording.cases):
+        if case.base and case.share not in PLANTED_SHARES:
+            problem = f"is {case.share!r}, none of {', '.join(map(str, PLANTED_SHARES))}"
+            raise RecordingError(path, problem, where=f"cases[{number}].share")
+    known = {case.id for case in recording.cases}
+    named = [(f"cases[{number}].base", [case.base or case.id]) for number, case in enumerate(recording.cases)]
+    for number, session in enumerate(recording.sessions):
+        where = f"sessions[{number}]"
+        named.append((f"{where}.readings", [reading.case for reading in session.readings]))
+        named.append((f"{where}.walls_ns", list(session.walls_ns)))
+        named.append((f"{where}.nvbench", [reading.case for reading in session.nvbench]))
+    for where, names in named:
+        for name in names:
+            if name not in known:
+                raise RecordingError(path, f"names {name!r}, none of its cases", where=where)
 
 
 def read_gate_session(path: Path) -> GateSession:

@@ -7,10 +7,12 @@ import functools
 import json
 import typing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern import strict_json
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
+from pytest_gpukern.file_error import FileError
 from pytest_gpukern.report.shape import ShapeError, check_shape
 
 if TYPE_CHECKING:
@@ -27,12 +29,11 @@ CONCLUSIONS = "conclusions"
 _DAMAGED = "Give a file that gpukern selftest --output wrote, as it was written"
 
 
-class RecordingError(Exception):
+class RecordingError(FileError):
     """The file of a self-test cannot be written or read; the message names file, field and remedy."""
 
     def __init__(self, path: Path, problem: str, remedy: str = _DAMAGED, *, where: str | None = None) -> None:
-        self.path, self.where, self.problem = path, where, problem
-        super().__init__(f"{path}: {f'{where}: ' if where else ''}{problem}. {remedy}.")
+        super().__init__(path, problem, remedy, where=where)
 
 
 @dataclass(frozen=True)
@@ -297,19 +298,15 @@ def decoded(path: Path) -> JsonDict:
     Raises:
         RecordingError: it cannot be read, or holds something else.
     """
-
-    def constant(token: str) -> NoReturn:
-        raise RecordingError(path, f"holds {token}, which is no JSON number")
-
     try:
         content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise RecordingError(path, problem, "Check the path and its permissions") from error
     try:
-        data = json.loads(content, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise RecordingError(path, f"is not JSON: {error}") from error
+        data = strict_json.decoded(content)
+    except strict_json.JsonError as error:
+        raise RecordingError(path, str(error)) from error
     if not isinstance(data, dict):
         raise RecordingError(path, f"holds {data!r:.40} instead of an object")
     return data
@@ -322,7 +319,7 @@ def built(data: JsonDict, kind: Any, path: Path) -> Any:
         RecordingError: it has another shape; names the field.
     """
     try:
-        check_shape(data, kind, "")
+        check_shape(data, kind, "", null_floats=False)
         return _built(data, kind)
     except ShapeError as error:
         raise RecordingError(path, error.problem, where=error.where.lstrip(".")) from error

@@ -133,10 +133,10 @@ def test_a_folder_that_is_a_file_is_named(tmp_path):
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        ('{"schema": 1, ', "is not JSON"),
+        ('{"schema": 1, ', "is no complete JSON"),
         ("[1]", "holds a list instead of an object"),
         ('{"schema": NaN}', "holds NaN"),
-        ("\xff", "is not JSON"),
+        ("\xff", "is not UTF-8 text"),
     ],
 )
 def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):

@@ -104,7 +104,12 @@ def test_a_missing_field_is_named(path):
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("", "is not JSON"), ("{", "is not JSON"), ("[1]", r"holds \[1\] instead"), ('{"a": NaN}', "holds NaN")],
+    [
+        ("", "is empty"),
+        ("{", "is no complete JSON"),
+        ("[1]", r"holds \[1\] instead"),
+        ('{"a": NaN}', "holds NaN"),
+    ],
 )
 def test_what_is_no_json_object_is_refused(tmp_path, content, problem):
     file = tmp_path / "run.json"

@@ -1,0 +1,467 @@
+"""Files that somebody damaged or forged: each works, or is one clear error."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import made_up_gate
+import made_up_selftest
+import pytest
+from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
+from mutations import Mutations
+
+from pytest_gpukern import baseline as bl
+from pytest_gpukern import ceilings as stored_ceilings
+from pytest_gpukern.baseline.past import past_of
+from pytest_gpukern.ceilings import Ceilings, load_or_measure
+from pytest_gpukern.changes import explained
+from pytest_gpukern.commands import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
+from pytest_gpukern.device.lock_file import Holder, read_holder
+from pytest_gpukern.file_error import FileError
+from pytest_gpukern.gate import confirm, judge
+from pytest_gpukern.kernel_facts import kernel_facts
+from pytest_gpukern.report.head import Compared, head, shift_among
+from pytest_gpukern.report.run_file import read_run_file, write_run_file
+from pytest_gpukern.report.terminal import render
+from pytest_gpukern.result import CaseInfo, Correctness
+from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
+from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
+from pytest_gpukern.selftest.recording import read_recording, write_recording
+from pytest_gpukern.session import Heard
+from pytest_gpukern.spread import shared_spread, spread_key
+
+REPOSITORY = Path(__file__).parents[2]
+TIMES = int(os.environ.get("HOSTILE_TIMES", "1"))
+"""How many times as many files as usual, and others than usual."""
+SEED = "" if TIMES == 1 else f"{TIMES} times, "
+LONGEST = 1200
+"""Characters of an error about a file, its path left aside."""
+
+
+def shortened(content):
+    """A committed baseline with two cases of one epoch of two sessions: so small that thousands are read."""
+    data = json.loads(content)
+    records = "cases" if "cases" in data else "records"
+    data[records] = dict(list(data[records].items())[:2])
+    for record in data[records].values():
+        for epoch in record["epochs"]:
+            epoch["sessions"] = epoch["sessions"][:2]
+    return json.dumps(data, ensure_ascii=False).encode()
+
+
+OLD = (REPOSITORY / "tests" / "data" / "baseline-schema-1.json").read_bytes()
+COMMITTED = [path.read_bytes() for path in sorted(REPOSITORY.glob("suites/*/baselines/*.json"))]
+BASELINES = Mutations(OLD, *map(shortened, COMMITTED), seed=SEED)
+WHOLE = Mutations(OLD, *COMMITTED, seed=SEED)
+
+
+def case_of(baseline, name, record):
+    epoch = record.epochs[-1]
+    return CaseInfo(
+        id=name,
+        problem=baseline.problem,
+        problem_version=epoch.problem_version,
+        variant="exp",
+        backend="cupy",
+        point=record.point,
+        measured_point=epoch.measured_point,
+        parameters={},
+        baseline_dir="baselines",
+        baseline_name=baseline.problem,
+    )
+
+
+def use_baseline(baseline, path):
+    """All that becomes of a baseline that was loaded."""
+    again = bl.render(baseline)
+    assert bl.parse(again, path) == baseline
+    spreads = shared_spread(baseline.all_times())
+    compared = []
+    for name, record in baseline.cases.items():
+        case = case_of(baseline, name, record)
+        made = []
+        for key in sorted(record.keys):
+            sessions = baseline.session_times(name, key)
+            scope, timer, cache = key.split("/")
+            first = sessions[0].median_ns
+            state = {"sm_mhz": 1900.0}
+            fresh = [measured(first * f, scope, timer, cache, state=state) for f in (1.01, 1.5)]
+            given = {
+                "conditions": sessions[0].conditions,
+                "threshold": 0.02,
+                "jitter_ns": 30.0,
+                "shared": spreads.get(spread_key(key)),
+                "anchor": baseline.anchor_times(name, key),
+            }
+            suspicion = judge(fresh, sessions, **given)
+            confirm(suspicion, fresh, sessions, **given)
+            made.append((fresh[0], suspicion))
+        found = dataclasses.replace(
+            result("cupy.exp", *(each for each, _ in made), verdicts=[each for _, each in made]),
+            case=case,
+            kernels=kernel_facts((EXP_KERNEL,), (9, 0), {}),
+            errors={each: error() for session in record.epochs[-1].sessions for each in session.correctness},
+        )
+        found = explained(found, lambda case, key: past_of(baseline, case.id, key), drift=4.0)
+        compared.append(Compared(found, past_of(baseline, name)))
+        render([found], width=100, verbose=True)
+    head(compared, shift_among(compared), width=100)
+
+
+@contextlib.contextmanager
+def about(number):
+    """Tells of which file an error is, for `Mutations.file`."""
+    try:
+        yield
+    except BaseException as problem:
+        problem.add_note(f"file {number} of the seed {SEED!r}")
+        raise
+
+
+def fails_clearly(problem, path):
+    """An error of ours names the file, what is wrong and what to do, on one line that is not endless."""
+    text = str(problem)
+    assert problem.path == path
+    assert problem.problem
+    assert problem.remedy
+    assert text.startswith(f"{path}: ")
+    assert len(text) <= len(str(path)) + LONGEST
+    assert text.isprintable()
+
+
+def is_harmless(text):
+    """Whether a terminal that is sent a text does nothing but show it."""
+    return all(char.isprintable() or char in "\n\u00a0" for char in text)
+
+
+def runs(command, capsys, **arguments):
+    """Runs a command on a file that can be read; what it printed."""
+    status = command.run(argparse.ArgumentParser(), argparse.Namespace(**arguments))
+    printed = capsys.readouterr()
+    assert status in (0, 1), printed.err
+    assert is_harmless(printed.out + printed.err)
+    return printed.out
+
+
+def commands_on(path):
+    """The commands that read a baseline, each with its arguments."""
+    return (
+        (show_baseline, {"file": path, "text": "", "json": False}),
+        (list_baselines, {"paths": [path], "json": False}),
+        (compare, {"a": path, "b": path, "threshold": 0.02, "json": False}),
+        (show_baseline, {"file": path, "text": "", "json": True}),
+        (list_baselines, {"paths": [path], "json": True}),
+        (compare, {"a": path, "b": path, "threshold": 0.02, "json": True}),
+        (prune_baseline, {"file": path, "case": ["*"], "dry_run": True, "json": False}),
+    )
+
+
+CHUNK = 1000
+
+
+@pytest.mark.parametrize("chunk", range(10 * TIMES))
+def test_a_damaged_baseline_works_or_is_one_clear_error(chunk, tmp_path, capsys):
+    path = tmp_path / "a.b.json"
+    loaded = 0
+    for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        content = BASELINES.file(number)
+        with about(number):
+            try:
+                baseline = bl.parse(content, path)
+            except bl.BaselineError as problem:
+                fails_clearly(problem, path)
+                continue
+            loaded += 1
+            use_baseline(baseline, path)
+            path.write_bytes(content)
+            if baseline.cases:
+                which = commands_on(path)
+                command, arguments = which[number % len(which)]
+                runs(command, capsys, **arguments)
+    assert CHUNK / 10 < loaded < CHUNK / 2  # enough of either to mean something
+
+
+def test_a_damaged_baseline_of_full_size_loads_or_is_one_clear_error(tmp_path):
+    path = tmp_path / "a.b.json"
+    for number in range(200 * TIMES):
+        with about(number):
+            try:
+                baseline = bl.parse(WHOLE.file(number), path)
+            except bl.BaselineError as problem:
+                fails_clearly(problem, path)
+            else:
+                assert bl.parse(bl.render(baseline), path) == baseline
+
+
+CREATED = datetime(2026, 11, 5, tzinfo=UTC)
+RUN = [
+    result(
+        "cupy.exp",
+        measured(
+            timer="cupti",
+            work=(EXP_KERNEL, COPY_IN),
+            busy_ns=4e4,
+            state={"sm_mhz": 1980.0, "sm_mhz_range": [1900, 1980]},
+            energy_mj=1.5,
+            mean_power_w=600.0,
+            traffic_bytes=16e6,
+            flops=8e6,
+        ),
+        measured(energy_untold="too short", beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
+        measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
+        verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
+        kernels=kernel_facts((EXP_KERNEL,), (9, 0), {EXP_KERNEL.name: "beef"}),
+        compile_ns=3e8,
+        first_call_ns=4e8,
+        dtype="float32",
+        ceilings=CEILINGS,
+        notes=("a note",),
+        session="s1",
+        canaries={"copy/cupti": 1e5},
+        speedup_against="host.numpy",
+    ),
+    result("host.numpy", measured(2e6, "kernel", "host", "hot"), verdicts=[verdict("NEW")]),
+    result("cupy.bad", correctness=Correctness.INCORRECT, diagnosis="3 elements are wrong"),
+]
+
+
+def run_file(path):
+    write_run_file(path, RUN, created=CREATED, version="0.1.0")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("chunk", range(3 * TIMES))
+def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys):
+    path, into = tmp_path / "run.json", tmp_path / "into" / "baselines"
+    made, loaded = Mutations(run_file(path), seed=SEED), 0
+    merged = {"run": path, "into": into, "all": True, "accept": None, "write_in_ci": True}
+    for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        path.write_bytes(made.file(number))
+        with about(number):
+            try:
+                results = read_run_file(path)
+            except FileError as problem:
+                fails_clearly(problem, path)
+                continue
+            loaded += 1
+            write_run_file(tmp_path / "again.json", results, created=CREATED, version="0.1.0")
+            assert read_run_file(tmp_path / "again.json") == results
+            render(results, width=40, gate_on=("time", "resources", "accuracy"), strict=True)
+            if not results:
+                continue
+            runs(show, capsys, run=path, text="")
+            runs(compare, capsys, a=path, b=path, threshold=0.02, json=bool(number % 2))
+            runs(merge_run, capsys, **merged, reason="x", append=False, json=bool(number % 2))
+            runs(merge_run, capsys, **merged, reason="", append=True, json=False)
+            for written in into.iterdir() if into.is_dir() else ():
+                bl.load(written)
+                written.unlink()
+    assert CHUNK / 10 < loaded < CHUNK / 2
+    known = {tmp_path / name for name in ("run.json", "again.json", "into", "into/baselines")}
+    assert set(tmp_path.rglob("*")) <= known
+
+
+def judged(recording):
+    conclusions = targets.conclude(recording)
+    json.dumps(conclusions.to_json())
+    return table.render(recording, conclusions, width=120)
+
+
+def gate_judged(recording):
+    conclusions = gate_targets.conclude(recording, (), draws=20)
+    json.dumps(conclusions.to_json())
+    return gate_table.render_gate(recording, conclusions, width=120)
+
+
+@pytest.mark.parametrize(
+    ("write", "made", "read", "judge_again"),
+    [
+        (write_recording, made_up_selftest.recording(), read_recording, judged),
+        (write_gate_recording, made_up_gate.recording(6), read_gate_recording, gate_judged),
+    ],
+    ids=["self-test", "gate"],
+)
+def test_a_damaged_self_test_is_judged_or_is_one_clear_error(tmp_path, write, made, read, judge_again):
+    path = tmp_path / "selftest.json"
+    write(path, made, {})
+    files = Mutations(path.read_bytes(), seed=SEED)
+    for number in range(500 * TIMES):
+        path.write_bytes(files.file(number))
+        with about(number):
+            try:
+                recording = read(path)
+            except FileError as problem:
+                fails_clearly(problem, path)
+            else:
+                judge_again(recording)
+
+
+def test_damaged_ceilings_are_used_or_measured_again_with_one_warning(tmp_path, monkeypatch):
+    from test_ceilings_cache import CEILINGS as MEASURED
+    from test_ceilings_cache import FINGERPRINT, H200
+
+    from pytest_gpukern.backends.ceilings import Measured
+
+    monkeypatch.setattr(stored_ceilings, "_unstored", {})
+    load_or_measure(FINGERPRINT, tmp_path, lambda: Measured(H200, ()), warn=pytest.fail)
+    (path,) = tmp_path.iterdir()
+    files = Mutations(path.read_bytes(), seed=SEED)
+    for number in range(500 * TIMES):
+        path.write_bytes(files.file(number))
+        warnings = []
+        with about(number):
+            found = load_or_measure(FINGERPRINT, tmp_path, lambda: Measured(H200, ()), warn=warnings.append)
+            assert isinstance(found, Ceilings)
+            assert found == MEASURED or not warnings
+            assert len(warnings) <= 1
+
+
+def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(tmp_path):
+    file = tmp_path / "lines"
+    told = [
+        {"kind": "start", "nodeid": "test_a"},
+        {"kind": "test", "nodeid": "a", "outcome": "passed", "text": "", "result": RUN[0].to_json()},
+        {"kind": "modules", "modules": [["m", "m.py", "beef"]]},
+        {"kind": "uncollected", "nodeid": "b", "text": "no"},
+        {"kind": "listed", "nodeid": "a", "listed": {"name": "a"}},
+        {"kind": "others", "nodeids": ["c"]},
+        {"kind": "end", "status": 0},
+    ]
+    files = Mutations(*(json.dumps(line).encode() for line in told), seed=SEED)
+    for number in range(1000 * TIMES):
+        file.write_bytes(files.file(number) + b"\n")
+        heard = Heard(file, frozenset({"a"}))
+        with about(number):
+            heard.listen()
+            found = heard.run(0, heard.damage)
+            assert all(isinstance(text, str) for outcome in found.outcomes.values() for text in outcome)
+            assert heard.damage is None or len(heard.damage) < LONGEST
+
+
+def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):
+    path = tmp_path / "gpu.lock"
+    files = Mutations(json.dumps(dataclasses.asdict(Holder.here("GPU-1"))).encode(), seed=SEED)
+    for number in range(1000 * TIMES):
+        path.write_bytes(files.file(number))
+        with about(number):
+            assert str(read_holder(path))
+
+
+# what is not left to chance
+
+NASTY = [
+    *(
+        b"",
+        b" \n",
+        b"\0",
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\x00}\x00",
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b'"text"',
+    ),
+    *(
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 100_000,
+        b"1" * 1_000_000,
+        b'"' + b"x" * 1_000_000,
+    ),
+    *(
+        b"-" * 100_000,
+        b"{" + b'"a":1,' * 100_000 + b'"b":1}',
+        b'{"schema": 1' + b"0" * 400 + b"}",
+        b'{"schema": 1e400}',
+    ),
+    *(b'{"schema": NaN}', b'{"schema": "\\ud800"}', b'{"schema": "' + b"\\u001b[2J" * 1000 + b'"}'),
+    b'{"' + b"\\u001b" * 100_000 + b'": 1, "schema": 2}',
+]
+
+
+@pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
+@pytest.mark.parametrize("read", [bl.load, read_run_file, read_recording, read_gate_recording])
+def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
+    path = tmp_path / "\x1b[2J.json"
+    path.write_bytes(content)
+    with pytest.raises(FileError) as caught:
+        read(path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= len(str(path)) + LONGEST
+
+
+ELSEWHERE = [
+    "../up",
+    "a/../../up",
+    "/tmp/up",
+    "..",
+    "a\0b",
+    "a\nb",
+    "\x1b[31m",
+    "~/up",
+    "\ud800",
+    "CON:",
+    "x" * 5000,
+]
+
+
+@pytest.mark.parametrize("name", ELSEWHERE, ids=range(len(ELSEWHERE)))
+def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, name):
+    here = tmp_path / "here"
+    here.mkdir()
+    (tmp_path / "test_it.py").write_text("")
+    monkeypatch.chdir(here)
+    fingerprint = {**RUN[0].fingerprint, "device_name": name, "device_model_key": name, "cpu_model": name}
+    case = dataclasses.replace(RUN[0].case, id=name, baseline_dir=name, baseline_name=name, problem=name)
+    nodeids = (f"{name}::test_it", f"{name}/test_it.py::test_it", f"../test_it.py::{name}")
+    forged = [
+        dataclasses.replace(RUN[0], nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
+        for nodeid in nodeids
+    ]
+    write_run_file(tmp_path / "run.json", forged, created=CREATED, version=name)
+    before = set(tmp_path.rglob("*"))
+    for into in (None, here / "into"):
+        arguments = {
+            "into": into,
+            "all": True,
+            "accept": None,
+            "reason": name,
+            "append": False,
+            "json": False,
+        }
+        runs(merge_run, capsys, run=tmp_path / "run.json", write_in_ci=True, **arguments)
+    new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
+    assert all(path.parent == here / "into" for path in new)
+    runs(show, capsys, run=tmp_path / "run.json", text="")
+
+
+def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys):
+    sequence = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+    data = json.loads(shortened(COMMITTED[0]))
+    data["device_model"] += sequence
+    for entry in data["fingerprints"].values():
+        entry["driver_version"] = sequence
+    data["records"] = {name + sequence: record for name, record in data["records"].items()}
+    for record in data["records"].values():
+        record["epochs"][0]["reason"] = sequence
+    path = tmp_path / f"{sequence}.b.json"
+    path.write_text(json.dumps(data))
+    for command, arguments in commands_on(path):
+        printed = runs(command, capsys, **arguments)
+        assert "\\u001b" in printed or "1 measurement" in printed or "compared" in printed
+
+
+def test_nothing_that_is_read_is_executed():
+    for path in (REPOSITORY / "pytest_gpukern").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in ("pickle", "marshal", "shelve", "yaml.load(", "yaml.unsafe"):
+            assert f"import {name}" not in text, path
+            assert f"{name}(" not in text, path
+            assert f"{name}.load" not in text, path
