@@ -27,7 +27,8 @@ def with_verdicts(result: Result, environment: Environment, marker: MarkerOption
     """A measured result with its verdicts.
 
     Where a run compares by several sessions, the others are run first. A suspicion that would fail the test
-    is decided by fresh sessions, so that every verdict is final; where the gate is off it stays one.
+    is decided by fresh sessions, so that every verdict is final; where the gate is off, or is not on this time,
+    it stays one.
     """
     settings = environment.settings
     if settings.baseline == "compare" and settings.sessions > 1:
@@ -39,7 +40,9 @@ def with_verdicts(result: Result, environment: Environment, marker: MarkerOption
     if not suspected:
         return result
     if settings.gate == "off":
-        return _left_open(result, suspected)
+        return _left_open(result, suspected, "the gate is off")
+    if result.case.on_gpu and "time" not in settings.gate_on:
+        return _left_open(result, suspected, "no time fails a test here")
     fresh, problem = _fresh(result, environment, first=1, last=CONFIRMING_SESSIONS)
     return confirmed(result, environment, marker, fresh, problem)
 
@@ -77,10 +80,10 @@ def confirmed(
     return dataclasses.replace(result, verdicts=verdicts)
 
 
-def _left_open(result: Result, suspected: Sequence[str]) -> Result:
+def _left_open(result: Result, suspected: Sequence[str], why: str) -> Result:
     verdicts = dict(result.verdicts)
     for key in suspected:
-        reason = f"{verdicts[key].reason}; suspected only, since the gate is off"
+        reason = f"{verdicts[key].reason}; suspected only, since {why}"
         verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
     return dataclasses.replace(result, verdicts=verdicts)
 

@@ -284,10 +284,14 @@ def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
     return _too_small([each.summary.median_ns for pair in pairs for each in pair])
 
 
-def _too_small(medians_ns: Sequence[float]) -> Verdict | None:
-    if all(math.isfinite(time) and time > 0 for time in medians_ns):
+def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
+    """A time of another process is None where it was not finite: JSON has no word for that."""
+    known = [time for time in medians_ns if time is not None and math.isfinite(time)]
+    if len(known) < len(medians_ns):
+        return Verdict(VerdictKind.UNDECIDED, "a median that is not finite has no ratio")
+    if min(known) > 0:
         return None
-    reason = f"a median of {min(medians_ns):g} ns has no ratio: below what the timer resolves"
+    reason = f"a median of {min(known):g} ns has no ratio: below what the timer resolves"
     return Verdict(VerdictKind.UNDECIDED, reason)
 
 

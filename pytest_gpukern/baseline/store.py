@@ -16,7 +16,7 @@ from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.past import Past, past_of
 from pytest_gpukern.baseline.record import Baseline
-from pytest_gpukern.result import CaseInfo, Correctness, Result
+from pytest_gpukern.result import CaseInfo, Correctness, Result, VerdictKind
 from pytest_gpukern.spread import shared_spread
 
 if TYPE_CHECKING:
@@ -341,6 +341,9 @@ def unfit(result: Result) -> str | None:
     for measurement in result.measurements:
         if measurement.invalid is not None:
             return f"{measurement.key} is INVALID: {measurement.invalid}"
+        verdict = result.verdicts.get(measurement.key)
+        if verdict is not None and verdict.kind is VerdictKind.INVALID:
+            return f"{measurement.key} is INVALID: {verdict.reason}"
         summary = measurement.summary
         times = (summary.median_ns, summary.low_ns, summary.high_ns, *measurement.samples_ns)
         if any(time is None for time in times):  # a run file has null for what is not finite

@@ -149,6 +149,27 @@ def test_a_gate_that_is_off_starts_no_session_and_says_that_nothing_was_confirme
     result.stdout.fnmatch_lines(["*SLOWER: +10.0 % *; suspected only, since the gate*"])
 
 
+def test_a_gate_that_no_time_can_fail_starts_no_session_either(recorded, monkeypatch):
+    monkeypatch.setattr(ChildSessions, "run", lambda *_: pytest.fail("nobody asked for a session"))
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded("--gpukern-gate-on=resources")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*SLOWER: +10.0 % *; suspected only, since no time fails a test here*"])
+
+
+def test_what_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):
+    def died(self, request, progress=None):
+        return ChildRun(
+            problem="it ended by SIGSEGV", during=request.nodeids[0], ended_early=True, status=-11
+        )
+
+    monkeypatch.setattr(ChildSessions, "run", died)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = recorded("--gpukern-baseline=append", "--gpukern-sessions=1")
+    result.stdout.fnmatch_lines([f"gpukern: not recorded: *INVALID: suspected +10.0 %*({FIRST})"])
+    assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
+
+
 def test_what_is_compared_by_several_sessions_is_measured_by_the_others_inside_its_test(
     recorded, monkeypatch, pytester
 ):

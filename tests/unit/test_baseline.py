@@ -257,7 +257,7 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
         ),
         ((*TIME, COLUMNS.index("median_ns")), 0, "median_ns: expected a positive number, found 0"),
         ((*TIME, COLUMNS.index("median_ns")), True, "median_ns: expected a number"),
-        ((*TIME, COLUMNS.index("median_ns")), 10**400, "median_ns: expected a number in range"),
+        ((*TIME, COLUMNS.index("median_ns")), 10**400, "is out of range"),
         ((*TIME, COLUMNS.index("low_ns")), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
         ((*TIME, COLUMNS.index("n")), 1.5, "n: expected a whole number of at least 1, found 1.5"),
         ((*TIME, 4), None, "q05_ns: is missing"),
@@ -313,7 +313,7 @@ def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, v
         (b'{"schema": -Infinity}', "holds -Infinity"),
         (b'{"schema": 1e999}', "holds the number 1e999, which is out of range"),
         (b'{"schema": 1, "x": ' + b"[" * 60 + b"]" * 60 + b"}", "nested too deeply"),
-        (b'{"schema": ' + b"9" * 5000 + b"}", "holds an impossible number"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "is out of range"),
         (b'{"schema": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
     ],
 )

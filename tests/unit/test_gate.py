@@ -484,3 +484,12 @@ def test_more_recorded_sessions_and_a_larger_threshold_raise_fewer_false_alarms(
     assert expected(CALM[:3], 0.02) > expected(CALM, 0.02) > expected([*CALM, *CALM], 0.02) > 0
     assert expected(CALM, 0) > expected(CALM, 0.005) > expected(CALM, 0.02)
     assert expected_false_alarms([verdict(measured()), verdict(measured(invalid="shared"), *CALM)]) == 0
+
+
+def test_a_median_that_was_not_finite_in_another_process_has_no_ratio():
+    gone = dataclasses.replace(measured(), summary=dataclasses.replace(measured().summary, median_ns=None))
+    found = verdict(measured(), gone, *CALM)
+    assert (found.kind, found.reason) == (
+        VerdictKind.UNDECIDED,
+        "a median that is not finite has no ratio",
+    )

@@ -255,7 +255,7 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             render(results, width=40, gate_on=("time", "resources", "accuracy"), strict=True)
             if not results:
                 continue
-            runs(show, capsys, run=path, text="")
+            runs(show, capsys, run=path, text="", json=False)
             runs(compare, capsys, a=path, b=path, threshold=0.02, json=bool(number % 2))
             runs(merge_run, capsys, **merged, reason="x", append=False, json=bool(number % 2))
             runs(merge_run, capsys, **merged, reason="", append=True, json=False)
@@ -439,7 +439,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         runs(merge_run, capsys, run=tmp_path / "run.json", write_in_ci=True, **arguments)
     new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
     assert all(path.parent == here / "into" for path in new)
-    runs(show, capsys, run=tmp_path / "run.json", text="")
+    runs(show, capsys, run=tmp_path / "run.json", text="", json=False)
 
 
 def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys):

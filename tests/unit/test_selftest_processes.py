@@ -119,7 +119,7 @@ def test_a_child_that_writes_nonsense_is_told_from_one_that_dies(machine, monkey
     monkeypatch.setattr(processes, "child_command", lambda into, *, rivals: [*command, str(into)])
     machine.locked = True
     found = processes.run_child(tmp_path / "1.json", rivals=False)
-    assert "is not JSON" in found.problem
+    assert "is no complete JSON" in found.problem
     assert "status 0" in found.problem
 
 
