@@ -27,8 +27,7 @@ def with_verdicts(result: Result, environment: Environment, marker: MarkerOption
     """A measured result with its verdicts.
 
     Where a run compares by several sessions, the others are run first. A suspicion that would fail the test
-    is decided by fresh sessions, so that every verdict is final; where the gate is off, or is not on this time,
-    it stays one.
+    is decided by fresh sessions, so that every verdict is final; where no time fails a test it stays one.
     """
     settings = environment.settings
     if settings.baseline == "compare" and settings.sessions > 1:
