@@ -36,8 +36,10 @@ def test_two_sessions_measure_every_case_that_can_run_here(sessions, capsys):
 def test_planted_work_takes_as_much_longer(sessions, case):
     found = [{reading.case: reading.median_ns for reading in session.readings} for session in sessions]
     more = statistics.fmean(times[case.id] / times[case.base] - 1 for times in found)
-    # Memory does not repeat as well as arithmetic does, and the start of a kernel is time without work.
-    tolerance = (0.002 if case.kernel == "fma" else 0.004) + 0.04 * case.share
+    # Memory and short kernels do not repeat as well as long arithmetic does (sessions of 60 µs by 0.2 %), and
+    # the start of a kernel is time without work.
+    long = case.kernel == "fma" and found[0][case.base] > 1e6
+    tolerance = (0.002 if long else 0.006) + 0.04 * case.share
     assert more == pytest.approx(case.share, abs=tolerance)
 
 
