@@ -172,10 +172,10 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
         rest = "".join(f", {readings[name]}" for name in others)
         return f"{text}, {so_is}{rest}: the machine, not your change"
     what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
-    return (
-        f"{text}; the canaries were not ({', '.join(readings.values())}): something that all cases share - "
-        f"compiler, libraries, code - changed{what}"
-    )
+    still = f"{text}; the canaries were not ({', '.join(readings.values())})"
+    if any(change.startswith("device ") for change in changed):
+        return f"{still}, but the card is another one, and cards of a model differ a little"
+    return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
 
 
 def beside_shift(results: Iterable[Result], shift: Shift) -> list[Result]:

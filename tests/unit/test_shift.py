@@ -52,6 +52,11 @@ def test_all_kernels_slower_without_the_canaries_is_what_they_share():
     assert "no recorded version differs" in told(shift_of(ratios(1.03), STILL), [])
 
 
+def test_another_card_is_no_reason_to_look_at_the_compiler():
+    text = told(shift_of(ratios(1.01), STILL), ["device GPU-1 → GPU-2"])
+    assert text.endswith("FMA −0.1 %), but the card is another one, and cards of a model differ a little")
+
+
 def test_all_kernels_faster_reads_so_and_its_interval_too():
     faster = {"fma": CanaryChange(0.96, moved=True)}
     text = told(shift_of(ratios(0.96), faster), [])
