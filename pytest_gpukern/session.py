@@ -26,8 +26,8 @@ import pytest
 from pytest_gpukern import strict_json
 from pytest_gpukern.child import BOOTSTRAP
 from pytest_gpukern.child_arguments import child_arguments, child_environment
+from pytest_gpukern.json_shape import ShapeError, check_shape
 from pytest_gpukern.printable import bounded
-from pytest_gpukern.report.shape import ShapeError, check_shape
 from pytest_gpukern.result import Result, plain
 
 if TYPE_CHECKING:

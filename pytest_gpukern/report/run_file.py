@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
 from pytest_gpukern.file_error import FileError
-from pytest_gpukern.report.shape import ShapeError, check_shape
+from pytest_gpukern.json_shape import ShapeError, check_shape
 from pytest_gpukern.result import Result
 from pytest_gpukern.strict_json import JsonError, decoded
 

@@ -13,7 +13,7 @@ from pytest_gpukern import strict_json
 from pytest_gpukern.baseline.errors import BaselineError
 from pytest_gpukern.baseline.file import replace
 from pytest_gpukern.file_error import FileError
-from pytest_gpukern.report.shape import ShapeError, check_shape
+from pytest_gpukern.json_shape import ShapeError, check_shape
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -71,6 +71,20 @@ def state(at_ms: float = 0.0, **changes: object) -> DeviceState:
     return DeviceState(**(values | changes))  # type: ignore[arg-type]
 
 
+HEALTHY = Configuration(
+    persistence=True,
+    ecc=True,
+    ecc_pending=True,
+    mig_pending=False,
+    compute_mode="default",
+    uncorrected_errors=0,
+    row_remap_pending=False,
+    row_remap_failed=False,
+    default_power_w=700.0,
+)
+"""How a GPU is set up that nothing is to be said about."""
+
+
 @dataclass
 class FakeNvml:
     records: tuple[GpuRecord, ...] = (gpu(0),)
@@ -81,19 +95,7 @@ class FakeNvml:
     samples: tuple[Utilization, ...] = ()
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
-    setup: Configuration = field(
-        default_factory=lambda: Configuration(
-            persistence=True,
-            ecc=True,
-            ecc_pending=True,
-            mig_pending=False,
-            compute_mode="default",
-            uncorrected_errors=0,
-            row_remap_pending=False,
-            row_remap_failed=False,
-            default_power_w=700.0,
-        )
-    )
+    setup: Configuration = HEALTHY
     closed: bool = False
 
     def gpus(self) -> tuple[GpuRecord, ...]:

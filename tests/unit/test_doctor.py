@@ -13,20 +13,10 @@ from pytest_gpukern.device import Configuration, GpuProcess, NvmlUnavailable, Po
 from pytest_gpukern.doctor import machine, probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
+from tests.unit.fake_nvml import HEALTHY as HEALTHY_SETUP
 from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
 
-GOOD = Configuration(
-    persistence=True,
-    ecc=True,
-    ecc_pending=True,
-    mig_pending=False,
-    compute_mode="default",
-    uncorrected_errors=0,
-    row_remap_pending=False,
-    row_remap_failed=False,
-    default_power_w=700.0,
-)
-H200 = Gpu(record=gpu(0), setup=GOOD, state=state(), limits=PowerLimits(700.0, 1980, 3201))
+H200 = Gpu(record=gpu(0), setup=HEALTHY_SETUP, state=state(), limits=PowerLimits(700.0, 1980, 3201))
 HEALTHY = Machine(
     gpus=(H200,),
     driver_there=True,
@@ -51,7 +41,7 @@ HEALTHY = Machine(
 
 
 def with_gpu(setup=None, **changes):
-    found = dataclasses.replace(H200, setup=dataclasses.replace(GOOD, **(setup or {})), **changes)
+    found = dataclasses.replace(H200, setup=dataclasses.replace(HEALTHY_SETUP, **(setup or {})), **changes)
     return dataclasses.replace(HEALTHY, gpus=(found,))
 
 

@@ -18,7 +18,7 @@ LAYERS = (
     # Imports for type checkers do not count.
     {"printable"},
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
-    | {"surroundings", "child", "strict_json", "file_error"},
+    | {"surroundings", "child", "strict_json", "json_shape", "file_error"},
     {"cubin", "occupancy"},
     {"child_arguments", "contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
