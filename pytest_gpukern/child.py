@@ -2,6 +2,7 @@
 
 The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path of a spec, a JSON object:
 
+- `main`: the module whose `main` is called, this one or `measuring_child`;
 - `path`: the parent's `sys.path`, so that what is imported here is what is imported there;
 - `package`: the folder that holds this package, which need not be installed;
 - `parent`: the parent's process id, with which this process ends;
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 BOOTSTRAP = (
-    "import json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "
+    "import importlib, json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "
     "sys.path[:] = [spec['package'], *spec['path']]; "
-    "from pytest_gpukern.child import main; sys.exit(main(spec))"
+    "sys.exit(importlib.import_module(spec['main']).main(spec))"
 )
 """What Python is to execute, with the spec's path behind it. Not `-m`, which would prefer a package of this
 name in the working folder: the tests of another revision are measured with this one's code."""
@@ -47,11 +48,7 @@ _SIGKILL = 9
 
 def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; the exit status is pytest's."""
-    _end_with(spec["parent"])
-    sys.path[:] = spec["path"]
-    package = sys.modules["pytest_gpukern"]
-    # Else pytest warns of a plugin that it cannot rewrite any more, which some runs make an error.
-    package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
+    become_child(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
         teller = Teller(
             lines,
@@ -61,6 +58,15 @@ def main(spec: dict[str, Any]) -> int:
             collects_all=spec["collects_all"],
         )
         return int(pytest.main(list(spec["arguments"]), plugins=[teller]))
+
+
+def become_child(spec: dict[str, Any]) -> None:
+    """Has this process end with its parent, and import what that would."""
+    _end_with(spec["parent"])
+    sys.path[:] = spec["path"]
+    package = sys.modules["pytest_gpukern"]
+    # Else pytest warns of a plugin that it cannot rewrite any more, which some runs make an error.
+    package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
 
 
 class Teller:

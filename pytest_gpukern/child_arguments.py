@@ -22,6 +22,7 @@ MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simul
 """Options of this plugin that say how to measure: a child measures as its parent does. The device is named by
 its UUID instead, and a child neither judges nor writes."""
 
+_OURS = tuple(option.name for option in OPTIONS)
 _DROPPED_PREFIXES = (
     *("--report-log", "--json-report", "--md-report", "--allure", "--log-file", "--log-cli", "--instafail"),
     "--cov-",
@@ -54,6 +55,13 @@ _DROPPED = frozenset(
 )
 _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations", "--durations-path")
 """pytest-split's: the parent's part of a suite has been chosen. Other plugins may have a `--group` too."""
+_ASKED_OF_FAILURES = frozenset(
+    ("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals")
+)
+_REPEATING = ("--reruns", "--only-rerun", "--rerun-except")
+"""What shapes the report of a test, or repeats it, as the process that measures for the run is to do."""
+_NOT_TWICE = ("device", "isolate", "against", "against-setup", "output")
+"""Options of this plugin that are done with once a run has begun."""
 _OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _DROPPED_VARIABLES = (
     *_OF_A_GIT_HOOK,
@@ -99,11 +107,19 @@ class Token(NamedTuple):
         return [f"{self.name}={self.values[0]}" if self.name.startswith("--") else self.name + self.values[0]]
 
 
-def child_arguments(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> ChildArguments:
+def child_arguments(
+    config: pytest.Config, environ: Mapping[str, str] = os.environ, *, judges: bool = False
+) -> ChildArguments:
     """The arguments of a configured run that its child sessions get.
 
     What `addopts` says is among them, so that it is emptied for the child. Ini values of this plugin that a
     child must not heed are emptied too. Plugins that were given as objects stay behind.
+
+    Args:
+        config: of the run.
+        environ: of this process.
+        judges: whether the child stands in for the run, as the process does that measures for it: then it
+            judges and shapes reports as the run was asked to. Other children do neither.
     """
     given = [
         *config.getini("addopts"),
@@ -116,12 +132,14 @@ def child_arguments(config: pytest.Config, environ: Mapping[str, str] = os.envir
     kept = [
         argument
         for token in tokens
-        if is_for_children(token.option) and token.name not in dropped
+        if is_for_children(token.option, judges=judges) and token.name not in dropped
         for argument in token.written
     ]
     named = [f"-p{plugin}" for plugin in config.invocation_params.plugins or () if isinstance(plugin, str)]
-    emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name not in MEASURING]
-    ours = ["--gpukern-baseline=off", "--gpukern-gate=off", "-oaddopts=", *emptied]
+    unheeded = [name for name in _OURS if (name in _NOT_TWICE if judges else name not in MEASURING)]
+    emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
+    measures_only = [] if judges else ["--gpukern-baseline=off", "--gpukern-gate=off"]
+    ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")
     return ChildArguments((*kept, *named, *ours), tuple(positional))
@@ -153,16 +171,19 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
     return tokens, positional
 
 
-def is_for_children(option: KnownOption) -> bool:
-    """Whether a child session gets an option that its parent was given."""
+def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
+    """Whether a child session gets an option that its parent was given; see `child_arguments`."""
+    if judges and (_ASKED_OF_FAILURES.intersection(option.names) or option.names[0].startswith(_REPEATING)):
+        return True
     return not any(
-        name in _DROPPED or name.startswith(_DROPPED_PREFIXES) or _is_ours_and_dropped(name)
+        name in _DROPPED or name.startswith(_DROPPED_PREFIXES) or _is_ours_and_dropped(name, judges=judges)
         for name in option.names
     )
 
 
-def _is_ours_and_dropped(name: str) -> bool:
-    return name.startswith("--gpukern-") and name.removeprefix("--gpukern-") not in MEASURING
+def _is_ours_and_dropped(name: str, *, judges: bool) -> bool:
+    ours = name.removeprefix("--gpukern-")
+    return name.startswith("--gpukern-") and (ours in _NOT_TWICE if judges else ours not in MEASURING)
 
 
 class _Quiet(argparse.ArgumentParser):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import warnings
 from contextlib import contextmanager
@@ -10,7 +11,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.printable import printable_lines
-from pytest_gpukern.state import BENCHMARK, TAKEN_OVER, case_of, marker_of, settings_of, taken_over_of
+from pytest_gpukern.result import Correctness
+from pytest_gpukern.state import (
+    BENCHMARK,
+    ENVIRONMENT,
+    LOST,
+    TAKEN_OVER,
+    LostContext,
+    case_of,
+    environment_of,
+    marker_of,
+    may_use_gpu,
+    settings_of,
+    taken_over_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +62,44 @@ def forget(item: pytest.Item) -> None:
         del item.stash[TAKEN_OVER]
 
 
+def refuse_without_context(item: pytest.Item) -> None:
+    """Fails a test that may use the GPU where an earlier one has lost this process's CUDA context."""
+    lost = item.config.stash.get(LOST, None)
+    if lost is not None and may_use_gpu(item):
+        pytest.fail(
+            f"not run: this process lost its CUDA context in {lost.nodeid} ({lost.error}), and only a new "
+            "one has another; --gpukern-isolate=on starts one",
+            pytrace=False,
+        )
+
+
+def fail_where_context_is_lost(item: pytest.Item) -> None:
+    """Fails a test whose asynchronous work has failed since its last call, which nobody else would notice."""
+    if not may_use_gpu(item) or ENVIRONMENT not in item.config.stash:
+        return
+    error = environment_of(item.config).context_fault()
+    if error is None:
+        return
+    message = f"launch failed: {error}, told when all of the test's work on the device was waited for"
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is not None and benchmark.result is not None:
+        benchmark.result = dataclasses.replace(
+            benchmark.result, correctness=Correctness.INCORRECT, diagnosis=message
+        )
+    pytest.fail(f"INCORRECT: {message}", pytrace=False)
+
+
+def note_lost_context(item: pytest.Item) -> None:
+    """Notes, once a test has been torn down, that the CUDA context is not usable any more."""
+    if may_use_gpu(item) and ENVIRONMENT in item.config.stash and LOST not in item.config.stash:
+        error = environment_of(item.config).context_fault()
+        if error is not None:
+            item.config.stash[LOST] = LostContext(item.nodeid, error)
+
+
 def conclude(item: pytest.Item) -> None:
     """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
+    fail_where_context_is_lost(item)
     benchmark = item.stash.get(BENCHMARK, None)
     if case_of(item) is not None and (benchmark is None or not (benchmark.result or benchmark.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
@@ -73,6 +123,10 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
     The report of the teardown carries how pytest-benchmark lists the test: fixtures may still add to that.
     """
+    if report.when == "teardown":
+        note_lost_context(item)
+        if LOST in item.config.stash:
+            report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
     benchmark = item.stash.get(BENCHMARK, None)
     if benchmark is None:
         return
@@ -80,7 +134,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         taken_over = taken_over_of(item)
         listed = taken_over.listed() if taken_over is not None else None
         if listed is not None:
-            report.gpukern = {"listed": listed}  # type: ignore[attr-defined]
+            report.gpukern = getattr(report, "gpukern", {}) | {"listed": listed}  # type: ignore[attr-defined]
         return
     case = case_of(item)
     report.gpukern = {  # type: ignore[attr-defined]

@@ -106,7 +106,7 @@ class Controller:
             self._finished += 1
             if self._results:
                 self._show_progress(next(reversed(self._results.values())))
-            if carried is not None:
+            if carried is not None and "listed" in carried:
                 self.listed[report.nodeid] = carried["listed"]
             if report.failed and report.nodeid in self._results:
                 self._failed.add(report.nodeid)

@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import sys
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import backends, device, simulator
@@ -19,7 +19,7 @@ from pytest_gpukern.spread import spread_key
 from pytest_gpukern.watch import Instruments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.backends import Backend
     from pytest_gpukern.baseline import Past
@@ -42,6 +42,7 @@ class Environment:
         device_spec: which GPU, where somebody chose already (the controller for its workers).
         on_wait: is told who holds the device while we wait for it.
         children: makes what starts child sessions of the run's tests; None where there is no run.
+        waiting: makes what holds while a test waits for the device or for other processes.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Environment:
         device_spec: str | None = None,
         on_wait: Callable[[str], None] | None = None,
         children: Callable[[], ChildSessions] | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.settings = settings
         self.simulated = simulated
@@ -66,6 +68,10 @@ class Environment:
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
         self._children = children
+        self.waiting = waiting
+        """Makes what holds while a test waits for the device or for other processes."""
+        self.elsewhere: str | None = None
+        """Why nothing that needs a CUDA context may run in this process, in words, or None."""
         self._backends: dict[str, Backend] = {}
         self._pin: device.Pin | None = None
         self._nvml: device.Nvml | None = None
@@ -148,6 +154,8 @@ class Environment:
         missing = backends.missing_library(name)
         if missing is not None:
             return missing
+        if self.elsewhere is not None:  # nor is anything imported that would be of no use here
+            return self.elsewhere
         if name == "host" or (name == "numba" and self.simulated.active):
             return None
         if not self.has_gpu:
@@ -268,8 +276,32 @@ class Environment:
     @property
     def for_children(self) -> dict[str, str]:
         """Environment variables of a child: by which it knows this process's idle context for one of ours."""
-        watch = self.instruments.states if "instruments" in vars(self) and self.instruments else None
-        return {} if watch is None else {device.FAMILY: ",".join(map(str, sorted(watch.ours)))}
+        own_pids = self.own_pids
+        return {device.FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
+
+    @property
+    def own_pids(self) -> list[int]:
+        """Process ids of this process and its ancestors as NVML gives them, once it was asked.
+
+        Where nothing is measured here, what has come to the device since this run began is taken to be this
+        process: tests may make a context while they are collected.
+        """
+        if "instruments" in vars(self):
+            return sorted(self.instruments.states.ours) if self.instruments else []
+        if self.elsewhere is None or self._nvml is None or self.device is None:
+            return []
+        return sorted(device.DeviceWatch(self._nvml, self.device, self._strangers).ours)
+
+    def left_on_device(self, pids: Iterable[int]) -> list[str]:
+        """What is said of processes of ours that have a context although they have ended; waits for them.
+
+        Args:
+            pids: their process ids, as they or NVML give them.
+        """
+        if self._nvml is None or self.device is None:
+            return []
+        left = device.remaining(self._nvml, self.device, set(pids) - {os.getpid(), *device.ancestors()})
+        return [f"gpukern: still on the GPU, although it was ended: {process}" for process in left]
 
     # one measurement at a time
 
@@ -289,11 +321,23 @@ class Environment:
         if lock is None:
             yield
             return
-        lock.acquire(self._on_wait)
+        with self.waiting():
+            lock.acquire(self._on_wait)
         try:
             yield
         finally:
             lock.release()
+
+    def context_fault(self) -> str | None:
+        """Why the CUDA context of this process cannot be used any more, by CUDA's name of the error, or None.
+
+        Waits for all that is under way on the device.
+        """
+        if not self.has_gpu or self.elsewhere is not None:
+            return None
+        from pytest_gpukern.backends.cuda import context_fault
+
+        return context_fault()
 
     def close(self) -> None:
         """Puts the process's environment back and closes NVML."""

@@ -6,7 +6,7 @@ import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.options import TIMERS, SettingsError, parse_threshold
+from pytest_gpukern.options import TIMERS, SettingsError, parse_threshold, parse_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,7 @@ class MarkerOptions:
         timer: `auto`, `cupti`, `event`, `graph` or `host`.
         cache: `cold` or `hot`.
         group: pytest-benchmark's group; by default the test's module.
+        timeout: seconds that the test may take in the process that measures; `inf` for "off".
     """
 
     bytes: float | None = None
@@ -34,6 +35,7 @@ class MarkerOptions:
     timer: str | None = None
     cache: str | None = None
     group: str | None = None
+    timeout: float | None = None
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
@@ -74,6 +76,10 @@ class MarkerOptions:
         if values.get("threshold") is not None:
             label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"
             values["threshold"] = parse_threshold(str(values["threshold"]), label)
+        if values.get("timeout") is not None:
+            label = f"{where}: gpu_benchmark(timeout={values['timeout']!r})"
+            parsed = parse_timeout(str(values["timeout"]), label)
+            values["timeout"] = float("inf") if parsed is None else parsed
         if values.get("group") is not None and not isinstance(values["group"], str):
             raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
         return cls(**values)

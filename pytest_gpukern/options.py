@@ -12,6 +12,7 @@ TIMERS = ("cupti", "event", "graph", "host")
 GATES = ("time", "resources", "accuracy", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_DRIFT = 4.0
+DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
 
@@ -78,6 +79,19 @@ OPTIONS = (
         listed=True,
     ),
     Option("backend", "backends to run, comma separated; all by default", BACKENDS, listed=True),
+    Option(
+        "isolate",
+        "run tests that may use the GPU in a process of their own, which is replaced when it dies, hangs or "
+        "loses its CUDA context (on, the default of a run that measures), or in pytest's own, as debuggers "
+        "need it (off)",
+        choices=("on", "off"),
+    ),
+    Option(
+        "timeout",
+        "seconds that one test may take in that process, or a worker of xdist's, before it is ended; 60 by "
+        "default, off for none",
+        metavar="SECONDS|off",
+    ),
     Option("size", "problem sizes; full by default with --gpu-benchmark on a GPU", choices=("smoke", "full")),
     Option(
         "axis",
@@ -223,6 +237,23 @@ def parse_threshold(text: str, label: str) -> float:
         raise SettingsError(
             f"{label}: a threshold is more than 0 and less than 100 %, such as 2% or 0.02{meant}"
         )
+    return value
+
+
+def parse_timeout(text: str, label: str) -> float | None:
+    """`60` as 60.0 seconds, `off` as None; `label` names the option in the error.
+
+    Raises:
+        SettingsError: it is neither a positive finite number nor `off`.
+    """
+    if text.strip().lower() == "off":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise SettingsError(f"{label}: seconds are a number above 0, such as 60; or off")
     return value
 
 

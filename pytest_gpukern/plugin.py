@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Checks the options, chooses the device and gives the controller its collector."""
     config.addinivalue_line(
         "markers",
-        "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=): measured and judged by "
+        "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=): measured and judged by "
         "pytest-gpukern; every argument is optional. With --gpu-benchmark that holds for what a test gives "
         "to pytest-benchmark's `benchmark` fixture too; without, such a test is pytest-benchmark's alone",
     )
@@ -41,9 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.state import environment_of
 
         environment_of(config)
-    if not hasattr(config, "workerinput"):
+    from pytest_gpukern.state import distributes, isolates, reports, settings_of
+
+    if reports(config):
         from pytest_gpukern.controller import Controller
-        from pytest_gpukern.state import settings_of
 
         controller = Controller(config)
         config.pluginmanager.register(controller, "gpukern-controller")
@@ -51,6 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.against import Against
 
             config.pluginmanager.register(Against(config, controller), "gpukern-against")
+        if asked(config) and isolates(config):
+            from pytest_gpukern.isolation import Isolation
+
+            config.pluginmanager.register(Isolation(config, controller), "gpukern-isolation")
+    if measures(config) and (hasattr(config, "workerinput") or distributes(config)):
+        from pytest_gpukern.workers import Replacing, Worker
+
+        plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()
+        config.pluginmanager.register(plugin, "gpukern-workers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -103,9 +113,10 @@ def pytest_collection_modifyitems(
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt at a test that is run again; a fixture may need what the simulator lacks."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.concluding import forget, skip_what_the_simulator_lacks
+    from pytest_gpukern.concluding import forget, refuse_without_context, skip_what_the_simulator_lacks
 
     forget(item)
+    refuse_without_context(item)
     with skip_what_the_simulator_lacks():
         outcome = yield
     if measures(item.config):

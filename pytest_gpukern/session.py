@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern import strict_json
-from pytest_gpukern.child import BOOTSTRAP
 from pytest_gpukern.child_arguments import child_arguments, child_environment
+from pytest_gpukern.child_process import POLL_S, TO_END_S, end_group, end_in_words, last_lines, start
 from pytest_gpukern.json_shape import ShapeError, check_shape
 from pytest_gpukern.printable import bounded
 from pytest_gpukern.result import Result, plain
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.result import JsonDict
 
 TIMEOUT_S = 600.0
-_POLL_S = 0.05
-_TO_END_S = 10.0  # a process whose pytest is done, or that was asked to end
-_LAST_LINES = 3
-_LAST_CHARACTERS = 500
 _NAMED = 3
 _ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
@@ -126,10 +121,13 @@ class ChildSessions:
         return cls(folder=data["folder"], has_cache=data["has_cache"], **lists)
 
     @classmethod
-    def of(cls, config: pytest.Config, *, device: str | None) -> ChildSessions:
-        """Those of a configured run, on the device with this UUID; for a controller and its workers alike."""
+    def of(cls, config: pytest.Config, *, device: str | None, judges: bool = False) -> ChildSessions:
+        """Those of a configured run, on the device with this UUID; for a controller and its workers alike.
+
+        With `judges`, what stands in for the run (see `child_arguments`).
+        """
         folder = config.invocation_params.dir
-        arguments = child_arguments(config)
+        arguments = child_arguments(config, judges=judges)
         return cls(
             (*arguments.options, *([f"--gpukern-device={device}"] if device else [])),
             arguments.positional,
@@ -150,35 +148,55 @@ class ChildSessions:
         with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             spec = place / "spec.json"
-            spec.write_text(json.dumps(self._spec(request, place)), encoding="utf-8")
+            spec.write_text(json.dumps(self._spec_of(request, place)), encoding="utf-8")
             heard = Heard(place / "lines", frozenset(request.nodeids))
             with (place / "output").open("wb") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
-                    cwd=_elsewhere(self.folder, request.moved),
-                    env=_environment(request),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                process = start(
+                    spec,
+                    folder=_elsewhere(self.folder, request.moved),
+                    environ=environment(request.environ, request.moved),
+                    output=output,
                 )
                 try:
                     silent = _listen(process, heard, request.timeout_s, progress)
                 finally:
-                    _end_group(process)
+                    end_group(process)
             status = None if silent else process.returncode
             said = (place / "output").read_text(encoding="utf-8", errors="replace")
             return heard.run(status, _problem(heard, status, request.timeout_s, said))
 
-    def _spec(self, request: ChildRequest, place: Path) -> JsonDict:
+    def spec(
+        self,
+        place: Path,
+        nodeids: Sequence[str],
+        main: str = "child",
+        *,
+        moved: Mapping[str, str] | None = None,
+        basetemp: Path | None = None,
+    ) -> JsonDict:
+        """What every child is told: see `child`.
+
+        Args:
+            place: a folder of its own.
+            nodeids: the tests that are wanted.
+            main: the module that runs.
+            moved: see `ChildRequest`.
+            basetemp: where temporary folders of tests lie; by default in `place`.
+        """
+        moved = moved or {}
         cache = [f"-ocache_dir={place / 'cache'}"] if self.has_cache else []
-        given = (*self.options, *cache, f"--basetemp={place / 'basetemp'}", *self.positional)
+        given = (*self.options, *cache, f"--basetemp={basetemp or place / 'basetemp'}", *self.positional)
         return {
-            "path": [_elsewhere(entry, request.moved) for entry in self.path],
+            "main": f"pytest_gpukern.{main}",
+            "path": [_elsewhere(entry, moved) for entry in self.path],
             "package": str(Path(__file__).parents[1]),
             "parent": os.getpid(),
-            "arguments": [_elsewhere(argument, request.moved) for argument in given],
-            "nodeids": list(request.nodeids),
+            "arguments": [_elsewhere(argument, moved) for argument in given],
+            "nodeids": list(nodeids),
+        }
+
+    def _spec_of(self, request: ChildRequest, place: Path) -> JsonDict:
+        return self.spec(place, request.nodeids, moved=request.moved) | {
             "watched_roots": list(request.watched_roots),
             "watched_names": list(request.watched_names),
             "collects_all": request.collects_all,
@@ -295,34 +313,20 @@ def _listen(
             if progress is not None:
                 progress(len(heard.outcomes), len(heard.wanted))
         silence_s = time.monotonic() - last_s
-        if ended or (heard.ended_with is not None and silence_s > _TO_END_S):
+        if ended or (heard.ended_with is not None and silence_s > TO_END_S):
             return False
         if silence_s > timeout_s:
             return True
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_S)
+            process.wait(POLL_S)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child and all that it started and left in its process group, gently first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up_s = time.monotonic() + _TO_END_S
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-            while time.monotonic() < give_up_s:
-                process.poll()  # a process that nobody has waited for stays in its group
-                os.killpg(process.pid, 0)
-                time.sleep(_POLL_S)
-            continue
-        break
-    process.wait()
-
-
-def _environment(request: ChildRequest) -> dict[str, str]:
-    found = {**child_environment(os.environ), **request.environ}
-    if "PYTHONPATH" in found:
+def environment(environ: Mapping[str, str], moved: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a child: this process's without what is its own, and `environ` besides."""
+    found = {**child_environment(os.environ), **environ}
+    if "PYTHONPATH" in found and moved:
         entries = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, request.moved) for entry in entries)
+        found["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)
     return found
 
 
@@ -340,33 +344,19 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
     if heard.damage is not None:
         return f"it told what cannot be read: {heard.damage}"
     if status is None:
-        return f"ended after {timeout_s:g} s without a sign of life{during}: {_last_lines(said)}"
+        return f"ended after {timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
     if heard.uncollected and not heard.outcomes:
         return could_not_collect(heard.uncollected)
     if heard.ended_with not in _ORDINARY:
-        return f"it ended {_end_in_words(status)}{during}: {_last_lines(said)}"
+        return f"it ended {end_in_words(status)}{during}: {last_lines(said)}"
     missing = heard.missing
     if missing:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        return f"not found: {', '.join(missing[:_NAMED])}{more}: {_last_lines(said)}"
+        return f"not found: {', '.join(missing[:_NAMED])}{more}: {last_lines(said)}"
     return None
 
 
 def could_not_collect(files: Sequence[str]) -> str:
     """What a session says whose tests could not all be collected, with the end of the first reason."""
     name, _, reason = files[0].partition(": ")
-    return f"it could not collect {name}: {_last_lines(reason)}"
-
-
-def _end_in_words(status: int) -> str:
-    if status >= 0:
-        return f"with status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
-
-
-def _last_lines(output: str) -> str:
-    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
-    return " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:] or "it said nothing"
+    return f"it could not collect {name}: {last_lines(reason)}"

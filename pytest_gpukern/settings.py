@@ -17,12 +17,14 @@ from pytest_gpukern.literals import constant
 from pytest_gpukern.options import (
     DEFAULT_DRIFT,
     DEFAULT_THRESHOLD,
+    DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
     Option,
     SettingsError,
     parse_drift,
     parse_threshold,
+    parse_timeout,
     values_of,
 )
 
@@ -69,6 +71,8 @@ class Settings:
         strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
         threshold: relative slowdown that matters, 0.02 for 2 %.
+        isolate: whether tests that may use the GPU run in a process of their own; None where nobody said.
+        timeout_s: how long one of them may take there, in seconds, or None.
     """
 
     benchmark: bool = False
@@ -97,6 +101,8 @@ class Settings:
     strict: bool = False
     require_gpu: bool = False
     threshold: float = DEFAULT_THRESHOLD
+    isolate: bool | None = None
+    timeout_s: float | None = DEFAULT_TIMEOUT_S
 
     @property
     def shares_baselines(self) -> bool:
@@ -181,6 +187,8 @@ class Settings:
             strict=values.get("strict", False),
             require_gpu=require == "gpu",
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
+            isolate={"on": True, "off": False}.get(values.get("isolate", "")),
+            timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
         )
 
 
@@ -210,6 +218,8 @@ def _parse(option: Option, value: Any, label: str) -> Any:
         return _axes(value, label)
     if option.name == "threshold":
         return parse_threshold(str(value), label)
+    if option.name == "timeout":
+        return parse_timeout(str(value), label)
     if option.name == "drift":
         return parse_drift(str(value), label)
     if option.name == "sessions":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_gpukern.child import NAME as CHILD
+from pytest_gpukern.child import measures as measures_in
 from pytest_gpukern.options import SettingsError
 from pytest_gpukern.printable import printable_lines
 
@@ -35,8 +38,72 @@ BENCHMARK = pytest.StashKey["GpuBenchmark"]()
 TAKEN_OVER = pytest.StashKey["TakenOver"]()
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases that there are, in a run of all tests of the files that it selects."""
+LOST = pytest.StashKey["LostContext"]()
+"""Why this process's CUDA context cannot be used any more, once that is so."""
+MEASURING = pytest.StashKey[Any]()
+"""The plugin that tells the process that reports, in one that measures for it."""
+ISOLATED_WHEN_MEASURED = True
+"""Whether tests that may use the GPU run in a process of their own when they are measured, unless said."""
+_INSIDE = {
+    "--pdb": "usepdb",
+    "--trace": "trace",
+    "--setup-show": "setupshow",
+    "--setup-only": "setuponly",
+    "--setup-plan": "setupplan",
+}
+"""Options of pytest that have something looked at in the process in which tests run → where it keeps them."""
+WAITS = pytest.StashKey[Any]()
+"""What minds how long a test takes, where a process may be ended for it; its `waiting()` stops the clock."""
+FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
+"""Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 """Under which a worker of xdist tells the controller the same."""
+
+
+class LostContext(NamedTuple):
+    """What made a process's CUDA context unusable: the test after which that was found, and CUDA's error."""
+
+    nodeid: str
+    error: str
+
+
+def reports(config: pytest.Config) -> bool:
+    """Whether this process collects what tests find out and writes it: no worker of xdist's, and none that
+    measures for another."""
+    return not (hasattr(config, "workerinput") or MEASURING in config.stash)
+
+
+def isolates(config: pytest.Config) -> bool:
+    """Whether tests that may use the GPU run in a process of their own, so that this one has no CUDA context.
+
+    Where tests are distributed, xdist's workers are such processes; a child session is one too.
+
+    Raises:
+        pytest.UsageError: that was asked for, and something else that can be had in this process only.
+    """
+    settings = settings_of(config)
+    is_child = config.pluginmanager.has_plugin(CHILD) or not reports(config)
+    if is_child or settings.against or distributes(config):
+        return False
+    inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
+    if settings.isolate and inside is not None:
+        raise pytest.UsageError(
+            f"--gpukern-isolate=on: {inside} looks into pytest's own process; drop one of them"
+        )
+    usually = settings.benchmark and ISOLATED_WHEN_MEASURED and inside is None
+    wanted = usually if settings.isolate is None else settings.isolate
+    return wanted and environment_of(config).has_gpu
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Whether this process has workers of xdist run the tests."""
+    return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
+
+
+def may_use_gpu(item: pytest.Item) -> bool:
+    """Whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
+    names = getattr(item, "fixturenames", ())
+    return not FIXTURES.isdisjoint(names) or measures_in(item)
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -97,6 +164,7 @@ def environment_of(config: pytest.Config) -> Environment:
             device_spec=getattr(config, "workerinput", {}).get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
             children=lambda: children_of(config),
+            waiting=lambda: waiting(config),
         )
         config.add_cleanup(environment.close)
         try:
@@ -113,11 +181,25 @@ def children_of(config: pytest.Config) -> ChildSessions:
 
     if config.pluginmanager.has_plugin(CHILD):
         raise RuntimeError("a child session starts no others: it neither records nor judges")
+    measuring = config.stash.get(MEASURING, None)
     told = getattr(config, "workerinput", {}).get("gpukern_children")
+    if measuring is not None:
+        told = measuring.children
     if told is not None:
         return ChildSessions.from_json(told)
+    return ChildSessions.of(config, device=device_uuid(config))
+
+
+def device_uuid(config: pytest.Config) -> str | None:
+    """The UUID of the run's GPU, or None where there is none."""
     device = environment_of(config).device
-    return ChildSessions.of(config, device=None if device is None or device.is_simulated else device.uuid)
+    return None if device is None or device.is_simulated else device.uuid
+
+
+def waiting(config: pytest.Config) -> AbstractContextManager[None]:
+    """Holds while a test waits for what is not its own, which does not count against `--gpukern-timeout`."""
+    minding = config.stash.get(WAITS, None)
+    return nullcontext() if minding is None else minding.waiting()
 
 
 def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
@@ -163,8 +245,19 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
     return MarkerOptions.from_mark((), merged, item.nodeid)
 
 
+def timeout_of(item: pytest.Item) -> float | None:
+    """How long a test may take in the process that measures it, in seconds, or None."""
+    own = marker_of(item).timeout
+    timeout_s = own if own is not None else settings_of(item.config).timeout_s
+    return None if timeout_s == math.inf else timeout_s
+
+
 def tell(config: pytest.Config, message: str) -> None:
     """Shows a line at once, past pytest's capture."""
+    measuring = config.stash.get(MEASURING, None)
+    if measuring is not None:
+        measuring.tell_user(message)
+        return
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     line = f"gpukern: {printable_lines(message)}\n"

@@ -246,6 +246,23 @@ def runtime() -> CudaRuntime:
     return CudaRuntime()
 
 
+def context_fault() -> str | None:
+    """Why this thread's CUDA context cannot be used any more, by CUDA's name of the error, or None.
+
+    Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays: an
+    illegal address, a misaligned one, a failed assertion of a kernel and so on leave a context in which every
+    call fails, whatever library makes it, and only another process has a new one.
+    https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUresult)
+    """
+    from cuda.bindings import driver
+
+    status, context = driver.cuCtxGetCurrent()
+    if status != driver.CUresult.CUDA_SUCCESS or not int(context):
+        return None  # this process has not used the device
+    (status,) = driver.cuCtxSynchronize()
+    return None if status == driver.CUresult.CUDA_SUCCESS else str(status.name)
+
+
 def runtime_in_use() -> CudaRuntime | None:
     """The runtime, where something has made it: what would only be helped by a device takes none."""
     return runtime() if runtime.cache_info().currsize else None

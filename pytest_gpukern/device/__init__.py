@@ -22,7 +22,8 @@ from .nvml import (
 )
 from .peers import peer_access_warnings
 from .pinning import Pin, pin
-from .processes import FAMILY, foreign_process_warning, foreign_processes
+from .process_tree import ancestors
+from .processes import FAMILY, foreign_process_warning, foreign_processes, remaining
 from .pynvml_adapter import open_nvml
 from .selection import select
 from .theory import Floor, Peaks, peaks_of
@@ -52,6 +53,7 @@ __all__ = [
     "Pin",
     "PowerLimits",
     "Utilization",
+    "ancestors",
     "cuda_order_in_child",
     "foreign_process_warning",
     "foreign_processes",
@@ -62,6 +64,7 @@ __all__ = [
     "peaks_of",
     "peer_access_warnings",
     "pin",
+    "remaining",
     "select",
     "take_fingerprint",
     "visible_devices",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from .process_tree import ancestors, process_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from .model import Device
     from .nvml import GpuProcess, Nvml
 
 
+_TO_LEAVE_S = 5.0
+_LOOK_S = 0.1
 FAMILY = "GPUKERN_FAMILY"
 """Variable by which a process tells its child sessions the process ids, as NVML gives them, of its own."""
 
@@ -45,6 +48,21 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
     named = ", ".join(str(process) for process in processes)
     return f"{others} used {device} before this run, which makes its times unreliable: {named}"
+
+
+def remaining(
+    nvml: Nvml, device: Device, pids: Set[int], *, within_s: float = _TO_LEAVE_S
+) -> tuple[GpuProcess, ...]:
+    """Return which of these processes have a CUDA context on `device` even after some seconds.
+
+    The driver takes a moment to clear up behind a process that was killed.
+    """
+    give_up_s = time.monotonic() + within_s
+    while True:
+        left = tuple(process for process in nvml.compute_processes(device.uuid) if process.pid in pids)
+        if not left or time.monotonic() >= give_up_s:
+            return left
+        time.sleep(_LOOK_S)
 
 
 def _is_child(pid: int) -> bool:

@@ -130,11 +130,11 @@ def _plain_environment(monkeypatch, pytester):
 
 @pytest.fixture(autouse=True)
 def _no_further_processes(monkeypatch):
-    """Runs in this process record one session, and child sessions find what was found here: none is started.
+    """Runs in this process record one session and isolate nothing; child sessions find what was found here.
 
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """
-    from pytest_gpukern import confirming, runner, settings
+    from pytest_gpukern import confirming, runner, settings, state
     from pytest_gpukern.session import ChildRun, ChildSessions
 
     last = {}
@@ -149,6 +149,7 @@ def _no_further_processes(monkeypatch):
         return ChildRun(results=found, outcomes=dict.fromkeys(found, ("passed", "")), status=0)
 
     monkeypatch.setattr(settings, "SESSIONS_TO_RECORD", 1)
+    monkeypatch.setattr(state, "ISOLATED_WHEN_MEASURED", False)
     monkeypatch.setattr(confirming, "judged", noted)
     monkeypatch.setattr(runner, "judged", noted)
     monkeypatch.setattr(ChildSessions, "run", replay)

@@ -22,6 +22,8 @@ MODEL_KEY = "fake-gpu"
 EVENT_COST_NS = 500.0
 CODE = {}
 """Kernel → hash of its machine code, as last launched."""
+FAULTS = []
+"""What has made this process's context unusable, by CUDA's name of the error; for good."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -150,7 +152,12 @@ def install(monkeypatch, *, cupti=False, board=None):
         "open_backend",
         lambda name, *, simulated: HostBackend() if name == "host" else FakeBackend(name),
     )
-    put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=lambda: runtime)
+    put_module(
+        monkeypatch,
+        "pytest_gpukern.backends.cuda",
+        runtime=lambda: runtime,
+        context_fault=lambda: FAULTS[0] if FAULTS else None,
+    )
     code = SimpleNamespace(sha256=CODE, spills=lambda name: None)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", nullcontext)

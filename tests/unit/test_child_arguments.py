@@ -205,3 +205,21 @@ def test_variables_of_a_pytest_a_worker_coverage_and_a_git_hook_stay_behind():
         "CUDA_VISIBLE_DEVICES": "GPU-1",
     }
     assert child_environment(environ) == {"PYTEST_PLUGINS": "mine", "CUDA_VISIBLE_DEVICES": "GPU-1"}
+
+
+def test_what_stands_in_for_the_run_judges_and_shapes_reports_as_that_was_asked_to(known):
+    def kept_by_it(line):
+        tokens, _ = tokenized(shlex.split(line), known)
+        return [
+            text for token in tokens if is_for_children(token.option, judges=True) for text in token.written
+        ]
+
+    asked = (
+        "-v --tb=short --showlocals --reruns 2 --gpukern-gate=warn --gpukern-baseline=update --gpukern-strict"
+    )
+    again, _ = tokenized(kept_by_it(asked), known)
+    assert again == tokenized(shlex.split(asked), known)[0]
+    done = (
+        "-x --maxfail=3 -k exp --junitxml=x --lf --gpukern-output=x --gpukern-isolate=on --gpukern-device=1"
+    )
+    assert kept_by_it(done) == []

@@ -20,7 +20,8 @@ LAYERS = (
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
     | {"surroundings", "child", "strict_json", "json_shape", "file_error"},
     {"cubin", "occupancy"},
-    {"child_arguments", "contradictions", "inputs", "marker", "stats", "validity/", "comparison", "verify"},
+    {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
+    | {"comparison", "verify"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms"},
     {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
@@ -34,10 +35,10 @@ LAYERS = (
     {"confirming"},
     {"benchmark"},
     {"state"},
-    {"concluding", "controller", "fixtures"},
-    {"takeover"},
+    {"concluding", "controller", "fixtures", "measuring_child", "workers"},
+    {"takeover", "measuring"},
     {"collecting", "selftest/", "doctor/", "against/"},
-    {"known_cases", "commands/"},
+    {"known_cases", "commands/", "isolation"},
     {"plugin", "cli"},
     {"__main__"},
 )

@@ -82,3 +82,12 @@ def test_an_impossible_threshold_is_refused(value):
 
 def test_a_group_is_a_string():
     assert "gpu_benchmark(group=3): a string" in refused(group=3)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(300, 300.0), ("2.5", 2.5), ("off", float("inf"))])
+def test_a_test_may_take_as_long_as_its_marker_says(value, expected):
+    assert read(timeout=value).timeout == expected
+
+
+def test_a_time_that_no_test_can_take_is_refused():
+    assert "gpu_benchmark(timeout=0): seconds are a number above 0" in refused(timeout=0)

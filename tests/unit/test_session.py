@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern import session
+from pytest_gpukern import child_process, session
 from pytest_gpukern.child import files_to_collect, loaded_below
 from pytest_gpukern.device.process_tree import is_alive
 from pytest_gpukern.result import Result
@@ -43,7 +43,7 @@ def child(tmp_path, monkeypatch):
 
     def run(script, *, sessions=None, progress=None, **request):
         telling = f"FOUND = json.loads({json.dumps(FOUND.to_json())!r})"
-        monkeypatch.setattr(session, "BOOTSTRAP", f"import json\n{telling}\n{TELLING}\n{script}")
+        monkeypatch.setattr(child_process, "BOOTSTRAP", f"import json\n{telling}\n{TELLING}\n{script}")
         children = sessions or ChildSessions(("--mine=1",), ("tests",), str(tmp_path), tuple(sys.path))
         return children.run(ChildRequest((A, B), **{"timeout_s": 30.0, **request}), progress)
 
@@ -185,7 +185,7 @@ def test_what_a_child_started_ends_with_it(child, tmp_path, end):
 
 
 def test_a_child_that_does_not_heed_being_asked_is_killed(child, monkeypatch):
-    monkeypatch.setattr(session, "_TO_END_S", 0.3)
+    monkeypatch.setattr(session, "TO_END_S", 0.3)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); tell('start', nodeid=''); time.sleep(60)"
     assert child(deaf, timeout_s=0.5).status is None
 
@@ -208,9 +208,9 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from pytest_gpukern import session
+from pytest_gpukern import child_process
 from pytest_gpukern.session import ChildRequest, ChildSessions
-session.BOOTSTRAP = '''
+child_process.BOOTSTRAP = '''
 import json, os, sys, time
 spec = json.load(open(sys.argv[1]))
 sys.path.insert(0, spec["package"])

@@ -58,6 +58,10 @@ VALUES = [
     ("strict", True, "strict", True),
     ("require", "gpu", "require_gpu", True),
     ("threshold", "5%", "threshold", 0.05),
+    ("isolate", "on", "isolate", True),
+    ("isolate", "off", "isolate", False),
+    ("timeout", "2.5", "timeout_s", 2.5),
+    ("timeout", "off", "timeout_s", None),
 ]
 
 
@@ -492,3 +496,9 @@ def pytester_help(tmp_path_factory):
 def test_a_drift_that_is_no_factor_above_one_is_refused(text):
     message = refused(given={"drift": text})
     assert message == f"--gpukern-drift={text}: a factor is a number above 1, such as 4"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "inf", "nan", "soon", "1e400"])
+def test_a_time_that_no_test_can_take_is_refused(value):
+    message = refused(given={"timeout": value})
+    assert message == f"--gpukern-timeout={value}: seconds are a number above 0, such as 60; or off"

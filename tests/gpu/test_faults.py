@@ -1,0 +1,153 @@
+"""Kernels that break their CUDA context, hang, crash or find no memory, in whole runs on the device."""
+
+import json
+import os
+
+import pytest
+
+numba = pytest.importorskip("numba")
+
+TESTS = '''
+import ctypes
+import os
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def double(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = 2 * x[i]
+
+@cuda.jit
+def store_far(x):
+    x[cuda.grid(1) + (1 << 40)] = 1.0
+
+@cuda.jit
+def spin_for_ever(x):
+    while x[0] < 1.0:
+        cuda.nanosleep(1000)
+
+def doubled(gpu_benchmark, n=10_000):
+    x = cuda.to_device(np.arange(n, dtype=np.float32))
+    out = cuda.device_array_like(x)
+    gpu_benchmark(double[-(-n // 128), 128], x, out)
+    gpu_benchmark.verify(out, 2 * np.arange(n, dtype=np.float32))
+
+def ones():
+    return cuda.to_device(np.ones(64, np.float32))
+
+def test_before(gpu_benchmark):
+    doubled(gpu_benchmark)
+
+def test_broken(gpu_benchmark):
+    BROKEN
+
+def test_after(gpu_benchmark):
+    doubled(gpu_benchmark)
+
+def test_here():
+    """pytest's own process has no context on the device."""
+    driver, active, flags = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(-1), ctypes.c_uint()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
+    assert active.value == EXPECTED
+'''
+
+RAW = """
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+device = Device()
+device.set_current()
+source = r'''{source}'''
+options = ProgramOptions(arch=f"sm_{{device.arch}}")
+kernel = Program(source, "c++", options).compile("cubin").get_kernel("broken")
+x = ones()
+launch(device.default_stream, LaunchConfig(grid=1, block=32), kernel, x.device_ctypes_pointer.value)
+"""
+
+
+def raw(source):
+    """A launch of a kernel in CUDA C, which nobody waits for."""
+    return "\n    ".join(RAW.format(source=source).strip().splitlines())
+
+
+FAULTS = {
+    "illegal address": ("gpu_benchmark(store_far[1, 64], ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "illegal address, not waited for": ("store_far[1, 64](ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "misaligned address": (
+        raw('extern "C" __global__ void broken(char *x) { *(volatile int *)(x + 1) = 1; }'),
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+    ),
+    "device assertion": (
+        raw('extern "C" __global__ void broken(float *x) { asm volatile("trap;"); }'),
+        "CUDA_ERROR_",
+    ),
+    "segfault": ("ctypes.string_at(0)", "ended by SIGSEGV"),
+    "killed": ("os.kill(os.getpid(), 9)", "ended by SIGKILL"),
+    "hang": (
+        "x = cuda.to_device(np.zeros(1, np.float32)); gpu_benchmark(spin_for_ever[1, 1], x)",
+        "took longer than 20 s (--gpukern-timeout)",
+    ),
+}
+
+
+@pytest.fixture
+def project(pytester, plugin_option):
+    def run(broken, *options, context=0):
+        pytester.makepyfile(test_it=TESTS.replace("BROKEN", broken).replace("EXPECTED", str(context)))
+        given = ("--gpu-benchmark", "--gpukern-timeout=20", "--gpukern-output=run.json", *options)
+        return pytester.runpytest_subprocess(*plugin_option, *given)
+
+    return run
+
+
+@pytest.fixture
+def on_device():
+    """Asks NVML for the processes with a context on the device."""
+    from pytest_gpukern.device import open_nvml, select, visible_devices
+
+    nvml = open_nvml()
+    device = select(None, visible_devices(nvml, os.environ))
+    yield lambda: sorted(process.pid for process in nvml.compute_processes(device.uuid))
+    nvml.close()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, pytester, on_device, name):
+    broken, why = FAULTS[name]
+    before = on_device()
+    result = project(broken)
+    result.assert_outcomes(passed=3, failed=1)
+    (line,) = [line for line in result.outlines if line.startswith("FAILED")]
+    assert "test_broken" in line
+    assert why in result.stdout.str()
+    assert "still on the GPU" not in result.stdout.str()
+    assert on_device() == before
+    found = {
+        each["case"]["id"]: each for each in json.loads((pytester.path / "run.json").read_text())["results"]
+    }
+    for name in ("test_before", "test_after"):
+        assert found[f"test_it/{name}"]["correctness"] == "PASSED"
+        assert found[f"test_it/{name}"]["measurements"]
+        assert not any(each["invalid"] for each in found[f"test_it/{name}"]["measurements"])
+
+
+def test_memory_that_is_not_there_fails_the_test_that_asked_and_the_process_goes_on(project):
+    result = project("cuda.device_array(1 << 42, np.float32)")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "OUT_OF_MEMORY" in result.stdout.str()
+
+
+def test_in_pytests_own_process_the_others_say_which_test_lost_the_context(project):
+    result = project("store_far[1, 64](ones())", "--gpukern-isolate=off", context=1)
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["ERROR *test_after - Failed: not run: this process lost its CUDA context in *test_broken *"]
+    )
+
+
+def test_a_worker_that_lost_its_context_is_replaced(project):
+    pytest.importorskip("xdist")
+    result = project("store_far[1, 64](ones())", "-n1")
+    result.assert_outcomes(passed=3, failed=1)

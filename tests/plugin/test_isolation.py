@@ -1,0 +1,365 @@
+"""GPU tests in a process of their own, and the others where one breaks that. Only the GPU is fake."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from pytest_gpukern.device.process_tree import is_alive
+
+from .conftest import results_in
+
+CONFTEST = """
+import os
+import pytest
+
+@pytest.fixture(autouse=True)
+def _noted(request):
+    with open("ran.log", "a") as log:
+        print(request.node.name, os.getpid(), file=log)
+"""
+TESTS = """
+import os
+import signal
+import sys
+import time
+import warnings
+import pytest
+import fake_gpu
+
+def work():
+    pass
+
+def lose_context():
+    fake_gpu.FAULTS.append("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+def test_here_before():
+    pass
+
+def test_first(gpu_benchmark):
+    gpu_benchmark(work)
+
+def test_broken(gpu_benchmark):
+    gpu_benchmark(work)
+    BROKEN
+
+def test_here_between():
+    pass
+
+def test_second(gpu_benchmark):
+    gpu_benchmark(work)
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_third(gpu_benchmark, number):
+    gpu_benchmark(work)
+"""
+"""Seven tests, two of them without our fixtures, and one that does what its last line says."""
+
+
+@pytest.fixture
+def project(pytester):
+    """Runs `TESTS` in processes of their own, with something in the place of BROKEN."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makeini("[pytest]\naddopts = -p fake_gpu --junitxml=junit.xml\ngpukern_output = run.json")
+
+    def run(broken, *options, tests=TESTS):
+        pytester.makepyfile(test_it=tests.replace("BROKEN", broken))
+        return pytester.runpytest_subprocess("--gpu-benchmark", "-v", *options)
+
+    return run
+
+
+def pids(pytester):
+    """Test → pid of the process in which it ran last."""
+    lines = (pytester.path / "ran.log").read_text().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines)
+
+
+def failure(result, kind="FAILED"):
+    """What the short summary says of the one test that is of this kind."""
+    (line,) = [line for line in result.outlines if re.match(rf"{kind} test_it\.py::", line)]
+    return line
+
+
+def assert_only_the_broken_one_failed(result, pytester, why, *, kind="failed"):
+    """The test is named with the reason, the others have their verdicts, and files hold all of it."""
+    result.assert_outcomes(passed=6, **{"failed" if kind == "failed" else "errors": 1})
+    line = failure(result, "FAILED" if kind == "failed" else "ERROR")
+    assert line.startswith(f"{'FAILED' if kind == 'failed' else 'ERROR'} test_it.py::test_broken - ")
+    assert why in line
+    found = results_in(pytester.path / "run.json")
+    assert sorted(name.partition("/")[2] for name in found) == [
+        *("test_broken", "test_first", "test_second", "test_third[1]", "test_third[2]"),
+    ]
+    assert all(found[f"test_it/{name}"]["measurements"] for name in ("test_first", "test_second"))
+    cases = {
+        case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
+    }
+    assert len(cases) == 7
+    assert [name for name, case in cases.items() if len(case)] == ["test_broken"]
+    return found["test_it/test_broken"]
+
+
+def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_they_were(project, pytester):
+    result = project("pass")
+    result.assert_outcomes(passed=7)
+    ran = pids(pytester)
+    here = {ran["test_here_before"], ran["test_here_between"]}
+    there = {pid for name, pid in ran.items() if "here" not in name}
+    assert len(here) == len(there) == 1
+    assert here.isdisjoint(there)
+    assert list(ran) == [
+        *("test_here_before", "test_first", "test_broken", "test_here_between", "test_second"),
+        *("test_third[1]", "test_third[2]"),
+    ]
+    assert len(results_in(pytester.path / "run.json")) == 5
+    assert len(list(ElementTree.parse(pytester.path / "junit.xml").iter("testcase"))) == 7
+    assert not any(is_alive(int(pid)) for pid in there)
+
+
+ENDS = {
+    "os.kill(os.getpid(), signal.SIGSEGV)": "ended by SIGSEGV",
+    "os.kill(os.getpid(), signal.SIGKILL)": "ended by SIGKILL",
+    "os._exit(3)": "ended with status 3",
+    "os.abort()": "ended by SIGABRT",
+}
+
+
+@pytest.mark.parametrize("broken", ENDS)
+def test_a_test_that_takes_its_process_with_it_fails_and_no_other(project, pytester, broken):
+    result = project(broken)
+    found = assert_only_the_broken_one_failed(result, pytester, ENDS[broken])
+    assert found["diagnosis"] == f"the process that measured it {ENDS[broken]}"
+    ran = pids(pytester)
+    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
+    if "SEGV" in broken or "abort" in broken:
+        result.stdout.fnmatch_lines(["*process that measured*", "Fatal Python error: *", "*in test_broken"])
+
+
+def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pytester):
+    result = project("time.sleep(600)", "--gpukern-timeout=3")
+    assert_only_the_broken_one_failed(result, pytester, "took longer than 3 s (--gpukern-timeout)")
+    result.stdout.fnmatch_lines(["*process that measured*", "*(most recent call first):", "*in test_broken"])
+    ran = pids(pytester)
+    assert not is_alive(int(ran["test_broken"]))
+
+
+def test_a_marker_has_a_timeout_of_its_own(project, pytester):
+    marked = TESTS.replace("def test_broken", "@pytest.mark.gpu_benchmark(timeout=2)\ndef test_broken")
+    result = project("time.sleep(600)", tests=marked)
+    assert_only_the_broken_one_failed(result, pytester, "took longer than 2 s (--gpukern-timeout)")
+
+
+def test_waiting_for_what_is_not_its_own_does_not_count_against_a_test(project, pytester):
+    waits = """from pytest_gpukern.state import waiting
+    import pytest_gpukern.state as state
+    config = REQUEST.config
+    with waiting(config):
+        time.sleep(4)"""
+    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
+    project(waits.replace("REQUEST", "request"), "--gpukern-timeout=3", tests=tests).assert_outcomes(passed=7)
+
+
+def test_a_lost_context_fails_the_test_that_lost_it_and_the_next_has_a_new_process(project, pytester):
+    result = project("lose_context()")  # as an asynchronous launch does, of which the test notices nothing
+    found = assert_only_the_broken_one_failed(
+        result, pytester, "INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS"
+    )
+    assert found["correctness"] == "INCORRECT"
+    ran = pids(pytester)
+    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
+
+
+def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(project, pytester):
+    result = project("lose_context(); raise ValueError('its own')")
+    assert_only_the_broken_one_failed(result, pytester, "ValueError: its own")
+    ran = pids(pytester)
+    assert ran["test_broken"] != ran["test_second"]
+
+
+def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(project, pytester):
+    result = project("lose_context()", "--gpukern-isolate=off")
+    result.assert_outcomes(passed=3, failed=1, errors=3)
+    result.stdout.fnmatch_lines(
+        ["ERROR *test_second - Failed: not run: this process lost its CUDA context in *::test_broken *"]
+    )
+    assert len(set(pids(pytester).values())) == 1
+
+
+@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile"])
+def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(project, pytester, how):
+    result = project("lose_context()", "-n1", f"--dist={how}")
+    result.assert_outcomes(passed=6, failed=1)
+    assert "test_broken - Failed: INCORRECT: launch failed" in failure(result)
+    ran = pids(pytester)
+    assert ran["test_broken"] != ran["test_second"]
+    assert len(results_in(pytester.path / "run.json")) == 5
+
+
+def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(project, pytester):
+    result = project("time.sleep(600)", "-n1", "--gpukern-timeout=3")
+    result.assert_outcomes(passed=6, failed=1)
+    assert "test_broken" in failure(result)
+    result.stderr.fnmatch_lines(["Timeout (0:00:0*)!"])
+
+
+def test_a_fault_in_set_up_is_an_error_of_that_test_alone(project, pytester):
+    tests = TESTS.replace(
+        "def test_broken(gpu_benchmark):", "def test_broken(breaking, gpu_benchmark):"
+    ).replace("def work()", "@pytest.fixture\ndef breaking():\n    BROKEN\n\ndef work()", 1)
+    tests = tests.replace("    gpu_benchmark(work)\n    BROKEN", "    gpu_benchmark(work)")
+    result = project("os.abort()", tests=tests)
+    assert_only_the_broken_one_failed(result, pytester, "ended by SIGABRT", kind="error")
+    result = project("raise MemoryError('CUDA_ERROR_OUT_OF_MEMORY')", tests=tests)
+    result.assert_outcomes(passed=6, errors=1)
+    assert "test_broken - MemoryError: CUDA_ERROR_OUT_OF_MEMORY" in failure(result, "ERROR")
+
+
+def test_a_fault_in_tear_down_leaves_what_the_test_measured(project, pytester):
+    tests = TESTS.replace(
+        "def work()", "@pytest.fixture\ndef breaking():\n    yield\n    os.abort()\n\ndef work()", 1
+    ).replace("def test_broken(gpu_benchmark):", "def test_broken(breaking, gpu_benchmark):")
+    result = project("pass", tests=tests)
+    result.assert_outcomes(passed=7, errors=1)
+    assert "test_broken - the process that measured it ended by SIGABRT" in failure(result, "ERROR")
+    assert results_in(pytester.path / "run.json")["test_it/test_broken"]["measurements"]
+
+
+def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(project, pytester):
+    tests = TESTS.replace(
+        "def work()",
+        "@pytest.fixture(scope='module', autouse=True)\ndef _module():\n    note('up')\n    yield\n"
+        "    note('down')\n\ndef note(text):\n    with open('module.log', 'a') as log:\n"
+        "        print(text, os.getpid(), file=log)\n\ndef work()",
+        1,
+    )
+    project("pass", tests=tests).assert_outcomes(passed=7)
+    noted = [line.split() for line in (pytester.path / "module.log").read_text().splitlines()]
+    assert sorted(kind for kind, _ in noted) == ["down", "down", "up", "up"]
+    assert len({pid for _, pid in noted}) == 2
+
+
+def test_skips_expected_failures_warnings_output_and_properties_arrive_as_they_are(project, pytester):
+    tests = TESTS.replace(
+        "def test_here_between",
+        """
+def test_skipped(gpu_benchmark):
+    pytest.skip("not today")
+
+@pytest.mark.xfail(reason="known")
+def test_known(gpu_benchmark):
+    assert False
+
+def test_warns(gpu_benchmark, record_property):
+    record_property("size", 3)
+    class Odd(UserWarning):
+        pass
+    warnings.warn(Odd("look out"))
+    print("said something")
+    gpu_benchmark(work)
+    raise LookupError("nothing there")
+
+def test_here_between""",
+    )
+    result = project("pass", "-rs", tests=tests)
+    result.assert_outcomes(passed=7, skipped=1, xfailed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*def test_warns(gpu_benchmark, record_property):",
+            "*LookupError: nothing there",
+            "said something",
+            "*Odd: look out*",
+            "SKIPPED * not today",
+        ]
+    )
+    properties = list(ElementTree.parse(pytester.path / "junit.xml").iter("property"))
+    assert [(each.get("name"), each.get("value")) for each in properties] == [("size", "3")]
+
+
+def test_a_test_can_end_the_run(project, pytester):
+    result = project("pytest.exit('enough', returncode=7)")
+    assert result.ret == 7
+    result.stdout.fnmatch_lines(["!* _pytest.outcomes.Exit: enough !*"])
+    ran = pids(pytester)
+    assert "test_second" not in ran
+    assert not is_alive(int(ran["test_broken"]))
+
+
+def test_the_first_failure_can_end_the_run(project, pytester):
+    project("assert False", "-x").assert_outcomes(passed=2, failed=1)
+    assert not is_alive(int(pids(pytester)["test_broken"]))
+
+
+def test_ctrl_c_ends_the_other_process_and_keeps_what_was_measured(project, pytester):
+    (pytester.path / "test_it.py").write_text(TESTS.replace("BROKEN", "time.sleep(600)"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "fake_gpu",
+        "--gpu-benchmark",
+        "--gpukern-output=run.json",
+    ]
+    with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
+        log = pytester.path / "ran.log"
+        give_up_s = time.monotonic() + 60
+        while not (log.exists() and "test_broken" in log.read_text()) and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED
+    assert "KeyboardInterrupt" in output
+    assert not is_alive(int(pids(pytester)["test_broken"]))
+    assert list(results_in(pytester.path / "run.json")) == ["test_it/test_first"]
+
+
+def test_a_test_that_only_one_process_knows_is_an_error_that_says_so(project, pytester):
+    tests = TESTS.replace("[1, 2]", "[os.getpid()]")
+    result = project("pass", tests=tests)
+    result.assert_outcomes(passed=5, errors=1)
+    assert "has no test of this name: parameters and their ids must be the same" in failure(result, "ERROR")
+
+
+def test_a_device_that_is_gone_fails_what_was_to_run_on_it_and_says_so(project, pytester):
+    """As after Xid 79: the process that measures dies, and no other can be started."""
+    pytester.makeconftest(
+        CONFTEST
+        + """
+def pytest_sessionstart(session):
+    if os.path.exists("gone"):
+        pytest.exit("GPU-fa4e has fallen off the bus", returncode=9)
+"""
+    )
+    result = project("open('gone', 'w').close(); os.abort()")
+    result.assert_outcomes(passed=3, failed=1, errors=3)
+    result.stdout.fnmatch_lines(
+        ["ERROR *test_second - the process that measures could not start: it ended with status 9: *bus*"]
+    )
+    assert results_in(pytester.path / "run.json")["test_it/test_first"]["measurements"]
+
+
+def test_output_is_shown_at_once_where_nothing_is_captured(project):
+    result = project("print('hello from the test')", "-s")
+    result.assert_outcomes(passed=7)
+    result.stdout.fnmatch_lines(["*hello from the test*"])
+    assert result.stdout.str().count("test session starts") == 1
+
+
+def test_what_looks_into_pytests_own_process_has_the_tests_there(project, pytester):
+    project("pass", "--setup-show").assert_outcomes(passed=7)
+    assert len(set(pids(pytester).values())) == 1
+    result = project("pass", "--pdb", "--gpukern-isolate=on")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb looks into pytest's own process; *"])
+
+
+def test_tests_that_are_only_checked_are_isolated_where_that_is_asked_for(project, pytester):
+    pytester.makepyfile(test_it=TESTS.replace("BROKEN", "os.abort()"))
+    result = pytester.runpytest_subprocess("--gpukern-isolate=on")
+    result.assert_outcomes(passed=6, failed=1)
+    assert len(set(pids(pytester).values())) == 3
