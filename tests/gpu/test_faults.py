@@ -73,7 +73,7 @@ def raw(source):
 
 
 FAULTS = {
-    "illegal address": ("gpu_benchmark(store_far[1, 64], ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "illegal address": ("gpu_benchmark(store_far[1, 64], ones())", "cudaErrorIllegalAddress"),
     "illegal address, not waited for": ("store_far[1, 64](ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
     "misaligned address": (
         raw('extern "C" __global__ void broken(char *x) { *(volatile int *)(x + 1) = 1; }'),
@@ -149,5 +149,5 @@ def test_in_pytests_own_process_the_others_say_which_test_lost_the_context(proje
 
 def test_a_worker_that_lost_its_context_is_replaced(project):
     pytest.importorskip("xdist")
-    result = project("store_far[1, 64](ones())", "-n1")
+    result = project("store_far[1, 64](ones())", "-n1", context=1)
     result.assert_outcomes(passed=3, failed=1)
