@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.problem import Run, call_by_name
-from pytest_gpukern.verify import Diagnosis, Fault, diagnose_form, diagnose_values
+from pytest_gpukern.verify import Diagnosis, Fault, diagnose_damage, diagnose_form, diagnose_values
 
 if TYPE_CHECKING:
     from pytest_gpukern.backends import Backend, Workspace
@@ -230,7 +230,7 @@ def load_other_contents(prepared: Prepared) -> list[Dataset]:
 
 
 def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
-    """Poisons the outputs, launches once and checks outputs and inputs.
+    """Poisons the outputs, launches once and checks outputs, inputs and what lies around them.
 
     Args:
         prepared: the variant.
@@ -253,6 +253,7 @@ def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> 
     prepared.last_call_ns = float(time.perf_counter_ns() - start)
     if prepared.first_call_ns is None:
         prepared.first_call_ns = prepared.last_call_ns
+    check_guards(prepared)
     if prepared.case.variant.allocates:
         adopt(prepared, returned)
     changed = [name for name, digest in workspace.digest().items() if digest != before[name]]
@@ -264,6 +265,17 @@ def checked_launch(prepared: Prepared, earlier: list[Dataset] | None = None) -> 
             ),
             prepared.errors,
         )
+
+
+def check_guards(prepared: Prepared) -> None:
+    """Looks around inputs and outputs for what was written out of bounds, once the device is idle.
+
+    Raises:
+        IncorrectError: something was; the values may be right all the same.
+    """
+    diagnosis = diagnose_damage(prepared.workspace.damage())
+    if diagnosis is not None:
+        raise IncorrectError(diagnosis, prepared.errors)
 
 
 def _digest_of_contents(prepared: Prepared) -> dict[str, int]:

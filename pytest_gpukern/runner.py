@@ -12,6 +12,7 @@ from pytest_gpukern.check import (
     IncorrectError,
     Prepared,
     check,
+    check_guards,
     check_outputs,
     check_runs,
     checked_copy,
@@ -351,6 +352,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
     first.backend.synchronize()
     try:
         for prepared in sets:
+            check_guards(prepared)
             adopt_last(prepared)
             check_outputs(prepared, list(earlier))
         if first.case.problem.check is not None:

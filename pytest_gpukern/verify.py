@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpukern.comparison import Comparison
+    from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
 
 
@@ -15,6 +18,7 @@ class Fault(enum.StrEnum):
     """What is wrong with an output."""
 
     LAUNCH_FAILED = "launch failed"
+    OUT_OF_BOUNDS = "out of bounds"
     NOT_WRITTEN = "not written"
     WRONG_VALUES = "wrong values"
     UNEXPECTED_NAN = "unexpected NaN"
@@ -61,6 +65,25 @@ def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> 
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
     return Diagnosis(fault, "\n".join(lines))
+
+
+def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
+    """What was written out of bounds, or None where nothing was."""
+    if not found:
+        return None
+    lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
+    for each in found:
+        place = "behind the end" if each.behind else "before the beginning"
+        distance = each.index - each.size + 1 if each.behind else -each.index
+        lines.append(
+            f"  {_count(each.changed_bytes, 'byte')} {place} of {each.array} written, the nearest "
+            f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
+        )
+    return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def diagnose_form(name: str, shape: tuple[int, ...], dtype: Any, declared: Output) -> Diagnosis | None:

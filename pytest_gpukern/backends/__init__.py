@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.comparison import Comparison
+    from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
 
 Array = Any
@@ -57,6 +58,9 @@ class Workspace(Protocol):
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """What `digest` says while the input arrays hold these contents."""
+
+    def damage(self) -> list[Damage]:
+        """What was written into the guard zones around inputs and outputs, once the device is idle."""
 
     def bits(self, output: str) -> str | None:
         """A hash of an output's bytes, the same in every process and release, named by its method.

@@ -13,9 +13,12 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import cuda_source
+from pytest_gpukern.guards import GUARD, GUARD_BYTES, damage
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from pytest_gpukern.guards import Damage
 
 
 _BLOCK = 256
@@ -42,19 +45,34 @@ def checked(call: str, *arguments: Any) -> Any:
 class DeviceArray:
     """A contiguous array in device memory, visible to every library.
 
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        guarded: whether it lies between two guard zones.
+
     Attributes:
         pointer: device address.
-        nbytes: size of the contents; the allocation is rounded up to 16 bytes.
+        nbytes: size of the contents; without guard zones, the allocation is rounded up to 16 bytes.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guarded: bool = False) -> None:
         import numpy as np
 
         self.shape = tuple(int(length) for length in shape)
         self.dtype = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
-        self.pointer = int(checked("cuMemAlloc", self.allocated_bytes))
+        self._zone_bytes = GUARD_BYTES if guarded else 0
+        self._filled: int | None = None
+        end = max(16, -(-self.nbytes // 16) * 16)
+        if guarded:
+            end = self._zone_bytes + -(-self.nbytes // 256) * 256 + self._zone_bytes
+        self.allocated_bytes = end
+        self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
+        self.pointer = self._allocation + self._zone_bytes
+        if guarded:
+            last_word = self._zone_bytes + self.nbytes // 4 * 4
+            for start, stop in ((0, self._zone_bytes), (last_word, end)):
+                checked("cuMemsetD32", self._allocation + start, GUARD, (stop - start) // 4)
         self.__cuda_array_interface__ = {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -66,8 +84,26 @@ class DeviceArray:
     def free(self) -> None:
         """Gives the memory back; a second call does nothing."""
         if self.pointer:
-            checked("cuMemFree", self.pointer)
-            self.pointer = 0
+            checked("cuMemFree", self._allocation)
+            self.pointer = self._allocation = 0
+
+    def damage(self, name: str) -> list[Damage]:
+        """What was written into its guard zones; the device must be idle.
+
+        Args:
+            name: what the array is called in what is returned.
+        """
+        behind = self._zone_bytes + self.nbytes
+        zones = self._bytes(0, self._zone_bytes), self._bytes(behind, self.allocated_bytes)
+        return damage(name, *zones, nbytes=self.nbytes, itemsize=self.dtype.itemsize, fill=self._filled)
+
+    def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Bytes of the allocation, on the host."""
+        import numpy as np
+
+        host = np.empty(stop - start, np.uint8)
+        checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
+        return host
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
         """Copies from pageable host memory; the last of it may still be under way: synchronize to launch."""
@@ -83,8 +119,11 @@ class DeviceArray:
             checked("cuMemcpyDtoD", self.pointer, other.pointer, self.nbytes)
 
     def fill(self, word: int, stream: Any = None) -> None:
-        """Fills the whole allocation with a 32-bit word; on a stream of cuda.core's, it is only queued."""
-        words = self.allocated_bytes // 4
+        """Fills all words that hold contents with one word; on a stream of cuda.core's, it is only queued."""
+        words = -(-self.nbytes // 4)
+        self._filled = word
+        if not words:
+            return
         if stream is None:
             checked("cuMemsetD32", self.pointer, word, words)
         else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.backends import Form
+    from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
 
 
@@ -31,12 +32,12 @@ class CudaWorkspace:
         try:
             for name, value in inputs.items():
                 if is_array(value):
-                    self._inputs[name] = DeviceArray(value.shape, value.dtype)
+                    self._inputs[name] = DeviceArray(value.shape, value.dtype, guarded=True)
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
-                self._outputs[name] = DeviceArray(output.shape, output.dtype)
+                self._outputs[name] = DeviceArray(output.shape, output.dtype, guarded=True)
                 self.arrays[name] = wrap(self._outputs[name])
             self.fill(inputs)
             self.poison()
@@ -130,6 +131,11 @@ class CudaWorkspace:
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """A hash of the copy of each of these on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
+
+    def damage(self) -> list[Damage]:
+        """What was written into the guard zones of inputs and outputs; the device must be idle."""
+        arrays = {**self._inputs, **self._outputs}
+        return [found for name, array in arrays.items() for found in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
         """A hash of an output's bytes, computed on the device; None where they are strided or not aligned."""

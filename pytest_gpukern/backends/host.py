@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
+from pytest_gpukern.guards import GUARD_BYTES, damage, guard_pattern
 from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy as np
+    from numpy.typing import DTypeLike
 
     from pytest_gpukern.backends import Form
+    from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
 
 
 _PIECE = 1 << 24
+_ALIGNMENT = 64
 _WORTH_COPYING = 1 << 23
 """Bytes from which a comparison takes longer on the host than the copy to a device."""
 
@@ -38,15 +43,6 @@ def poison(array: np.ndarray[Any, Any]) -> None:
     whole = raw.size // 4 * 4
     _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(comparison.POISON))
     raw[whole:] = pattern[: raw.size - whole]
-
-
-def private_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A C-contiguous copy."""
-    import numpy as np
-
-    copied = np.empty(array.shape, array.dtype)
-    copy_into(copied, array)
-    return copied
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
@@ -88,19 +84,49 @@ def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> li
     return map_in_threads(lambda start: function(flat[start : start + step]), range(0, flat.size, step))
 
 
+class GuardedArray:
+    """A C-contiguous array between two guard zones of one buffer.
+
+    Attributes:
+        array: the array, whose address is a multiple of 64.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        import numpy as np
+
+        dtype = np.dtype(dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
+        buffer = np.empty(2 * GUARD_BYTES + nbytes + _ALIGNMENT, np.uint8)
+        start = GUARD_BYTES + -buffer.ctypes.data % _ALIGNMENT
+        self.array = np.ndarray(shape, dtype, buffer, start)
+        self._before, self._behind = buffer[:start], buffer[start + nbytes :]
+        self._before[:] = guard_pattern(-start % 4, start)
+        self._behind[:] = guard_pattern(nbytes % 4, self._behind.size)
+
+    def damage(self, name: str) -> list[Damage]:
+        """What was written into its guard zones.
+
+        Args:
+            name: what the array is called in what is returned.
+        """
+        nbytes, itemsize = self.array.nbytes, self.array.itemsize
+        return damage(name, self._before, self._behind, nbytes=nbytes, itemsize=itemsize)
+
+
 class HostWorkspace:
     """NumPy arrays of one case; the inputs are private copies."""
 
     def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
-        import numpy as np
-
         self._inputs = [name for name, value in inputs.items() if is_array(value)]
         self._outputs = list(outputs)
-        self._host: dict[str, Any] = {
-            name: private_copy(value) if is_array(value) else value for name, value in inputs.items()
-        }
+        self._guarded = {name: GuardedArray(inputs[name].shape, inputs[name].dtype) for name in self._inputs}
         for name, output in outputs.items():
-            self._host[name] = np.empty(output.shape, output.dtype)
+            self._guarded[name] = GuardedArray(output.shape, output.dtype)
+        self._host: dict[str, Any] = {
+            **inputs,
+            **{name: guarded.array for name, guarded in self._guarded.items()},
+        }
+        self.load(inputs)
         self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
         self.arrays: dict[str, Any] = dict(self._host)
         self.poison()
@@ -164,6 +190,10 @@ class HostWorkspace:
         """CRC-32 of each of these."""
         return {name: _digest(inputs[name]) for name in self._inputs}
 
+    def damage(self) -> list[Damage]:
+        """What was written into the guard zones of inputs and outputs."""
+        return [found for name, guarded in self._guarded.items() for found in guarded.damage(name)]
+
     def bits(self, output: str) -> str | None:
         """A hash of an output's bytes."""
         return bits_of(self._bound[output])
@@ -172,6 +202,7 @@ class HostWorkspace:
         """Drops the arrays."""
         self.arrays.clear()
         self._host.clear()
+        self._guarded.clear()
         self._bound.clear()
 
 

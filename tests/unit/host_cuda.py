@@ -10,6 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
+from pytest_gpukern import guards
+
 STREAM = 0x5100
 """Handle of the runtime's stream."""
 PRIMARY = 0xC0DE
@@ -19,11 +21,17 @@ PRIMARY = 0xC0DE
 class HostArray:
     """As `backends.cuda.DeviceArray`, in host memory."""
 
-    def __init__(self, shape, dtype):
+    def __init__(self, shape, dtype, *, guarded=False):
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
-        self.memory = np.zeros(self.allocated_bytes, np.uint8)
+        self.zone = guards.GUARD_BYTES if guarded else 0
+        self.whole = np.zeros(2 * self.zone + self.allocated_bytes, np.uint8)
+        self.whole[: self.zone] = guards.guard_pattern(0, self.zone)
+        behind = self.whole[self.zone + self.nbytes :]
+        behind[:] = guards.guard_pattern(self.nbytes % 4, behind.size)
+        self.memory = self.whole[self.zone : self.zone + self.allocated_bytes]
+        self.filled = None
         self.pointer = self.memory.ctypes.data
         self.__cuda_array_interface__ = {
             "shape": self.shape,
@@ -44,7 +52,12 @@ class HostArray:
         self.contents[...] = other.contents
 
     def fill(self, word, stream=None):
-        self.memory.view(np.uint32)[...] = word
+        self.filled = word
+        self.memory[: -(-self.nbytes // 4) * 4].view(np.uint32)[...] = word
+
+    def damage(self, name):
+        zones = self.whole[: self.zone], self.whole[self.zone + self.nbytes :]
+        return guards.damage(name, *zones, nbytes=self.nbytes, itemsize=self.dtype.itemsize, fill=self.filled)
 
     def free(self):
         self.pointer = 0

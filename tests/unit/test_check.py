@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from fakes import doubling, only_case
@@ -172,6 +174,59 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message
     assert error.diagnosis.fault is fault
     assert message in error.diagnosis.message
     assert str(error) == error.diagnosis.message
+
+
+def beside(array, before=0, behind=0):
+    """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
+    start = array.ctypes.data - before * array.itemsize
+    count = before + array.size + behind
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(start))
+
+
+@pytest.mark.parametrize("name", ["a", "out"])
+@pytest.mark.parametrize(
+    ("reach", "at", "place"),
+    [
+        ({"before": 3}, 0, "4 bytes before the beginning of {name} written, the nearest 3 elements"),
+        ({"behind": 2}, -1, "4 bytes behind the end of {name} written, the nearest 2 elements"),
+    ],
+)
+def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_right(name, reach, at, place):
+    def strays(a, out):
+        target = beside({"a": a, "out": out}[name], **reach)
+
+        def launch():
+            np.multiply(a, 2, out=out)
+            target[at] = 1
+
+        return launch
+
+    diagnosis = rejected(strays).diagnosis
+    assert diagnosis.fault is Fault.OUT_OF_BOUNDS
+    assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
+
+
+def test_out_of_bounds_comes_before_what_else_is_wrong():
+    """Whose memory a wild write has hit is chance; that it went astray is the cause."""
+
+    def strays(a, out):
+        target = beside(out, behind=1)
+
+        def launch():
+            target[1:] = 3 * a
+            a[0] = 0
+
+        return launch
+
+    assert rejected(strays).diagnosis.fault is Fault.OUT_OF_BOUNDS
+
+
+def test_what_writes_beside_an_array_while_it_prepares_is_out_of_bounds():
+    def strays(a, out):
+        beside(a, behind=1)[-1] = 0
+        return right(a, out)
+
+    assert rejected(strays).diagnosis.fault is Fault.OUT_OF_BOUNDS
 
 
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():

@@ -45,20 +45,30 @@ class FakeDriver:
     def cuMemGetInfo(self):  # noqa: N802
         return self.total_bytes - self.used_bytes, self.total_bytes
 
+    def room(self, pointer):
+        """Bytes from an address to the end of its allocation."""
+        (room,) = (
+            start + len(buffer) - pointer
+            for start, buffer in self.allocated.items()
+            if start <= pointer < start + len(buffer)
+        )
+        return room
+
     def cuMemcpyHtoD(self, device, host, size):  # noqa: N802
-        assert size <= len(self.allocated[device])
+        assert size <= self.room(device)
         ctypes.memmove(device, host, size)
 
     def cuMemcpyDtoH(self, host, device, size):  # noqa: N802
-        assert size <= len(self.allocated[device])
+        assert size <= self.room(device)
         ctypes.memmove(host, device, size)
 
     def cuMemcpyDtoD(self, target, source, size):  # noqa: N802
-        assert size <= min(len(self.allocated[target]), len(self.allocated[source]))
+        assert size <= min(self.room(target), self.room(source))
         ctypes.memmove(target, source, size)
 
     def cuMemsetD32(self, pointer, word, words):  # noqa: N802
-        assert 4 * words == len(self.allocated[pointer]), "the whole allocation"
+        assert pointer % 4 == 0, "the driver refuses others"
+        assert 4 * words <= self.room(pointer)
         ctypes.memmove(pointer, word.to_bytes(4, "little") * words, 4 * words)
 
     def cuMemsetD32Async(self, pointer, word, words, stream):  # noqa: N802
@@ -107,7 +117,8 @@ def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driv
     assert (
         array.download().tolist() == [0x3344, 0x1122, 0x3344, 0x1122, 0x3344, 0x1122, 0x3344, 0x1122][:count]
     )
-    assert ("cuMemsetD32Async" if stream else "cuMemsetD32") in driver.calls
+    name = "cuMemsetD32Async" if stream else "cuMemsetD32"
+    assert driver.calls == ["cuMemAlloc", *[name] * bool(count), *["cuMemcpyDtoH"] * bool(count)]
 
 
 def test_an_array_is_copied_on_the_device(driver):
@@ -121,6 +132,75 @@ def test_an_array_is_copied_on_the_device(driver):
 def test_an_empty_array_is_copied_without_a_call(driver):
     DeviceArray((0,), np.float64).copy_from(DeviceArray((0,), np.float64))
     assert "cuMemcpyDtoD" not in driver.calls
+
+
+# guard zones
+
+
+def write(address, contents):
+    """As a kernel would, wherever that is."""
+    ctypes.memmove(address, contents, len(contents))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 1000])
+@pytest.mark.parametrize("filled", [None, 0x11223344])
+def test_an_array_that_is_only_used_as_it_should_be_is_not_damaged(driver, count, filled):
+    array = DeviceArray((count,), np.uint8, guarded=True)
+    assert array.damage("out") == []
+    array.upload(np.arange(count, dtype=np.uint8))
+    if filled is not None:
+        array.fill(filled)
+    assert array.damage("out") == []
+    array.copy_from(DeviceArray((count,), np.uint8))
+    assert array.damage("out") == []
+    array.free()
+    assert driver.used_bytes == max(16, -(-count // 16) * 16), "of the array that it was copied from"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 257])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("filled", [None, POISON])
+def test_one_element_on_either_side_is_damage_next_to_the_array(driver, count, dtype, filled):
+    array = DeviceArray((count,), dtype, guarded=True)
+    if filled is not None:
+        array.fill(filled)
+    one = np.ones(1, dtype).tobytes()
+    write(array.pointer + array.nbytes, one)
+    (found,) = array.damage("out")
+    assert (found.behind, found.index, found.size) == (True, count, count)
+    write(array.pointer - len(one), one)
+    before, behind = array.damage("out")
+    assert (before.behind, before.index) == (False, -1)
+    assert behind == found
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_guard_zone_is_at_least_a_block_of_doubles_wide(driver, side):
+    array = DeviceArray((7,), np.float64, guarded=True)
+    write(array.pointer + (-1024 * 8 if side < 0 else (7 + 1023) * 8), bytes(8))
+    (found,) = array.damage("out")
+    assert found.index == (-1024 if side < 0 else 1030)
+
+
+def test_an_array_is_aligned_as_the_allocation_that_its_guard_zones_are_in(driver):
+    array = DeviceArray((5,), np.float64, guarded=True)
+    (allocation,) = driver.allocated
+    assert array.pointer > allocation
+    assert (array.pointer - allocation) % 256 == 0
+
+
+def test_a_workspace_says_which_of_its_arrays_were_written_beside(runtime, driver):
+    made = workspace_of({"a": np.arange(4.0), "k": 3})
+    assert made.damage() == []
+    for queued in (Stream(), None):
+        made.queue_poison(queued)
+        assert made.damage() == [], "five floats and their poison end with a word"
+    write(made.arrays["a"].pointer - 8, bytes(8))
+    write(made.arrays["out"].pointer + 5 * 4, bytes(4))
+    assert [(found.array, found.behind, found.index) for found in made.damage()] == [
+        ("a", False, -1),
+        ("out", True, 5),
+    ]
 
 
 # copies

@@ -68,6 +68,11 @@ def spoil_the_input(a, out):
     a += 1
 
 
+def write_behind_the_end(a, out):
+    np.multiply(a, 2, out=out)
+    np.lib.stride_tricks.as_strided(out, (N + 1,))[N] = 1
+
+
 @CACHES
 @pytest.mark.parametrize(
     ("then", "message"),
@@ -76,6 +81,7 @@ def spoil_the_input(a, out):
         (write_nan, "out: unexpected NaN"),
         (stop_writing, "out: not written: 8 of 8"),
         (spoil_the_input, "out: wrong values"),
+        (write_behind_the_end, "out: out of bounds"),
     ],
 )
 @pytest.mark.parametrize("after", [CHECKED, CHECKED + 1, 60])

@@ -1,0 +1,123 @@
+"""Guard zones: which bytes were changed, on which side, and how a diagnosis says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.backends.host import GuardedArray
+from pytest_gpukern.comparison import POISON
+from pytest_gpukern.guards import GUARD, GUARD_BYTES, Damage, damage, guard_pattern
+from pytest_gpukern.verify import Fault, diagnose_damage
+
+HALVES = np.array([GUARD], np.uint32).view(np.uint16)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_read_out_of_bounds_is_nan_in_every_floating_point_type(dtype):
+    assert np.isnan(guard_pattern(0, 16).view(dtype)).all()
+    assert np.isnan((HALVES.astype(np.uint32) << 16).view(np.float32)).all(), "bfloat16"
+
+
+def test_guards_are_no_poison():
+    assert GUARD != POISON
+
+
+@given(start=st.integers(0, 40), nbytes=st.integers(0, 40))
+def test_the_pattern_of_a_zone_depends_on_where_it_begins(start, nbytes):
+    whole = np.frombuffer(GUARD.to_bytes(4, "little") * 30, np.uint8)
+    assert guard_pattern(start, nbytes).tolist() == whole[start : start + nbytes].tolist()
+
+
+@given(
+    count=st.integers(0, 20),
+    dtype=st.sampled_from(["uint8", "float16", "float32", "float64", "complex128"]),
+    changes=st.sets(st.tuples(st.booleans(), st.integers(0, 63)), max_size=5),
+)
+def test_every_changed_byte_is_counted_and_the_nearest_is_named(count, dtype, changes):
+    """The oracle goes through the bytes one by one."""
+    itemsize = np.dtype(dtype).itemsize
+    nbytes = count * itemsize
+    before, behind = guard_pattern(0, 64), guard_pattern(nbytes % 4, 64)
+    for is_behind, distance in changes:
+        zone, at = (behind, distance) if is_behind else (before, 63 - distance)
+        zone[at] ^= 1
+    found = {each.behind: each for each in damage("x", before, behind, nbytes=nbytes, itemsize=itemsize)}
+    for is_behind in (False, True):
+        distances = [distance for side, distance in changes if side is is_behind]
+        assert (is_behind in found) == bool(distances)
+        if not distances:
+            continue
+        first = nbytes + min(distances) if is_behind else -1 - min(distances)
+        assert found[is_behind] == Damage("x", is_behind, len(distances), first // itemsize, count)
+
+
+# on the host
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex128", "longdouble", "i4,f8"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (5, 7)])
+def test_a_guarded_array_is_what_variants_expect(dtype, shape):
+    array = GuardedArray(shape, dtype).array
+    assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+    assert array.flags.c_contiguous
+    assert array.flags.aligned
+    assert array.flags.writeable
+    assert array.ctypes.data % 64 == 0
+    assert type(array) is np.ndarray
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 64])
+def test_a_write_next_to_a_guarded_array_is_seen_and_one_inside_is_not(count):
+    guarded = GuardedArray((count,), "float16")
+    guarded.array[...] = 1
+    assert guarded.damage("a") == []
+    wider = np.lib.stride_tricks.as_strided(guarded.array, (count + 1,), (2,))
+    wider[count] = 1
+    assert guarded.damage("a") == [Damage("a", True, 2, count, count)]
+
+
+def test_the_zones_of_a_guarded_array_are_wide_on_both_sides():
+    guarded = GuardedArray((5,), "float64")
+    whole = guarded.array.base
+    start = guarded.array.ctypes.data - whole.ctypes.data
+    whole[start - GUARD_BYTES] ^= 1
+    whole[start + 40 + GUARD_BYTES - 1] ^= 1
+    assert [each.index for each in guarded.damage("a")] == [-1024, 5 + 1023]
+
+
+# in words
+
+
+def test_nothing_damaged_is_no_diagnosis():
+    assert diagnose_damage([]) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (
+            Damage("out", True, 4, 8, 8),
+            "4 bytes behind the end of out written, the nearest 1 element away: flat index 8 of 8",
+        ),
+        (
+            Damage("a", True, 12, 10, 8),
+            "12 bytes behind the end of a written, the nearest 3 elements away: flat index 10 of 8",
+        ),
+        (
+            Damage("a", False, 1, -2, 8),
+            "1 byte before the beginning of a written, the nearest 2 elements away: flat index -2 of 8",
+        ),
+    ],
+)
+def test_a_diagnosis_names_array_side_bytes_and_the_nearest_element(found, line):
+    diagnosis = diagnose_damage([found])
+    assert diagnosis.fault is Fault.OUT_OF_BOUNDS
+    assert diagnosis.message == f"{found.array}: out of bounds\n  {line}"
+
+
+def test_every_damaged_zone_has_a_line():
+    found = [Damage("a", False, 1, -2, 8), Damage("a", True, 1, 9, 8), Damage("b", True, 1, 3, 3)]
+    assert len(diagnose_damage(found).message.splitlines()) == 4
