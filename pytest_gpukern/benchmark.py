@@ -188,7 +188,7 @@ class GpuBenchmark:
         diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
         errors: dict[str, OutputError] = {}
         if diagnosis is None:
-            comparison = compare(found, reference, tolerance, poisoned=False)
+            comparison = compare(found, reference, tolerance, poison=None)
             bits = bits_of(found) if self._measures else None
             errors = {name: dataclasses.replace(comparison.error, bits=bits)}
             diagnosis = diagnose_values(name, comparison, tolerance)

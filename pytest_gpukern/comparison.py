@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Tolerance
 
 POISON = 0x7FF9_7FFB
-"""Four bytes written all over an output before a checked launch: NaN as float16, bfloat16, float32 and
-float64, and no value that a kernel is likely to compute as an integer."""
+POISONS = (POISON, 0xFFFA_FFC5)
+"""Four bytes each; in turn, one of them is written all over an output before a checked launch. They are NaN
+as float16, bfloat16, float32 and float64, integers that a kernel is unlikely to compute, and differ in every
+byte, so that what was not written cannot be right under both."""
 
 _CHUNK = 1 << 17
 
@@ -85,7 +87,7 @@ def compare(
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
     *,
-    poisoned: bool = True,
+    poison: int | None = POISON,
 ) -> Comparison:
     """Compares two host arrays of one shape, piecewise and in threads, so that memory stays bounded.
 
@@ -96,7 +98,7 @@ def compare(
             (and `actual` is not the poison), or where a float `actual` equals `expected` rounded to its dtype
             (which covers overflow to infinity). An infinite reference is met by the same infinity only;
             differences of integers are exact, also with a wider reference, and bool is compared by byte.
-        poisoned: whether the output was filled with `POISON` before the launch.
+        poison: what the output was filled with before the launch; None where it was not.
     """
     import numpy as np
 
@@ -106,7 +108,7 @@ def compare(
     if actual.dtype.kind == "c":
         part = np.dtype(f"f{actual.dtype.itemsize // 2}")
         flat_expected = np.ascontiguousarray(expected).astype(np.complex128, copy=False).view(np.float64)
-        found = compare(np.ascontiguousarray(actual).view(part), flat_expected, tolerance, poisoned=poisoned)
+        found = compare(np.ascontiguousarray(actual).view(part), flat_expected, tolerance, poison=poison)
         return Comparison(**{**found.__dict__, "shape": (*shape, 2)})
     flat_actual = np.ascontiguousarray(actual).reshape(-1)
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
@@ -120,7 +122,7 @@ def compare(
                 _Piece(flat_actual[start : start + _CHUNK], flat_expected[start : start + _CHUNK], start),
                 tolerance,
                 scratch,
-                poisoned=poisoned,
+                poison=poison,
             )
             for start in starts[first::threads]
         ]
@@ -155,7 +157,7 @@ class _Scratch:
 
 
 def _compare_piece(
-    piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poisoned: bool
+    piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poison: int | None
 ) -> Comparison | None:
     """The comparison of a piece; None where every element is equal."""
     import numpy as np
@@ -172,10 +174,10 @@ def _compare_piece(
         within = _within(piece, tolerance, scratch)
         if within is not None:
             return within
-    return _closely(piece, tolerance, poisoned=poisoned)
+    return _closely(piece, tolerance, poison=poison)
 
 
-def _closely(piece: _Piece, tolerance: Tolerance, *, poisoned: bool) -> Comparison | None:
+def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comparison | None:
     """The comparison of a piece that may hold anything: what is wrong, not written, or not finite."""
     import numpy as np
 
@@ -202,8 +204,8 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poisoned: bool) -> Comparis
         both_nan = actual_nan & expected_nan
         bad = ~(equal | near | both_nan)
         unwritten = np.zeros_like(bad)
-        if poisoned:  # which is a NaN itself: one that was computed has other bits
-            unwritten = (bad | both_nan) & _holds_poison(actual, piece.start)
+        if poison is not None:  # which is a NaN itself: one that was computed has other bits
+            unwritten = (bad | both_nan) & _holds_poison(actual, piece.start, poison)
             bad |= unwritten
         error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
@@ -262,10 +264,10 @@ def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-def _holds_poison(actual: np.ndarray[Any, Any], start: int) -> np.ndarray[Any, Any]:
+def _holds_poison(actual: np.ndarray[Any, Any], start: int, poison: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    pattern = np.frombuffer(np.uint32(POISON).tobytes() * 4, np.uint8)
+    pattern = np.frombuffer(np.uint32(poison).tobytes() * 4, np.uint8)
     width = actual.dtype.itemsize
     raw = actual.view(np.uint8).reshape(-1, width)
     offset = (start * width + np.arange(raw.shape[0]) * width) % 4

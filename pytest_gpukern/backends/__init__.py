@@ -39,10 +39,10 @@ class Workspace(Protocol):
         """Puts contents into the input arrays by the fastest way there is, and waits for it."""
 
     def poison(self) -> None:
-        """Fills every output with `comparison.POISON` and waits for it."""
+        """Fills every output with the other of `comparison.POISONS` than before, and waits for it."""
 
     def queue_poison(self, stream: Any) -> None:
-        """Fills every output with `comparison.POISON`, on a device only queued on a stream of cuda.core's."""
+        """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes an array that a launch returned as `output`; None where it is no array of this backend."""

@@ -39,6 +39,7 @@ def compare_on_device(
     dtype: Any,
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
+    poison: int,
 ) -> comparison.Comparison | None:
     """As `comparison.compare` for an array on the device; None for dtypes it has no kernel for."""
     import numpy as np
@@ -66,7 +67,7 @@ def compare_on_device(
             np.uint64(count),
             np.float64(tolerance.rtol),
             np.float64(tolerance.atol),
-            np.uint32(comparison.POISON),
+            np.uint32(poison),
             np.int32(info.nmant),
             np.int32(info.minexp),
             found.pointer,
@@ -80,7 +81,7 @@ def compare_on_device(
 
 
 def compare_copy(
-    actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance
+    actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, poison: int
 ) -> comparison.Comparison | None:
     """As `comparison.compare` for a host array, by a device that is in use anyway and has room for both.
 
@@ -97,7 +98,9 @@ def compare_copy(
         return None
     try:
         copy.upload(actual)
-        return compare_on_device(runtime, copy.pointer, actual.shape, actual.dtype, expected, tolerance)
+        return compare_on_device(
+            runtime, copy.pointer, actual.shape, actual.dtype, expected, tolerance, poison
+        )
     finally:
         copy.free()
 

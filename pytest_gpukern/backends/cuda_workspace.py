@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ class CudaWorkspace:
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
         self._returned: dict[str, Any] = {}
+        self._poisons = itertools.cycle(comparison.POISONS)
         self.arrays: dict[str, Any] = {}
         try:
             for name, value in inputs.items():
@@ -58,15 +60,16 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        """Fills every output with `comparison.POISON` and waits."""
+        """Fills every output with the other of `comparison.POISONS` than before, and waits."""
+        self._poison = next(self._poisons)
         self.queue_poison(None)
         self._returned.clear()
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        """Queues the filling of every output with `comparison.POISON` on a stream of cuda.core's."""
+        """Queues the filling of every output with the poison of last time on a stream of cuda.core's."""
         for array in self._outputs.values():
-            array.fill(comparison.POISON, stream)
+            array.fill(self._poison, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a device array that a launch returned; None for anything that is none."""
@@ -84,10 +87,10 @@ class CudaWorkspace:
         """Compares on the device, or on the host where no kernel fits dtype or strides."""
         pointer, shape, dtype, contiguous = self._place(output)
         if contiguous and 0 not in shape:
-            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance)
+            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
             if found is not None:
                 return found
-        return comparison.compare(self.fetch(output), expected, tolerance)
+        return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies an output to the host and waits."""

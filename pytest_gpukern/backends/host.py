@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import zlib
 from contextlib import AbstractContextManager, nullcontext
@@ -34,14 +35,14 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
 
 
-def poison(array: np.ndarray[Any, Any]) -> None:
-    """Fills a contiguous array with `comparison.POISON`."""
+def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
+    """Fills a contiguous array with a poison."""
     import numpy as np
 
     raw = array.reshape(-1).view(np.uint8)
-    pattern = np.frombuffer(np.uint32(comparison.POISON).tobytes(), np.uint8)
+    pattern = np.frombuffer(np.uint32(word).tobytes(), np.uint8)
     whole = raw.size // 4 * 4
-    _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(comparison.POISON))
+    _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(word))
     raw[whole:] = pattern[: raw.size - whole]
 
 
@@ -127,6 +128,7 @@ class HostWorkspace:
             **{name: guarded.array for name, guarded in self._guarded.items()},
         }
         self.load(inputs)
+        self._poisons = itertools.cycle(comparison.POISONS)
         self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
         self.arrays: dict[str, Any] = dict(self._host)
         self.poison()
@@ -139,13 +141,17 @@ class HostWorkspace:
     fill = load
 
     def poison(self) -> None:
-        """Fills every output with `comparison.POISON`."""
-        for name in self._outputs:
-            poison(self._host[name])
+        """Fills every output with the other of `comparison.POISONS` than before."""
+        self._poison = next(self._poisons)
+        self._fill_outputs()
 
     def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
-        """Fills every output with `comparison.POISON`."""
-        self.poison()
+        """Fills every output with the poison that they had last."""
+        self._fill_outputs()
+
+    def _fill_outputs(self) -> None:
+        for name in self._outputs:
+            poison(self._host[name], self._poison)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a NumPy array that a launch returned; None for anything else."""
@@ -168,10 +174,10 @@ class HostWorkspace:
         if actual.dtype != expected.dtype and actual.nbytes >= _WORTH_COPYING:
             from pytest_gpukern.backends.cuda_compare import compare_copy
 
-            found = compare_copy(actual, expected, tolerance)
+            found = compare_copy(actual, expected, tolerance, self._poison)
             if found is not None:
                 return found
-        return comparison.compare(actual, expected, tolerance)
+        return comparison.compare(actual, expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """A copy of an output."""

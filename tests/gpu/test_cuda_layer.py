@@ -58,7 +58,7 @@ def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, 
     tolerance = Tolerance(rtol=1e-6, atol=1e-9)
     on_host = comparison.compare(actual, expected, tolerance)
     on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance, comparison.POISON
     )
     assert on_host.unwritten == 3
     for name in ("shape", "mismatches", "unwritten", "unexpected_nan", "first_unwritten"):
@@ -77,7 +77,7 @@ def test_a_host_array_is_compared_on_the_device_as_on_the_host(runtime):
     actual, tolerance = damaged(expected.astype("float32"), rng), Tolerance(rtol=1e-6, atol=1e-9)
     on_host, on_device = (
         comparison.compare(actual, expected, tolerance),
-        compare_copy(actual, expected, tolerance),
+        compare_copy(actual, expected, tolerance, comparison.POISON),
     )
     assert (on_device.mismatches, on_device.unwritten) == (on_host.mismatches, on_host.unwritten)
     assert on_device.absolute.value == pytest.approx(on_host.absolute.value, rel=1e-12)
@@ -91,7 +91,13 @@ def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, 
     actual = expected + np.arange(100).astype(dtype) % 3
     for tolerance, mismatches in ((Tolerance(atol=1), 33), (Tolerance(atol=2), 0), (Tolerance(), 66)):
         on_device = compare_on_device(
-            runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+            runtime,
+            upload(actual).pointer,
+            actual.shape,
+            actual.dtype,
+            expected,
+            tolerance,
+            comparison.POISON,
         )
         assert on_device.mismatches == mismatches
         assert comparison.compare(actual, expected, tolerance).mismatches == mismatches
@@ -106,7 +112,7 @@ def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload
     actual = actual.view(np.float32)
     actual[1:] = np.nan, 1.0
     on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, Tolerance()
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, Tolerance(), comparison.POISON
     )
     on_host = comparison.compare(actual, expected, Tolerance())
     assert (on_device.mismatches, on_device.unwritten, on_device.first_unwritten) == (1, 1, 0)
@@ -120,7 +126,7 @@ def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload)
     actual = np.array([np.inf, 1e30, np.inf, np.nan, np.nan, np.nan, -0.0], np.float32)
     tolerance = Tolerance(rtol=1e-3)
     on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance
+        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance, comparison.POISON
     )
     on_host = comparison.compare(actual, expected, tolerance)
     assert (on_device.mismatches, on_device.unexpected_nan) == (on_host.mismatches, on_host.unexpected_nan)
@@ -142,6 +148,71 @@ def test_a_hash_sees_a_change_in_the_bytes_after_the_last_word(runtime, upload):
     other = host.copy()
     other[-1] ^= 128
     assert runtime.hash(upload(host)) != runtime.hash(upload(other))
+
+
+@pytest.fixture
+def workspace():
+    """An input and an output that ends in the middle of a word."""
+    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+
+    made = CudaWorkspace({"a": np.arange(1001.0)}, {"out": Output((1001,), np.float16)}, lambda array: array)
+    yield made
+    made.close()
+
+
+def test_outputs_are_poisoned_with_two_patterns_in_turn(runtime, workspace):
+    zeros = np.zeros(1001)
+    first = workspace.fetch("out").view(np.uint16).tolist()
+    assert workspace.compare("out", zeros, Tolerance()).unwritten == 1001
+    workspace.poison()
+    second = workspace.fetch("out").view(np.uint16).tolist()
+    assert workspace.compare("out", zeros, Tolerance()).unwritten == 1001
+    assert not set(first) & set(second)
+    workspace.queue_poison(runtime.stream)
+    runtime.synchronize()
+    assert workspace.fetch("out").view(np.uint16).tolist() == second
+
+
+WRITE = r"""
+extern "C" __global__ void write_at(double *values, long long index, double value) {
+  if (!(blockIdx.x | threadIdx.x)) values[index] = value;
+}
+extern "C" __global__ void write_half_at(unsigned short *values, long long index, unsigned short value) {
+  if (!(blockIdx.x | threadIdx.x)) values[index] = value;
+}
+"""
+
+
+@pytest.mark.parametrize("index", [-1024, -1, 1001, 1001 + 1023])
+def test_a_kernel_that_writes_beside_an_input_is_seen(runtime, workspace, index):
+    assert workspace.damage() == []
+    kernel, pointer = runtime.kernel(WRITE, "write_at"), workspace.arrays["a"].pointer
+    runtime.launch(kernel, 1, pointer, np.int64(1000), np.float64(3))
+    runtime.synchronize()
+    assert workspace.damage() == [], "inside"
+    runtime.launch(kernel, 1, pointer, np.int64(index), np.float64(3))
+    runtime.synchronize()
+    (found,) = workspace.damage()
+    assert (found.array, found.behind, found.index, found.size) == ("a", index > 0, index, 1001)
+    assert found.changed_bytes == 8
+
+
+@pytest.mark.parametrize("index", [-1, 1001])
+def test_a_kernel_that_writes_beside_an_output_is_seen_in_the_rest_of_the_last_word_too(
+    runtime, workspace, index
+):
+    workspace.queue_poison(runtime.stream)
+    runtime.synchronize()
+    assert workspace.damage() == [], "poison fills whole words"
+    kernel = runtime.kernel(WRITE, "write_half_at")
+    runtime.launch(kernel, 1, workspace.arrays["out"].pointer, np.int64(index), np.uint16(0))
+    runtime.synchronize()
+    (found,) = workspace.damage()
+    assert (found.array, found.behind, found.index) == ("out", index > 0, index)
+
+
+def test_arrays_between_guard_zones_are_aligned_for_every_vector_load(workspace):
+    assert all(array.pointer % 256 == 0 for array in workspace.arrays.values())
 
 
 @pytest.mark.parametrize("name", ["numba", "cupy"])

@@ -141,11 +141,11 @@ class FakeGpu(HostBackend):
     def workspace(self, inputs, outputs):
         made = super().workspace(inputs, outputs)
         self.workspaces.append(made)
-        poison = made.poison
+        queue = made.queue_poison
 
         def queue_poison(stream):
             assert stream == self.timed_stream
-            poison()
+            queue(stream)
 
         made.queue_poison = queue_poison
         for method in ("load", "fill", "fetch", "close", "poison", "queue_poison"):

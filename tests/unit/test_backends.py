@@ -16,7 +16,7 @@ from pytest_gpukern.backends import cuda, cuda_compare, host
 from pytest_gpukern.backends.convert import to_host
 from pytest_gpukern.backends.cuda import CudaError
 from pytest_gpukern.backends.host import HostBackend, poison
-from pytest_gpukern.comparison import POISON, Comparison
+from pytest_gpukern.comparison import POISON, POISONS, Comparison
 from pytest_gpukern.problem import Output, Tolerance
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
@@ -52,14 +52,27 @@ def test_new_contents_go_into_the_same_arrays(workspace):
 
 
 def test_outputs_are_poisoned_when_made_and_when_told_to(workspace):
-    def holds_poison():
-        return (workspace.arrays["out"].view("u4") == POISON).all()
+    def held():
+        return set(workspace.arrays["out"].view("u4").ravel().tolist())
 
-    assert holds_poison()
-    workspace.arrays["out"][...] = 0
-    assert not holds_poison()
-    workspace.poison()
-    assert holds_poison()
+    assert held() == {POISONS[0]}
+    for other in (POISONS[1], POISONS[0]):
+        workspace.arrays["out"][...] = 0
+        workspace.poison()
+        assert held() == {other}, "the other one each time"
+        workspace.arrays["out"][...] = 0
+        workspace.queue_poison(None)
+        assert held() == {other}, "the same once more"
+        assert workspace.compare("out", np.zeros((2, 3)), Tolerance()).unwritten == 6
+
+
+def test_the_poisons_differ_in_every_byte_and_are_nan_in_every_floating_point_type():
+    first, second = (np.frombuffer(word.to_bytes(4, "little") * 2, "u1") for word in POISONS)
+    assert (first != second).all()
+    for raw in (first, second):
+        for dtype in ("float16", "float32", "float64"):
+            assert np.isnan(raw.view(dtype)).all()
+        assert np.isnan((raw.view("u2").astype("u4") << 16).view("float32")).all(), "bfloat16"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex128"])
@@ -102,7 +115,7 @@ BY_DEVICE = Comparison((4,), mismatches=1)
 
 @pytest.fixture
 def by_device(monkeypatch):
-    """(actual, expected, tolerance) of each comparison that a device was asked for."""
+    """(actual, expected, tolerance, poison) of each comparison that a device was asked for."""
     found = SimpleNamespace(asked=[], says=BY_DEVICE)
     monkeypatch.setattr(cuda_compare, "compare_copy", lambda *given: found.asked.append(given) or found.says)
     return found
@@ -119,8 +132,9 @@ def compared(dtype="float64", bytes_worth=16):
 
 def test_a_large_output_of_another_dtype_than_its_reference_is_compared_by_a_device(by_device):
     assert compared() is BY_DEVICE
-    ((actual, expected, tolerance),) = by_device.asked
+    ((actual, expected, tolerance, poison),) = by_device.asked
     assert (actual.dtype, expected.dtype, tolerance) == ("float32", "float64", Tolerance())
+    assert poison == POISONS[0], "what it was filled with"
 
 
 def test_where_no_device_can_the_host_compares(by_device):
@@ -156,7 +170,7 @@ def copied(monkeypatch):
         seen.copies.append(host_cuda.HostArray(shape, dtype))
         return seen.copies[-1]
 
-    def on_device(runtime, pointer, shape, dtype, expected, tolerance):
+    def on_device(runtime, pointer, shape, dtype, expected, tolerance, poison):
         assert pointer == seen.copies[-1].pointer != 0
         if isinstance(seen.result, Exception):
             raise seen.result
@@ -170,7 +184,7 @@ def copied(monkeypatch):
 
 def compare_ones(actual=None):
     actual = np.ones((2, 3), "float32") if actual is None else actual
-    return cuda_compare.compare_copy(actual, np.ones((2, 3)), Tolerance())
+    return cuda_compare.compare_copy(actual, np.ones((2, 3)), Tolerance(), POISON)
 
 
 def test_a_device_compares_a_copy_which_is_given_back(copied):

@@ -11,6 +11,7 @@ from fakes import doubling, only_case
 from pytest_gpukern import check as check_module
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import IncorrectError, check
+from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.problem import Tolerance
 from pytest_gpukern.simulator import SimulatorUnsupported
@@ -46,12 +47,11 @@ def test_a_right_variant_passes_with_its_errors_and_first_call_recorded():
     assert prepared.errors["out"].max_abs == 0.0
     assert prepared.errors["out"].size == N
     assert prepared.first_call_ns > 0
-    assert prepared.dataset.seed_offset == 1
 
 
 def test_the_worst_error_of_all_launches_is_kept():
     def off_by_a_little_first(a, out):
-        errors = iter([0.25, 0.125])
+        errors = iter([0.125, 0.25, 0.125])
         return lambda: np.add(2 * a, next(errors), out=out)
 
     prepared = checked(off_by_a_little_first, doubling(N, tolerance=Tolerance(0, 1)))
@@ -75,7 +75,7 @@ def test_the_digest_of_contents_is_computed_once_for_all_variants(monkeypatch):
         check(case, case.point, backend, workspace, datasets)
     ours = [inputs for inputs in digested if any(inputs is dataset.inputs for dataset in datasets)]
     assert len(ours) == 2, "once for each contents; the others are of buffers"
-    assert len(digested) == 2 + 4
+    assert len(digested) == 2 + 2 * 3, "each variant is launched on both and on the first again"
 
 
 # what is wrong with the outputs
@@ -321,23 +321,62 @@ def test_the_second_set_goes_into_the_same_buffers_and_the_variant_is_prepared_o
 
     checked(watching)
     assert seen[0] == "prepared"
-    (first_in, first_out, first), (second_in, second_out, second) = seen[1:]
+    (first_in, first_out, first), (second_in, second_out, second), *_ = seen[1:]
     assert (first_in, first_out) == (second_in, second_out)
     assert not np.array_equal(first, second)
 
 
-def test_outputs_are_poisoned_before_each_launch():
+def found_by_launches(problem=None, **options):
+    """What each launch of a right variant finds in the first word of the output."""
     found = []
 
     def watching(a, out):
         def launch():
-            found.append(np.isnan(out).all())
+            found.append(int(out.view("u4")[0]))
             np.multiply(a, 2, out=out)
 
         return launch
 
-    checked(watching)
-    assert found == [True, True]
+    prepared = checked(watching, problem, **options)
+    answers = [np.float32(dataset.expected["out"][0]).view("u4") for dataset in prepared.datasets]
+    return found, answers
+
+
+def test_two_launches_find_different_poisons_and_one_more_the_answer_before():
+    found, answers = found_by_launches()
+    assert set(found[:2]) == set(POISONS)
+    assert found[2:] == answers[1:]
+
+
+def test_of_three_launches_the_third_finds_the_answer_of_the_second():
+    found, answers = found_by_launches(contents=3)
+    assert set(found[:2]) == set(POISONS)
+    assert found[2:] == answers[1:2]
+
+
+def test_one_set_alone_is_launched_on_under_both_poisons_unless_another_check_follows():
+    assert set(found_by_launches(contents=1)[0]) == set(POISONS)
+    assert len(found_by_launches(contents=1, checked_again=True)[0]) == 1
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_what_was_not_written_is_found_though_a_poison_is_the_right_answer(poison, dtype):
+    """Under one of them alone it would pass."""
+    answer = np.frombuffer(poison.to_bytes(4, "little") * N * 2, dtype)[:N]
+    constant = doubling(
+        N, outputs=lambda n: {"out": ((n,), dtype)}, reference=lambda n: answer, tolerance=Tolerance()
+    )
+    error = rejected(never_writes, constant)
+    assert error.diagnosis.fault is Fault.NOT_WRITTEN
+    assert f"{N} were never written" in error.diagnosis.message
+
+
+def test_what_computes_only_where_it_finds_no_answer_is_stale():
+    def fills_gaps(a, out):
+        return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
+
+    assert rejected(fills_gaps).diagnosis.fault is Fault.STALE_RESULT
 
 
 def scaled():
@@ -389,9 +428,9 @@ def test_a_slow_launch_on_the_host_is_checked_on_its_first_set_only_where_anothe
 
 def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(monkeypatch):
     monkeypatch.setattr(check_module, "SLOW_ON_HOST_NS", 1e18)
-    assert launches(checked_again=True) == 2
+    assert launches(checked_again=True) == 3
     monkeypatch.setattr(check_module, "SLOW_ON_HOST_NS", 0)
-    assert launches(checked_again=True, on_gpu=True) == 2
+    assert launches(checked_again=True, on_gpu=True) == 3
 
 
 @pytest.mark.parametrize(("checked_again", "runs"), [(True, 3), (False, 5)])

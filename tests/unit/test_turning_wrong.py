@@ -109,6 +109,17 @@ def test_what_stops_writing_after_so_many_launches_of_the_process_is_incorrect(g
     assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: not written: 8 of 8")
 
 
+@CACHES
+def test_what_computes_only_where_it_finds_no_answer_yet_is_not_even_timed(gpu, timer, events, cache):
+    """It would be timed doing nothing wherever outputs are not poisoned ahead of a call, as hot ones."""
+
+    def prepare(a, out):
+        return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
+
+    assert diagnosed(gpu, prepare, cache).startswith("out: stale result")
+    assert "timed" not in events
+
+
 # what is wrong only now and then
 
 
@@ -176,8 +187,8 @@ def test_what_is_wrong_only_in_the_first_executions_is_found_behind_the_one_that
 
 
 def behaves_while_checked(a, out, events):
-    """Right whenever the outputs were poisoned just now, as they are before a checked launch."""
-    return lambda: np.multiply(a, 2 if events[-1] == "poison" else 3, out=out)
+    """Right whenever the outputs were poisoned or the inputs filled just now, as before a checked launch."""
+    return lambda: np.multiply(a, 2 if events[-1] in ("poison", "fill") else 3, out=out)
 
 
 @CACHES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from unittest import mock
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpukern import comparison
 from pytest_gpukern.backends.host import poison
-from pytest_gpukern.comparison import POISON, compare
+from pytest_gpukern.comparison import POISON, POISONS, compare
 from pytest_gpukern.problem import Output, Tolerance
 from pytest_gpukern.verify import Fault, diagnose_form, diagnose_values
 
@@ -368,8 +369,18 @@ def test_the_poison_is_nan_in_every_float(dtype):
     assert np.isnan(unwritten(4, dtype)).all()
 
 
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize(("held", "looked_for"), list(itertools.product(POISONS, POISONS)))
+def test_what_holds_one_poison_was_written_where_the_other_was_there(dtype, held, looked_for):
+    actual = np.empty(5, dtype)
+    poison(actual, held)
+    found = compare(actual, np.zeros(5, dtype), EXACT, poison=looked_for)
+    assert found.mismatches == 5
+    assert found.unwritten == (5 if held == looked_for else 0)
+
+
 def test_poison_does_not_count_where_nobody_poisoned():
-    found = compare(unwritten(4, "float32"), np.zeros(4, "float32"), EXACT, poisoned=False)
+    found = compare(unwritten(4, "float32"), np.zeros(4, "float32"), EXACT, poison=None)
     assert (found.unwritten, found.unexpected_nan) == (0, 4)
 
 
