@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.problem import Run, call_by_name
-from pytest_gpukern.verify import Diagnosis, Fault, diagnose_damage, diagnose_form, diagnose_values
+from pytest_gpukern.verify import (
+    Diagnosis,
+    Fault,
+    diagnose_aliasing,
+    diagnose_damage,
+    diagnose_form,
+    diagnose_values,
+)
 
 if TYPE_CHECKING:
     from pytest_gpukern.backends import Backend, Workspace
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.problem import Case, Point
     from pytest_gpukern.result import OutputError
+    from pytest_gpukern.strides import Span
 
 
 class IncorrectError(Exception):
@@ -48,7 +56,8 @@ class Prepared:
         bits: hash of each output for the first data set, where it is to be timed.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
-        last_returned: what the last timed launch of an allocating variant returned.
+        last_returned: what the last launch of an allocating variant returned, held as a caller would.
+        returned_spans: addresses of what was adopted of it.
         runs: what a statistical check is shown of each set, by its `seed_offset`.
     """
 
@@ -63,6 +72,7 @@ class Prepared:
     first_call_ns: float | None = None
     last_call_ns: float | None = None
     last_returned: Any = None
+    returned_spans: dict[str, Span] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
 
     @property
@@ -281,6 +291,7 @@ def checked_launch(
     if prepared.first_call_ns is None:
         prepared.first_call_ns = prepared.last_call_ns
     check_guards(prepared)
+    earlier_spans = prepared.returned_spans
     if prepared.case.variant.allocates:
         adopt(prepared, returned)
     changed = [name for name, digest in workspace.digest().items() if digest != before[name]]
@@ -292,6 +303,9 @@ def checked_launch(
             ),
             prepared.errors,
         )
+    if prepared.case.variant.allocates:
+        # Last: what is stale has this for its cause more often than the other way round.
+        _check_aliasing(prepared, earlier_spans)
 
 
 def check_guards(prepared: Prepared) -> None:
@@ -370,9 +384,13 @@ def _check_written(prepared: Prepared) -> None:
 def adopt(prepared: Prepared, returned: Any) -> None:
     """Takes the arrays that an allocating variant returned, after checking their form.
 
+    They are held until the next launch has ended, as by a caller who compares two results.
+
     Raises:
-        IncorrectError: type, shape or dtype is not what the problem declares.
+        IncorrectError: type, shape, dtype or order is not what the problem declares, or an output has no
+            memory of its own.
     """
+    prepared.last_returned = returned
     specs = prepared.dataset.specs
     if isinstance(returned, Mapping):
         values = dict(returned)
@@ -394,13 +412,29 @@ def adopt(prepared: Prepared, returned: Any) -> None:
             raise IncorrectError(
                 Diagnosis(
                     Fault.WRONG_TYPE,
-                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {type(values.get(name)).__name__}, "
-                    f"which is no array of the backend {prepared.backend.name}",
+                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {_type_name(type(values.get(name)))}, "
+                    f"which is no array of the backend {prepared.backend.name}: that is "
+                    f"{_type_name(prepared.workspace.array_type)} itself, computed, where the launch ran",
                 )
             )
-        diagnosis = diagnose_form(name, *form, spec)
+        diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
         if diagnosis is not None:
             raise IncorrectError(diagnosis)
+    prepared.returned_spans = {name: prepared.workspace.returned_span(name) for name in specs}
+    _check_aliasing(prepared, {})
+
+
+def _check_aliasing(prepared: Prepared, earlier: Mapping[str, Span]) -> None:
+    """Raises IncorrectError where outputs share memory with inputs, each other or an earlier result."""
+    inputs = prepared.workspace.input_spans()
+    diagnosis = diagnose_aliasing(prepared.returned_spans, inputs, earlier)
+    if diagnosis is not None:
+        raise IncorrectError(diagnosis, prepared.errors)
+
+
+def _type_name(kind: type) -> str:
+    """A type with its module, since several libraries have an `ndarray`."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:

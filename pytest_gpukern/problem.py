@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.by_name import ProblemError, call_by_name
@@ -74,10 +74,25 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """Shape and dtype of one declared output."""
+    """Shape, dtype and order of one declared output.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        order: "C" where the elements of what a launch returns have to lie in C order without gaps; "any"
+            where they need not, as in a transposed view.
+
+    Raises:
+        ProblemError: the order is neither.
+    """
 
     shape: tuple[int, ...]
     dtype: DTypeLike
+    order: str = "C"
+
+    def __post_init__(self) -> None:
+        if self.order not in ("C", "any"):
+            raise ProblemError(f"order={self.order!r}: an output is declared in order 'C' or 'any'")
 
 
 class Problem:
@@ -353,7 +368,8 @@ class Problem:
     def _output(self, name: str, entry: Any) -> Output:
         """An output as declared: an `Output`, or shape and dtype, where a number is the shape of a vector."""
         if isinstance(entry, Output):
-            entry = (entry.shape, entry.dtype)
+            shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
+            return replace(entry, shape=shape)
         if not isinstance(entry, tuple) or len(entry) != 2:
             raise ProblemError(
                 f"problem {self.name!r}: output {name!r} is declared as {entry!r}; write (shape, dtype)"

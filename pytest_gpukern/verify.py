@@ -6,12 +6,15 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.strides import c_strides
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.strides import Span, Strides
 
 
 class Fault(enum.StrEnum):
@@ -26,6 +29,8 @@ class Fault(enum.StrEnum):
     WRONG_TYPE = "wrong type"
     WRONG_SHAPE = "wrong shape"
     WRONG_DTYPE = "wrong dtype"
+    WRONG_STRIDES = "wrong strides"
+    ALIASED = "aliased"
     INPUT_MODIFIED = "input modified"
     STATISTICS = "statistics"
 
@@ -86,8 +91,18 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def diagnose_form(name: str, shape: tuple[int, ...], dtype: Any, declared: Output) -> Diagnosis | None:
-    """Whether a returned output has the declared shape and dtype; checked before any value."""
+def diagnose_form(
+    name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
+) -> Diagnosis | None:
+    """Whether a returned output has the declared shape, dtype and order; checked before any value.
+
+    Args:
+        name: of the output.
+        shape: of what was returned.
+        dtype: of what was returned.
+        declared: what was declared.
+        strides: of what was returned, in bytes; None where it lies in C order without gaps.
+    """
     import numpy as np
 
     if tuple(shape) != tuple(declared.shape):
@@ -100,6 +115,40 @@ def diagnose_form(name: str, shape: tuple[int, ...], dtype: Any, declared: Outpu
             Fault.WRONG_DTYPE,
             f"{name}: wrong dtype: expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}",
         )
+    if strides is not None and declared.order == "C":
+        expected = c_strides(shape, np.dtype(dtype).itemsize)
+        return Diagnosis(
+            Fault.WRONG_STRIDES,
+            f"{name}: {Fault.WRONG_STRIDES}: expected {expected} bytes (C order), actual {strides}; return a "
+            'contiguous array, whose making is then timed, or declare Output(shape, dtype, order="any")',
+        )
+    return None
+
+
+def diagnose_aliasing(
+    returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
+) -> Diagnosis | None:
+    """Whether outputs that a launch returned have memory of their own, or None where they do.
+
+    Args:
+        returned: addresses of each output.
+        inputs: addresses of each input.
+        before: addresses of what an earlier launch returned and somebody still holds.
+    """
+    outputs = list(returned.items())
+    for number, (name, span) in enumerate(outputs):
+        others = (
+            *((f"the input {other}", theirs) for other, theirs in inputs.items()),
+            *((f"the output {other}", theirs) for other, theirs in outputs[:number]),
+            *((f"the {other} that an earlier launch returned", theirs) for other, theirs in before.items()),
+        )
+        for what, theirs in others:
+            if span.overlaps(theirs):
+                return Diagnosis(
+                    Fault.ALIASED,
+                    f"{name}: {Fault.ALIASED}: its memory overlaps that of {what}; "
+                    "what a launch returns is new memory each time",
+                )
     return None
 
 

@@ -6,7 +6,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.strides import Span
 
 Array = Any
-Form = tuple[tuple[int, ...], Any]
-"""Shape and dtype of an array."""
+
+
+class Form(NamedTuple):
+    """Shape, dtype and strides of an array; these in bytes, or None where it lies in C order without gaps."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    strides: tuple[int, ...] | None
 
 
 class Workspace(Protocol):
@@ -28,9 +35,11 @@ class Workspace(Protocol):
 
     Attributes:
         arrays: name → array of the backend's own type, or scalar, as given to the variant.
+        array_type: the one type of arrays that a launch may return.
     """
 
     arrays: dict[str, Array]
+    array_type: type[Any]
 
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies contents from the host into the input arrays and waits for it: what a user's copy does."""
@@ -45,7 +54,16 @@ class Workspace(Protocol):
         """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes an array that a launch returned as `output`; None where it is no array of this backend."""
+        """Takes an array that a launch returned as `output`.
+
+        None where it is not of `array_type`, which no subclass is, has no values yet or lives elsewhere.
+        """
+
+    def input_spans(self) -> dict[str, Span]:
+        """The addresses of each input array."""
+
+    def returned_span(self, output: str) -> Span:
+        """The addresses that what was adopted as `output` lies between."""
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device where it lives there."""

@@ -7,22 +7,26 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
+from pytest_gpukern.backends import Form
 from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
 from pytest_gpukern.backends.cuda_compare import compare_on_device
 from pytest_gpukern.backends.host import is_array
+from pytest_gpukern.strides import out_of_c_order, span_by_interface, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
 
-    from pytest_gpukern.backends import Form
     from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.strides import Span, Strides
 
 
 class CudaWorkspace:
-    """Device arrays of one case, wrapped in a library's own type by `wrap`."""
+    """Device arrays of one case, wrapped in a library's own type by `wrap`, which a launch may return too."""
+
+    array_type: type[Any] = DeviceArray
 
     def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output], wrap: Any) -> None:
         self._runtime = runtime()
@@ -41,6 +45,7 @@ class CudaWorkspace:
             for name, output in outputs.items():
                 self._outputs[name] = DeviceArray(output.shape, output.dtype, guarded=True)
                 self.arrays[name] = wrap(self._outputs[name])
+                self.array_type = type(self.arrays[name])
             self.fill(inputs)
             self.poison()
         except BaseException:
@@ -73,20 +78,30 @@ class CudaWorkspace:
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a device array that a launch returned; None for anything that is none."""
-        import numpy as np
-
-        interface = getattr(value, "__cuda_array_interface__", None)
-        if interface is None:
+        if type(value) is not self.array_type:  # a subclass may compute when it is compared
+            return None
+        if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
             return None
         self._returned[output] = value
-        return tuple(interface["shape"]), np.dtype(interface["typestr"])
+        _, shape, dtype, strides = self._place(output)
+        return Form(shape, dtype, strides)
+
+    def input_spans(self) -> dict[str, Span]:
+        """The addresses of each input array."""
+        return {
+            name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
+        }
+
+    def returned_span(self, output: str) -> Span:
+        """The addresses that what was adopted lies between."""
+        return span_by_interface(self._returned[output].__cuda_array_interface__)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
         """Compares on the device, or on the host where no kernel fits dtype or strides."""
-        pointer, shape, dtype, contiguous = self._place(output)
-        if contiguous and 0 not in shape:
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is None and 0 not in shape:
             found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
             if found is not None:
                 return found
@@ -96,36 +111,30 @@ class CudaWorkspace:
         """Copies an output to the host and waits."""
         import numpy as np
 
-        pointer, shape, dtype, contiguous = self._place(output)
-        if contiguous:
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is None:
             host = np.empty(shape, dtype) if into is None else into
             if host.nbytes:
                 checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
             return host
-        strides = self._returned[output].__cuda_array_interface__["strides"]
-        low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
-        high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
-        raw = np.empty(high - low + dtype.itemsize, np.uint8)
-        checked("cuMemcpyDtoH", raw.ctypes.data, pointer + low, raw.nbytes)
-        view = np.ndarray(shape, dtype, raw, offset=-low, strides=strides)
+        start, stop = span_of(pointer, shape, strides, dtype.itemsize)
+        raw = np.empty(stop - start, np.uint8)
+        checked("cuMemcpyDtoH", raw.ctypes.data, start, raw.nbytes)
+        view = np.ndarray(shape, dtype, raw, offset=pointer - start, strides=strides)
         if into is None:
             return view.copy()
         into[...] = view
         return into
 
-    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
-        """Address, shape, dtype of an output and whether it is C-contiguous."""
+    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], Strides | None]:
+        """Address, shape and dtype of an output, and its strides, or None where it is in C order."""
         import numpy as np
 
         array = self._returned.get(output, self._outputs[output])
         interface = array.__cuda_array_interface__
         shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-        strides = interface.get("strides")
-        packed, step = [], dtype.itemsize
-        for length in reversed(shape):
-            packed.append(step)
-            step *= length
-        return int(interface["data"][0]), shape, dtype, strides in (None, tuple(reversed(packed)))
+        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
+        return int(interface["data"][0]), shape, dtype, strides
 
     def digest(self) -> dict[str, int]:
         """A hash of each input, computed on the device."""
@@ -142,8 +151,8 @@ class CudaWorkspace:
 
     def bits(self, output: str) -> str | None:
         """A hash of an output's bytes, computed on the device; None where they are strided or not aligned."""
-        pointer, shape, dtype, contiguous = self._place(output)
-        if not contiguous or pointer % 4:
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is not None or pointer % 4:
             return None
         return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
 

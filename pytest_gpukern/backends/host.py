@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
+from pytest_gpukern.backends import Form
 from pytest_gpukern.guards import GUARD_BYTES, damage, guard_pattern
+from pytest_gpukern.strides import out_of_c_order, span_by_interface
 from pytest_gpukern.threads import map_in_threads
 
 if TYPE_CHECKING:
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from pytest_gpukern.backends import Form
     from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.strides import Span
 
 
 _PIECE = 1 << 24
@@ -118,6 +120,9 @@ class HostWorkspace:
     """NumPy arrays of one case; the inputs are private copies."""
 
     def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
+        import numpy as np
+
+        self.array_type: type[Any] = np.ndarray
         self._inputs = [name for name, value in inputs.items() if is_array(value)]
         self._outputs = list(outputs)
         self._guarded = {name: GuardedArray(inputs[name].shape, inputs[name].dtype) for name in self._inputs}
@@ -155,12 +160,22 @@ class HostWorkspace:
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a NumPy array that a launch returned; None for anything else."""
-        import numpy as np
-
-        if type(value) is not np.ndarray:  # a subclass may compute when it is compared
+        if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
-        self._bound[output] = value
-        return value.shape, value.dtype
+        return self._bind(output, value)
+
+    def _bind(self, output: str, array: np.ndarray[Any, Any]) -> Form:
+        self._bound[output] = array
+        strides = out_of_c_order(array.shape, array.strides, array.itemsize)
+        return Form(array.shape, array.dtype, strides)
+
+    def input_spans(self) -> dict[str, Span]:
+        """The addresses of each input array."""
+        return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
+
+    def returned_span(self, output: str) -> Span:
+        """The addresses that what was adopted lies between."""
+        return span_by_interface(self._bound[output].__array_interface__)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance

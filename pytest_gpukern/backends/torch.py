@@ -12,8 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from pytest_gpukern.backends import Form
     from pytest_gpukern.backends.cuda import DeviceArray
     from pytest_gpukern.problem import Output
+
+
+class TorchWorkspace(CudaWorkspace):
+    """CUDA tensors."""
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes a CUDA tensor with values of its own.
+
+        What is conjugated or negated by a flag is computed when it is read, and what requires a gradient
+        drags the graph of its computation along.
+        """
+        if type(value) is self.array_type and (value.requires_grad or value.is_conj() or value.is_neg()):
+            return None
+        return super().adopt(output, value)
 
 
 class TorchBackend(GpuBackend):
@@ -41,9 +56,9 @@ class TorchBackend(GpuBackend):
         """The timed stream as PyTorch's."""
         return self._stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> TorchWorkspace:
         """CUDA tensors, inputs loaded and outputs poisoned."""
-        return CudaWorkspace(inputs, outputs, self._tensor_over)
+        return TorchWorkspace(inputs, outputs, self._tensor_over)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream PyTorch's current one."""

@@ -52,7 +52,8 @@ def test_a_graph_made_before_sees_what_is_loaded_later(workspace):
 def test_what_is_computed_is_adopted_and_what_is_not_computed_is_not(workspace):
     x = workspace.arrays["x"]
     assert workspace.adopt("y", x + 1) is None
-    assert workspace.adopt("y", (x + 1).compute(scheduler="synchronous")) == ((2, 3), np.dtype("float64"))
+    computed = (x + 1).compute(scheduler="synchronous")
+    assert workspace.adopt("y", computed) == ((2, 3), np.dtype("float64"), None)
     assert workspace.compare("y", np.arange(6.0).reshape(2, 3) + 1, Tolerance()).mismatches == 0
 
 

@@ -56,6 +56,45 @@ def test_tensors_are_the_workspaces_memory(torch):
     assert made.fetch("y").tolist() == [5, 5, 5]
 
 
+class Tensor(host_cuda.OnDevice):
+    """A tensor with PyTorch's flags."""
+
+    requires_grad = conjugated = negated = False
+
+    def is_conj(self):
+        return self.conjugated
+
+    def is_neg(self):
+        return self.negated
+
+
+@pytest.fixture
+def workspace(torch):
+    torch.as_tensor = lambda array, device: array.contents.view(Tensor)
+    return torch_module.TorchBackend().workspace({}, {"y": Output((3,), "float32")})
+
+
+def test_a_tensor_with_values_of_its_own_is_adopted(workspace):
+    tensor = np.ones(3, "float32").view(Tensor)
+    assert workspace.adopt("y", tensor) == ((3,), np.dtype("float32"), None)
+    assert workspace.fetch("y").tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("flag", ["requires_grad", "conjugated", "negated"])
+def test_a_tensor_that_is_computed_when_it_is_read_or_drags_a_graph_along_is_not_adopted(workspace, flag):
+    tensor = np.ones(3, "float32").view(Tensor)
+    setattr(tensor, flag, True)
+    assert workspace.adopt("y", tensor) is None
+
+
+class Parameter(Tensor):
+    """A subclass, as `torch.nn.Parameter` is one."""
+
+
+def test_a_subclass_of_tensor_is_not_adopted(workspace):
+    assert workspace.adopt("y", np.ones(3, "float32").view(Parameter)) is None
+
+
 def test_pytorchs_cache_is_emptied_after_a_case(torch):
     torch_module.TorchBackend().release()
     assert torch.events[-1] == "emptied"

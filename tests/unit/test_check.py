@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import IncorrectError, check
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.problem import Tolerance
+from pytest_gpukern.problem import Output, Tolerance
 from pytest_gpukern.simulator import SimulatorUnsupported
 from pytest_gpukern.verify import Fault
 
@@ -493,8 +494,12 @@ class Lazy(np.ndarray):
         (lambda a: None, Fault.WRONG_TYPE, "returned NoneType"),
         (lambda a: (2 * a,), Fault.WRONG_TYPE, "returned tuple"),
         (lambda a: {"other": 2 * a}, Fault.WRONG_TYPE, "out: wrong type: the launch returned NoneType"),
-        (lambda a: (2 * a).view(Lazy), Fault.WRONG_TYPE, "returned Lazy"),
-        (lambda a: np.ma.masked_array(2 * a), Fault.WRONG_TYPE, "returned MaskedArray"),
+        (
+            lambda a: (2 * a).view(Lazy),
+            Fault.WRONG_TYPE,
+            "returned test_check.Lazy, which is no array of the backend host: that is numpy.ndarray itself",
+        ),
+        (lambda a: np.ma.masked_array(2 * a), Fault.WRONG_TYPE, "returned numpy.ma.MaskedArray"),
         (lambda a: (2 * a)[:-1], Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),
         (lambda a: (2 * a).reshape(2, 4), Fault.WRONG_SHAPE, "expected (8,), actual (2, 4)"),
         (lambda a: 2.0 * a.astype("float64"), Fault.WRONG_DTYPE, "expected float32, actual float64"),
@@ -505,6 +510,126 @@ def test_something_else_than_the_declared_array_is_rejected(returned, fault, mes
     error = rejected(lambda a: lambda: returned(a), allocates=True)
     assert error.diagnosis.fault is fault
     assert message in error.diagnosis.message
+
+
+def square(**changes):
+    """out = 2·a for a matrix."""
+    return doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": rng.random((n, n)).astype(np.float32)},
+        **{"outputs": lambda n: {"out": ((n, n), "float32")}, **changes},
+    )
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda a: np.asfortranarray(2 * a),
+        lambda a: (2 * a.T.copy()).T,
+        lambda a: np.repeat(2 * a, 2, axis=1)[:, ::2],
+        lambda a: (2 * a[::-1, ::-1])[::-1, ::-1],
+        lambda a: np.broadcast_to(np.float32(2), a.shape),
+    ],
+)
+def test_what_does_not_lie_in_c_order_is_rejected_before_its_values(returned):
+    diagnosis = rejected(lambda a: lambda: returned(a), square(), allocates=True).diagnosis
+    assert diagnosis.fault is Fault.WRONG_STRIDES
+    assert "out: wrong strides: expected (32, 4) bytes (C order), actual (" in diagnosis.message
+    assert 'order="any"' in diagnosis.message
+
+
+def test_an_output_may_be_declared_in_any_order():
+    def in_any_order():
+        return square(outputs=lambda n: {"out": Output((n, n), "float32", order="any")})
+
+    fortran = checked(lambda a: lambda: np.asfortranarray(2 * a), in_any_order(), allocates=True)
+    assert fortran.errors["out"].mismatches == 0
+    wrong = rejected(lambda a: lambda: 2 * a.T, in_any_order(), allocates=True)
+    assert wrong.diagnosis.fault is Fault.WRONG_VALUES
+
+
+# memory of their own
+
+
+@pytest.mark.parametrize("view", [lambda a: a, lambda a: a[:], lambda a: a.reshape(2, 4).reshape(N)])
+def test_a_view_of_an_input_is_aliased(view):
+    identity = doubling(N, reference=lambda a: a.astype(np.float64))
+    diagnosis = rejected(lambda a: lambda: view(a), identity, allocates=True).diagnosis
+    assert diagnosis.fault is Fault.ALIASED
+    assert diagnosis.message.startswith("out: aliased: its memory overlaps that of the input a; ")
+
+
+def test_a_result_in_the_memory_of_an_input_is_aliased_before_the_input_is_modified():
+    def in_place(a):
+        return lambda: np.multiply(a, 2, out=a)
+
+    assert rejected(in_place, allocates=True).diagnosis.fault is Fault.ALIASED
+
+
+def test_outputs_that_overlap_each_other_are_aliased():
+    shifted = two_outputs()
+
+    def one_buffer(a):
+        def launch():
+            buffer = np.empty(N + 1, np.float32)
+            return buffer[:-1], buffer[1:]
+
+        return launch
+
+    message = rejected(one_buffer, shifted, allocates=True).diagnosis.message
+    assert message.startswith("y: aliased: its memory overlaps that of the output x; ")
+
+
+def test_outputs_beside_each_other_in_one_buffer_are_fine():
+    def one_buffer(a):
+        def launch():
+            buffer = np.empty((2, N), np.float32)
+            np.multiply(a, 2, out=buffer[0])
+            np.negative(a, out=buffer[1])
+            return buffer[0], buffer[1]
+
+        return launch
+
+    assert checked(one_buffer, two_outputs(), allocates=True).errors["y"].mismatches == 0
+
+
+def test_a_buffer_that_an_earlier_launch_returned_is_aliased():
+    """Its values are right, and those of the earlier result have just changed under its owner's hands."""
+
+    def static(a):
+        buffer = np.empty_like(a)
+        return lambda: np.multiply(a, 2, out=buffer)
+
+    diagnosis = rejected(static, allocates=True).diagnosis
+    assert diagnosis.fault is Fault.ALIASED
+    assert "overlaps that of the out that an earlier launch returned; " in diagnosis.message
+
+
+def test_two_buffers_in_turn_are_found_by_no_launch_and_by_memory_that_is_held_no_longer():
+    """What an earlier launch returned is held until the next has ended, as by a caller who compares them."""
+
+    def ping_pong(a):
+        buffers = itertools.cycle([np.empty_like(a), np.empty_like(a)])
+        return lambda: np.multiply(a, 2, out=next(buffers))
+
+    assert checked(ping_pong, allocates=True).errors["out"].mismatches == 0
+
+
+def test_an_answer_replayed_from_its_own_buffer_is_stale_before_it_is_aliased():
+    def replays(a):
+        answer = []
+        return lambda: answer or answer.append(2 * a) or answer
+
+    def first(a):
+        launch = replays(a)
+        return lambda: launch()[0]
+
+    assert rejected(first, allocates=True).diagnosis.fault is Fault.STALE_RESULT
+
+
+def test_memory_that_was_given_back_may_be_used_again():
+    """An allocator may hand out what nobody holds; only what is held must stay as it is."""
+    assert checked(lambda a: lambda: 2 * a, contents=3, allocates=True).errors["out"].mismatches == 0
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -337,3 +337,50 @@ def test_a_workspace_that_does_not_fit_gives_back_what_it_had(runtime, driver, m
     with pytest.raises(cuda.CudaError, match="OUT_OF_MEMORY"):
         workspace_of({"a": np.arange(4.0)})
     assert driver.used_bytes == 0
+
+
+# what a launch returned
+
+
+class Returned:
+    """An array of some library: a view of one of ours."""
+
+    def __init__(self, array, **interface):
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **interface}
+
+
+class Lazy(Returned):
+    """A subclass, which could compute when it is looked at."""
+
+
+def workspace_of_views(inputs):
+    return CudaWorkspace(inputs, {"out": Output((2, 3), np.float32)}, Returned)
+
+
+def test_only_the_librarys_own_array_is_adopted(runtime):
+    made = workspace_of_views({})
+    matrix = DeviceArray((2, 3), np.float32)
+    assert made.array_type is Returned
+    assert made.adopt("out", Returned(matrix)) == ((2, 3), np.float32, None)
+    for value in (Lazy(matrix), matrix, np.ones((2, 3), np.float32), None):
+        assert made.adopt("out", value) is None
+
+
+def test_strides_are_told_where_a_returned_array_is_not_in_c_order(runtime):
+    made = workspace_of_views({})
+    matrix = DeviceArray((2, 3), np.float32)
+    in_order, transposed = Returned(matrix, strides=(12, 4)), Returned(matrix, strides=(4, 8))
+    assert made.adopt("out", in_order).strides is None
+    assert made.adopt("out", transposed).strides == (4, 8)
+    matrix.upload(np.arange(6.0).reshape(2, 3))
+    assert made.fetch("out").tolist() == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_addresses_are_those_of_inputs_without_guard_zones_and_of_what_was_returned(runtime):
+    made = workspace_of_views({"a": np.arange(4.0), "k": 3})
+    (interface,) = (made.arrays["a"].__cuda_array_interface__,)
+    start = interface["data"][0]
+    assert made.input_spans() == {"a": (start, start + 32)}
+    matrix = DeviceArray((4, 6), np.float32)
+    made.adopt("out", Returned(matrix, shape=(2, 3), strides=(48, 8)))
+    assert made.returned_span("out") == (matrix.pointer, matrix.pointer + 48 + 16 + 4)

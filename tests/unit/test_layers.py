@@ -17,19 +17,8 @@ LAYERS = (
     # From the bottom up: a module imports from lower layers only, and files of one folder import each other.
     # Imports for type checkers do not count.
     {"printable"},
-    {
-        "",
-        "options",
-        "literals",
-        "result",
-        "by_name",
-        "threads",
-        "tolerance",
-        "variant",
-        "kernel_names",
-        "guards",
-    }
-    | {"surroundings", "child", "strict_json", "json_shape", "file_error"},
+    {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
+    | {"surroundings", "child", "strict_json", "json_shape", "file_error", "guards", "strides"},
     {"cubin", "occupancy"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"comparison", "verify"},

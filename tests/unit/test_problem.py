@@ -332,6 +332,13 @@ def test_outputs_may_be_written_as_shape_and_dtype():
     assert problem.output_specs({"n": 3}, {}) == {"out": Output((3, 2), "int8")}
 
 
+def test_the_order_of_an_output_is_kept_and_one_that_means_nothing_is_refused():
+    problem = doubling(outputs=lambda n: {"out": Output(n, "int8", order="any")})
+    assert problem.output_specs({"n": 3}, {}) == {"out": Output((3,), "int8", "any")}
+    with pytest.raises(ProblemError, match="order='F': an output is declared in order 'C' or 'any'"):
+        Output((3,), "int8", order="F")
+
+
 def reference_of(**changes):
     problem = doubling(n=3, **changes)
     return problem.reference({"n": 3}, problem.inputs({"n": 3}))
