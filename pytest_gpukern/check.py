@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.problem import Run, call_by_name
+from pytest_gpukern.validity import running_threads, thread_left_working
 from pytest_gpukern.verify import (
     Diagnosis,
     Fault,
@@ -280,6 +281,7 @@ def checked_launch(
         workspace.poison()
     before = _digest_of_contents(prepared)
     backend.synchronize()
+    threads, first = running_threads(), prepared.first_call_ns is None
     start = time.perf_counter_ns()
     try:
         with backend.current():
@@ -288,8 +290,11 @@ def checked_launch(
     except Exception as error:
         raise _launch_failed(prepared.case, "launching", error) from error
     prepared.last_call_ns = float(time.perf_counter_ns() - start)
-    if prepared.first_call_ns is None:
+    if first:
         prepared.first_call_ns = prepared.last_call_ns
+    left = thread_left_working(threads, running_threads(), first=first)
+    if left is not None:
+        raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, left))
     check_guards(prepared)
     earlier_spans = prepared.returned_spans
     if prepared.case.variant.allocates:

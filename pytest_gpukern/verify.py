@@ -32,6 +32,7 @@ class Fault(enum.StrEnum):
     WRONG_STRIDES = "wrong strides"
     ALIASED = "aliased"
     INPUT_MODIFIED = "input modified"
+    STILL_RUNNING = "still running"
     STATISTICS = "statistics"
 
 

@@ -10,7 +10,7 @@ from .energy import NO_COUNTER, Energy, energy_per_call
 from .floor import below_floor
 from .growth import memory_growth
 from .recovery import PausePolicy, Recovery
-from .threads import Threads, running_threads, thread_fault, thread_note
+from .threads import Threads, running_threads, thread_fault, thread_left_working, thread_note
 
 __all__ = [
     "LOWEST_CLOCK_SHARE",
@@ -30,5 +30,6 @@ __all__ = [
     "memory_growth",
     "running_threads",
     "thread_fault",
+    "thread_left_working",
     "thread_note",
 ]

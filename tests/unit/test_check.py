@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -303,6 +305,54 @@ def test_what_the_simulator_lacks_stays_what_it_is():
 
     with pytest.raises(SimulatorUnsupported, match="no tensor cores"):
         checked(lacks_a_feature)
+
+
+# threads
+
+
+@pytest.fixture
+def end():
+    """Ends the threads of a test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_launch_that_leaves_a_thread_working_is_rejected_though_its_values_are_right(end):
+    def prefetches(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            threading.Thread(target=end.wait, name="prefetch", daemon=True).start()
+
+        return launch
+
+    diagnosis = rejected(prefetches).diagnosis
+    assert diagnosis.fault is Fault.STILL_RUNNING
+    assert diagnosis.message.startswith("a thread started by the launch is still running: prefetch; ")
+
+
+def test_a_thread_that_would_write_later_is_the_fault_and_not_what_it_has_not_written_yet(end):
+    def later(a, out):
+        def work():
+            end.wait()
+            np.multiply(a, 2, out=out)
+
+        return lambda: threading.Thread(target=work, name="later").start()
+
+    assert rejected(later).diagnosis.fault is Fault.STILL_RUNNING
+
+
+def test_a_variant_may_keep_a_pool_of_its_own_that_grows_as_it_is_needed(end):
+    pool = ThreadPoolExecutor(4)
+
+    def pooled(a, out):
+        parts = [slice(i, i + 2) for i in range(0, N, 2)]
+        return lambda: list(pool.map(lambda part: np.multiply(a[part], 2, out=out[part]), parts))
+
+    try:
+        assert checked(pooled).errors["out"].mismatches == 0
+    finally:
+        pool.shutdown()
 
 
 # the second data set

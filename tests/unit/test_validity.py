@@ -8,7 +8,11 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from fake_nvml import state
@@ -29,9 +33,14 @@ from pytest_gpukern.validity import (
     memory_growth,
     running_threads,
     thread_fault,
+    thread_left_working,
     thread_note,
 )
+from pytest_gpukern.validity import threads as threads_module
 from pytest_gpukern.validity.energy import COUNTER_STANDS, HOST_BOUND, TOO_SHORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # impossible times
 
@@ -230,6 +239,123 @@ def test_a_thread_of_a_library_that_only_called_into_python_is_not_counted() -> 
         stop.set()
     assert native[0].name.startswith("Dummy")
     assert native[0] not in found.python
+
+
+def left_by(launch: Callable[[], object], *, first: bool = False) -> str | None:
+    """What is said of the threads that a launch leaves."""
+    before = running_threads()
+    launch()
+    return thread_left_working(before, running_threads(), first=first)
+
+
+@pytest.fixture
+def stop() -> Iterator[threading.Event]:
+    """Set at the end, so that no thread outlives its test."""
+    event = threading.Event()
+    yield event
+    event.set()
+    for thread in set(threading.enumerate()) - {threading.main_thread()}:
+        if thread.name.startswith("left"):
+            thread.join()
+
+
+def waiting(stop: threading.Event, daemon: bool) -> Callable[[], None]:
+    """A launch that leaves a thread behind."""
+    return lambda: threading.Thread(target=stop.wait, name="left behind", daemon=daemon).start()
+
+
+@pytest.mark.parametrize(("first", "daemon"), [(True, False), (False, False), (False, True)])
+def test_a_thread_that_a_launch_leaves_working_is_named(
+    stop: threading.Event, first: bool, daemon: bool
+) -> None:
+    found = left_by(waiting(stop, daemon), first=first)
+    assert found is not None
+    assert "a thread started by the launch is still running: left behind; " in found
+
+
+def test_a_service_that_a_library_starts_at_the_first_launch_is_fine(stop: threading.Event) -> None:
+    assert left_by(waiting(stop, True), first=True) is None
+
+
+def test_a_thread_that_ran_before_and_one_that_has_ended_are_fine(stop: threading.Event) -> None:
+    waiting(stop, False)()
+    assert left_by(lambda: None) is None
+
+    def joins() -> None:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+    assert left_by(joins) is None
+
+
+def test_a_thread_that_is_about_to_end_is_waited_for(stop: threading.Event) -> None:
+    told = threading.Event()
+
+    def ends_soon() -> None:
+        thread = threading.Thread(target=told.wait, name="left for a moment")
+        thread.start()
+        threading.Timer(0, told.set).start()
+
+    with mock.patch.object(threads_module, "_GRACE_S", 60.0):
+        assert left_by(ends_soon) is None
+
+
+POOLS = [lambda: ThreadPoolExecutor(2, "left"), lambda: ThreadPool(2)]
+
+
+def closed(pool: ThreadPoolExecutor | ThreadPool) -> None:
+    if isinstance(pool, ThreadPoolExecutor):
+        pool.shutdown()
+    else:
+        pool.terminate()
+        pool.join()
+
+
+@pytest.mark.parametrize("make", POOLS)
+def test_workers_that_wait_for_their_pools_next_task_are_fine(
+    make: Callable[[], ThreadPoolExecutor | ThreadPool],
+) -> None:
+    pools = []
+
+    def launch() -> None:
+        pools.append(make())
+        list(pools[0].map(str, range(8)))
+
+    try:
+        assert left_by(launch) is None
+    finally:
+        closed(pools[0])
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_a_worker_that_has_a_task_is_not(stop: threading.Event, in_python: bool) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    pool, reached = ThreadPoolExecutor(1, "left"), threading.Event()
+
+    def task() -> None:
+        reached.set()
+        stop.wait()
+
+    def launch() -> None:
+        if in_python:
+            pool.submit(task)
+            reached.wait()
+        else:
+            pool.submit(lock.acquire)
+            (worker,) = pool._threads
+            while sys._current_frames()[worker.ident or 0].f_code.co_name != "run":
+                pass
+
+    try:
+        found = left_by(launch)
+        assert found is not None
+        assert "left_0" in found
+    finally:
+        stop.set()
+        lock.release()
+        pool.shutdown()
 
 
 def test_native_threads_are_a_note_and_no_fault() -> None:
