@@ -166,9 +166,10 @@ class GpuBenchmark:
             atol: absolute bound; 0 where only `rtol` is given.
 
         Raises:
-            ValueError: a bound is negative or not finite.
+            TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
+            ValueError: a bound is negative or not finite, or the two arrays share memory.
         """
-        from pytest_gpukern.backends.convert import to_host
+        from pytest_gpukern.backends.convert import refuse_what_proves_nothing, to_host
         from pytest_gpukern.backends.host import bits_of
         from pytest_gpukern.comparison import compare
         from pytest_gpukern.problem import Output, Tolerance
@@ -178,6 +179,7 @@ class GpuBenchmark:
             from pytest_gpukern.backends.cuda import runtime
 
             runtime().synchronize()
+        refuse_what_proves_nothing(actual, expected)
         found, reference = to_host(actual), to_host(expected)
         if rtol is None and atol is None:
             tolerance = Tolerance.for_dtype(found.dtype)

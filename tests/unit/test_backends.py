@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpukern import backends
 from pytest_gpukern.backends import cuda, cuda_compare, host
-from pytest_gpukern.backends.convert import to_host
+from pytest_gpukern.backends.convert import refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.cuda import CudaError
 from pytest_gpukern.backends.host import HostBackend, poison
 from pytest_gpukern.comparison import POISON, POISONS, Comparison
@@ -463,3 +463,84 @@ def test_what_holds_no_numbers_is_refused_by_its_type(value):
         TypeError, match=rf"{type(value).__name__} of dtype .* verify compares arrays of numbers"
     ):
         to_host(value)
+
+
+# what proves nothing when it is compared
+
+MEMORY = np.arange(12.0)
+
+
+class OnDevice:
+    """An array of some library on a device."""
+
+    def __init__(self, array):
+        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3}
+
+
+class Gradient(OnDevice):
+    """A tensor of PyTorch's, which tells its address only once it is detached."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __getattr__(self, name):
+        if name == "__cuda_array_interface__":
+            raise RuntimeError("requires a gradient")
+        raise AttributeError(name)
+
+    def detach(self):
+        return OnDevice(self.array)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (MEMORY, MEMORY),
+        (MEMORY[2:], MEMORY[:3]),
+        (MEMORY.reshape(3, 4).T, MEMORY.view("f4")),
+        (OnDevice(MEMORY), OnDevice(MEMORY[::3])),
+        (Gradient(MEMORY), OnDevice(MEMORY)),
+        (OnDevice(MEMORY), MEMORY),
+    ],
+)
+def test_an_array_is_not_compared_with_itself(actual, expected):
+    for one, other in ((actual, expected), (expected, actual)):
+        with pytest.raises(ValueError, match="actual and expected share memory, and an array that is"):
+            refuse_what_proves_nothing(one, other)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (MEMORY, MEMORY.copy()),
+        (MEMORY[:6], MEMORY[6:]),
+        (MEMORY[::2], MEMORY[1::2]),
+        (MEMORY[:0], MEMORY),
+        (OnDevice(MEMORY[:6]), OnDevice(MEMORY[6:])),
+        (OnDevice(MEMORY), MEMORY.tolist()),
+        (NumbaLike(), 1.0),
+        (np.float32(1), np.float32(1)),
+    ],
+)
+def test_what_has_memory_of_its_own_is_compared(actual, expected):
+    refuse_what_proves_nothing(actual, expected)
+    refuse_what_proves_nothing(expected, actual)
+
+
+def test_what_is_not_computed_yet_is_no_output_and_may_be_a_reference():
+    with pytest.raises(TypeError, match=r"actual is test_backends\.DaskLike, which computes when it is read"):
+        refuse_what_proves_nothing(DaskLike(), MEMORY)
+    refuse_what_proves_nothing(MEMORY, DaskLike())
+
+
+@pytest.mark.parametrize("value", [np.ma.masked_array([1.0], [True]), np.zeros(1).view(Subclass)])
+def test_a_subclass_of_numpys_array_is_compared_neither_way(value):
+    with pytest.raises(TypeError, match=rf"actual is .*{type(value).__name__}, a subclass of numpy.ndarray"):
+        refuse_what_proves_nothing(value, MEMORY)
+    with pytest.raises(TypeError, match=r"expected is .* a subclass of numpy\.ndarray"):
+        refuse_what_proves_nothing(MEMORY, value)
+
+
+def test_a_file_in_memory_is_a_plain_array(tmp_path):
+    made = np.memmap(tmp_path / "reference", "f8", "w+", shape=(3,))
+    refuse_what_proves_nothing(MEMORY, made)
