@@ -1,7 +1,8 @@
 """Guard zones before and after an array: what a launch writes out of bounds shows there.
 
 The zones are filled with a NaN of every floating-point type, so that what is read out of bounds shows in the
-result too.
+result too. Those of inputs and outputs differ in every byte: a launch that reads one element too many mostly
+writes one too many, and what it writes is then made of the NaN that it read, often with the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 GUARD_BYTES = 8192
 """Least size of a zone: what a block of 1024 threads writes too much in float64. A multiple of 256, so that
 an array behind a zone is aligned as the allocation is."""
-GUARD = 0x7FFE_7FFE
+INPUT_GUARD, OUTPUT_GUARD = 0x7FFE_7FFE, 0xFFFD_FFD3
 """Four bytes that zones are filled with: NaN as float16, bfloat16, float32 and float64, and no poison."""
 
 
@@ -38,11 +39,11 @@ class Damage:
     size: int
 
 
-def guard_pattern(start: int, nbytes: int) -> np.ndarray[Any, Any]:
+def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     """What `nbytes` of a zone hold whose first is `start` bytes behind a multiple of four."""
     import numpy as np
 
-    pattern = np.frombuffer(np.uint32(GUARD).tobytes(), np.uint8)
+    pattern = np.frombuffer(np.uint32(guard).tobytes(), np.uint8)
     return np.resize(np.roll(pattern, -start), nbytes)
 
 
@@ -51,6 +52,7 @@ def damage(
     before: np.ndarray[Any, Any],
     behind: np.ndarray[Any, Any],
     *,
+    guard: int,
     nbytes: int,
     itemsize: int,
     fill: int | None = None,
@@ -61,6 +63,7 @@ def damage(
         name: of the array.
         before: bytes of the zone before it, which ends where it begins.
         behind: bytes of the zone behind it, which begins where it ends.
+        guard: what the zones were filled with.
         nbytes: size of the array.
         itemsize: size of an element.
         fill: the word that whole words of the array were filled with last, the last of which may reach up to
@@ -68,12 +71,12 @@ def damage(
     """
     import numpy as np
 
-    expected = guard_pattern(nbytes % 4, behind.size)
+    expected = guard_pattern(guard, nbytes % 4, behind.size)
     if fill is not None:
         spilled = -nbytes % 4
         expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
     found = []
-    changed = np.flatnonzero(before != guard_pattern(-before.size % 4, before.size))
+    changed = np.flatnonzero(before != guard_pattern(guard, -before.size % 4, before.size))
     if changed.size:
         distance = before.size - int(changed[-1])
         found.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))

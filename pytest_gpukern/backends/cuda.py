@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import cuda_source
-from pytest_gpukern.guards import GUARD, GUARD_BYTES, damage
+from pytest_gpukern.guards import GUARD_BYTES, damage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,31 +48,32 @@ class DeviceArray:
     Args:
         shape: of the array.
         dtype: of the array.
-        guarded: whether it lies between two guard zones.
+        guard: what the guard zones that it lies between are filled with; None for an array without any.
 
     Attributes:
         pointer: device address.
         nbytes: size of the contents; without guard zones, the allocation is rounded up to 16 bytes.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guarded: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int | None = None) -> None:
         import numpy as np
 
         self.shape = tuple(int(length) for length in shape)
         self.dtype = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        self._zone_bytes = GUARD_BYTES if guarded else 0
+        self._guard = guard
+        self._zone_bytes = 0 if guard is None else GUARD_BYTES
         self._filled: int | None = None
         end = max(16, -(-self.nbytes // 16) * 16)
-        if guarded:
+        if guard is not None:
             end = self._zone_bytes + -(-self.nbytes // 256) * 256 + self._zone_bytes
         self.allocated_bytes = end
         self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
         self.pointer = self._allocation + self._zone_bytes
-        if guarded:
+        if guard is not None:
             last_word = self._zone_bytes + self.nbytes // 4 * 4
             for start, stop in ((0, self._zone_bytes), (last_word, end)):
-                checked("cuMemsetD32", self._allocation + start, GUARD, (stop - start) // 4)
+                checked("cuMemsetD32", self._allocation + start, guard, (stop - start) // 4)
         self.__cuda_array_interface__ = {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -93,9 +94,18 @@ class DeviceArray:
         Args:
             name: what the array is called in what is returned.
         """
+        if self._guard is None:
+            return []
         behind = self._zone_bytes + self.nbytes
-        zones = self._bytes(0, self._zone_bytes), self._bytes(behind, self.allocated_bytes)
-        return damage(name, *zones, nbytes=self.nbytes, itemsize=self.dtype.itemsize, fill=self._filled)
+        return damage(
+            name,
+            self._bytes(0, self._zone_bytes),
+            self._bytes(behind, self.allocated_bytes),
+            guard=self._guard,
+            nbytes=self.nbytes,
+            itemsize=self.dtype.itemsize,
+            fill=self._filled,
+        )
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Bytes of the allocation, on the host."""

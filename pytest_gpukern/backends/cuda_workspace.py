@@ -11,6 +11,7 @@ from pytest_gpukern.backends import Form
 from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
 from pytest_gpukern.backends.cuda_compare import compare_on_device
 from pytest_gpukern.backends.host import is_array
+from pytest_gpukern.guards import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.strides import out_of_c_order, span_by_interface, span_of
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class CudaWorkspace:
         try:
             for name, value in inputs.items():
                 if is_array(value):
-                    self._inputs[name] = DeviceArray(value.shape, value.dtype, guarded=True)
+                    self._inputs[name] = DeviceArray(value.shape, value.dtype, guard=INPUT_GUARD)
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
-                self._outputs[name] = DeviceArray(output.shape, output.dtype, guarded=True)
+                self._outputs[name] = DeviceArray(output.shape, output.dtype, guard=OUTPUT_GUARD)
                 self.arrays[name] = wrap(self._outputs[name])
                 self.array_type = type(self.arrays[name])
             self.fill(inputs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
 from pytest_gpukern.backends import Form
-from pytest_gpukern.guards import GUARD_BYTES, damage, guard_pattern
+from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, damage, guard_pattern
 from pytest_gpukern.strides import out_of_c_order, span_by_interface
 from pytest_gpukern.threads import map_in_threads
 
@@ -90,11 +90,16 @@ def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> li
 class GuardedArray:
     """A C-contiguous array between two guard zones of one buffer.
 
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        guard: what the zones are filled with.
+
     Attributes:
         array: the array, whose address is a multiple of 64.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int) -> None:
         import numpy as np
 
         dtype = np.dtype(dtype)
@@ -103,8 +108,9 @@ class GuardedArray:
         start = GUARD_BYTES + -buffer.ctypes.data % _ALIGNMENT
         self.array = np.ndarray(shape, dtype, buffer, start)
         self._before, self._behind = buffer[:start], buffer[start + nbytes :]
-        self._before[:] = guard_pattern(-start % 4, start)
-        self._behind[:] = guard_pattern(nbytes % 4, self._behind.size)
+        self._guard = guard
+        self._before[:] = guard_pattern(guard, -start % 4, start)
+        self._behind[:] = guard_pattern(guard, nbytes % 4, self._behind.size)
 
     def damage(self, name: str) -> list[Damage]:
         """What was written into its guard zones.
@@ -112,8 +118,14 @@ class GuardedArray:
         Args:
             name: what the array is called in what is returned.
         """
-        nbytes, itemsize = self.array.nbytes, self.array.itemsize
-        return damage(name, self._before, self._behind, nbytes=nbytes, itemsize=itemsize)
+        return damage(
+            name,
+            self._before,
+            self._behind,
+            guard=self._guard,
+            nbytes=self.array.nbytes,
+            itemsize=self.array.itemsize,
+        )
 
 
 class HostWorkspace:
@@ -125,9 +137,11 @@ class HostWorkspace:
         self.array_type: type[Any] = np.ndarray
         self._inputs = [name for name, value in inputs.items() if is_array(value)]
         self._outputs = list(outputs)
-        self._guarded = {name: GuardedArray(inputs[name].shape, inputs[name].dtype) for name in self._inputs}
+        self._guarded = {
+            name: GuardedArray(inputs[name].shape, inputs[name].dtype, INPUT_GUARD) for name in self._inputs
+        }
         for name, output in outputs.items():
-            self._guarded[name] = GuardedArray(output.shape, output.dtype)
+            self._guarded[name] = GuardedArray(output.shape, output.dtype, OUTPUT_GUARD)
         self._host: dict[str, Any] = {
             **inputs,
             **{name: guarded.array for name, guarded in self._guarded.items()},

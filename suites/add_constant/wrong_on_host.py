@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from .problem import add_constant
@@ -41,3 +43,27 @@ def computed_while_preparing(a, out):
 def output_as_list(a):
     """Returns nested lists."""
     return lambda: (a + 2.0).tolist()
+
+
+@add_constant.wrong("host", rejected_for="out of bounds")
+def ghost_cell_copied_back(a, out):
+    """Computes with a ghost cell in front, as a stencil would, and copies that back as well."""
+    padded = np.zeros(a.size + 1)
+
+    def launch():
+        np.add(a.reshape(-1), 2.0, out=padded[1:])
+        ctypes.memmove(out.ctypes.data - padded.itemsize, padded.ctypes.data, padded.nbytes)
+
+    return launch
+
+
+@add_constant.wrong("host", rejected_for="wrong strides", allocates=True)
+def fortran_order_returned(a):
+    """Returns the elements in Fortran order: whoever reads them in C order waits for each."""
+    return lambda: np.add(a, 2.0, order="F")
+
+
+@add_constant.wrong("host", rejected_for="aliased", allocates=True)
+def input_returned(a):
+    """Adds in place and returns its input."""
+    return lambda: np.add(a, 2.0, out=a)

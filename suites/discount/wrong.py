@@ -68,6 +68,14 @@ def multiply_masked(mult, discount, cv):
 
 
 @cuda.jit
+def multiply_where_nan(mult, discount, cv):
+    """Takes a number in the output for one that was computed."""
+    index = cuda.grid(1)
+    if index < cv.size and math.isnan(cv[index]):
+        cv[index] = mult[index % mult.size] * discount[index]
+
+
+@cuda.jit
 def copy_flat(source, target):
     """target = source."""
     index = cuda.grid(1)
@@ -191,3 +199,10 @@ def output_in_single_precision(mult, discount, stream):
         return cv
 
     return launch
+
+
+@discount.wrong("numba", rejected_for="stale result", needs_gpu="a third launch, for which it is too slow")
+def gaps_filled(mult, discount, cv, stream):
+    """Computes only where there is no number yet: nothing at all, once the output was written."""
+    arrays = mult.ravel(), discount.ravel(), cv.ravel()
+    return lambda: multiply_where_nan[blocks_for(cv.size), BLOCK, stream](*arrays)

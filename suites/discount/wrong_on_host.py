@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from .problem import discount
@@ -59,3 +61,28 @@ def output_as_list(mult, discount):
 def shapes_do_not_broadcast(mult, discount, cv):
     """Multiplies (k, i) by (t, i, k), which NumPy refuses."""
     return lambda: np.multiply(mult.T, discount, out=cv)
+
+
+@discount.wrong("host", rejected_for="stale result")
+def gaps_filled(mult, discount, cv):
+    """Computes only where there is no number yet: nothing at all, once the output was written."""
+    return lambda: np.multiply(mult, discount, out=cv, where=np.isnan(cv))
+
+
+@discount.wrong("host", rejected_for="still running")
+def last_time_step_deferred(mult, discount, cv):
+    """Leaves the last time step to a thread that waits for the next call, or for some seconds."""
+    next_call = [threading.Event()]
+
+    def launch():
+        next_call[0].set()
+        np.multiply(mult, discount[:-1], out=cv[:-1])
+        called = next_call[0] = threading.Event()
+
+        def finish():
+            called.wait(5)
+            np.multiply(mult, discount[-1:], out=cv[-1:])
+
+        threading.Thread(target=finish, name="last time step").start()
+
+    return launch

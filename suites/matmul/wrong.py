@@ -167,3 +167,22 @@ def rows_in_a_list(A, B):
 def shapes_do_not_match(A, B, C):
     """Drops a column of A, so that the inner dimensions differ."""
     return lambda: np.matmul(A[:, 1:], B, out=C)
+
+
+@matmul.wrong("host", allocates=True, rejected_for="wrong strides")
+def transposed_view_returned(A, B):
+    """(Bᵀ·Aᵀ)ᵀ, the detour of those whose BLAS counts by columns: right, and by columns."""
+    return lambda: np.matmul(B.T, A.T).T
+
+
+@matmul.wrong("host", allocates=True, rejected_for="aliased")
+def same_memory_each_time(A, B):
+    """Saves an allocation: the next call overwrites what this one returned."""
+    C = np.empty_like(A)
+    return lambda: np.matmul(A, B, out=C)
+
+
+@matmul.wrong("host", allocates=True, rejected_for="wrong type")
+def masked_array_returned(A, B):
+    """`numpy.ma.dot`: a subclass that carries a mask along."""
+    return lambda: np.ma.dot(A, B)

@@ -41,6 +41,14 @@ def count_same_points(n, seed, hits):
     cuda.atomic.add(hits, 0, count)
 
 
+@cuda.jit
+def count_by_block(n, seed, hits):
+    """The counts of the blocks beside each other."""
+    for i in range(cuda.grid(1), n, cuda.gridsize(1)):
+        x, y, _, _ = philox4x32(i & 0xFFFFFFFF, i >> 32, 0, 0, seed, 0)
+        cuda.atomic.add(hits, cuda.blockIdx.x, is_hit(x, y))
+
+
 def blocks(n):
     """Blocks that give every thread at least eight points."""
     return -(-min(-(-n // 8), THREADS_OF_FULL_GPU) // BLOCK)
@@ -148,3 +156,16 @@ def int_returned(n, seed):
 def argument_missing(n, seed, hits, stream):
     """Launches without the output."""
     return lambda: count_on_diagonal[blocks(n), BLOCK, stream](n, seed)
+
+
+@monte_carlo_pi.wrong(
+    "numba", rejected_for="out of bounds", needs_gpu="a write out of bounds, at which it raises"
+)
+def room_for_one_block_only(n, seed, hits, stream):
+    """Each of two blocks counts in an element of its own, and there is one element."""
+
+    def launch():
+        set_zero[1, 1, stream](hits)
+        count_by_block[2, BLOCK, stream](n, seed, hits)
+
+    return launch

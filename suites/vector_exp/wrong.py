@@ -159,3 +159,52 @@ def list_returned(x):
 def too_many_arguments(x, y, n, stream):
     """Launches with one argument too many, which Numba notices while it compiles."""
     return lambda: exp_of_two[blocks(n), BLOCK, stream](x, y, n)
+
+
+@cuda.jit
+def exp_up_to_and_including(x, y):
+    """`<=` where `<` was meant: the thread behind the last one writes too."""
+    i = cuda.grid(1)
+    if i <= x.size:
+        y[i] = math.exp(x[min(i, x.size - 1)])
+
+
+@cuda.jit
+def exp_inside_blocks(x, y):
+    """Leaves out the last thread of each block, as a stencil that wants a neighbour on the right would."""
+    i = cuda.grid(1)
+    if i < x.size and cuda.threadIdx.x < cuda.blockDim.x - 1:
+        y[i] = math.exp(x[i])
+
+
+@vector_exp.wrong(
+    "numba", rejected_for="out of bounds", needs_gpu="a write out of bounds, at which it raises"
+)
+def one_behind_the_end(x, y, n, stream):
+    """Every element is right, and so would be one that is not there."""
+    return lambda: exp_up_to_and_including[blocks(n + 1), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def block_edges_missing(x, y, n, stream):
+    """Off by one at the edge of each block."""
+    return lambda: exp_inside_blocks[blocks(n + 1), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="wrong strides")
+def real_part_returned(x):
+    """Computes in complex numbers and returns the real part, which is every second float of its memory."""
+    return lambda: np.exp(x.astype(np.complex64)).real
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="wrong type")
+def masked_array_returned(x):
+    """`numpy.ma.exp`: a subclass that carries a mask along."""
+    return lambda: np.ma.exp(x)
+
+
+@vector_exp.wrong("host", allocates=True, rejected_for="aliased")
+def same_memory_each_time(x):
+    """Saves an allocation: the next call overwrites what this one returned."""
+    result = np.empty_like(x)
+    return lambda: np.exp(x, out=result)

@@ -19,3 +19,10 @@ def computed_in_place(x, y):
 def result_on_host(x):
     """Returns a host tensor."""
     return lambda: x.exp().cpu()
+
+
+@vector_exp.wrong("torch", allocates=True, rejected_for="wrong type")
+def graph_attached(x):
+    """Asks for a gradient that nobody wants: each result holds its input and the way from it."""
+    source = x.detach().requires_grad_()
+    return lambda: source.exp()

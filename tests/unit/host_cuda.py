@@ -21,15 +21,15 @@ PRIMARY = 0xC0DE
 class HostArray:
     """As `backends.cuda.DeviceArray`, in host memory."""
 
-    def __init__(self, shape, dtype, *, guarded=False):
+    def __init__(self, shape, dtype, *, guard=None):
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
-        self.zone = guards.GUARD_BYTES if guarded else 0
+        self.guard, self.zone = guard or 0, guards.GUARD_BYTES if guard else 0
         self.whole = np.zeros(2 * self.zone + self.allocated_bytes, np.uint8)
-        self.whole[: self.zone] = guards.guard_pattern(0, self.zone)
+        self.whole[: self.zone] = guards.guard_pattern(self.guard, 0, self.zone)
         behind = self.whole[self.zone + self.nbytes :]
-        behind[:] = guards.guard_pattern(self.nbytes % 4, behind.size)
+        behind[:] = guards.guard_pattern(self.guard, self.nbytes % 4, behind.size)
         self.memory = self.whole[self.zone : self.zone + self.allocated_bytes]
         self.filled = None
         self.pointer = self.memory.ctypes.data
@@ -57,7 +57,14 @@ class HostArray:
 
     def damage(self, name):
         zones = self.whole[: self.zone], self.whole[self.zone + self.nbytes :]
-        return guards.damage(name, *zones, nbytes=self.nbytes, itemsize=self.dtype.itemsize, fill=self.filled)
+        return guards.damage(
+            name,
+            *zones,
+            guard=self.guard,
+            nbytes=self.nbytes,
+            itemsize=self.dtype.itemsize,
+            fill=self.filled,
+        )
 
     def free(self):
         self.pointer = 0

@@ -13,6 +13,7 @@ from pytest_gpukern.backends import cuda_workspace as workspace_module
 from pytest_gpukern.backends.cuda import CudaRuntime, DeviceArray
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
 from pytest_gpukern.comparison import POISON, POISONS
+from pytest_gpukern.guards import OUTPUT_GUARD
 from pytest_gpukern.problem import Output
 
 STREAM_HANDLE = 70_007
@@ -145,7 +146,7 @@ def write(address, contents):
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 1000])
 @pytest.mark.parametrize("filled", [None, 0x11223344])
 def test_an_array_that_is_only_used_as_it_should_be_is_not_damaged(driver, count, filled):
-    array = DeviceArray((count,), np.uint8, guarded=True)
+    array = DeviceArray((count,), np.uint8, guard=OUTPUT_GUARD)
     assert array.damage("out") == []
     array.upload(np.arange(count, dtype=np.uint8))
     if filled is not None:
@@ -161,7 +162,7 @@ def test_an_array_that_is_only_used_as_it_should_be_is_not_damaged(driver, count
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("filled", [None, POISON])
 def test_one_element_on_either_side_is_damage_next_to_the_array(driver, count, dtype, filled):
-    array = DeviceArray((count,), dtype, guarded=True)
+    array = DeviceArray((count,), dtype, guard=OUTPUT_GUARD)
     if filled is not None:
         array.fill(filled)
     one = np.ones(1, dtype).tobytes()
@@ -176,14 +177,14 @@ def test_one_element_on_either_side_is_damage_next_to_the_array(driver, count, d
 
 @pytest.mark.parametrize("side", [-1, 1])
 def test_a_guard_zone_is_at_least_a_block_of_doubles_wide(driver, side):
-    array = DeviceArray((7,), np.float64, guarded=True)
+    array = DeviceArray((7,), np.float64, guard=OUTPUT_GUARD)
     write(array.pointer + (-1024 * 8 if side < 0 else (7 + 1023) * 8), bytes(8))
     (found,) = array.damage("out")
     assert found.index == (-1024 if side < 0 else 1030)
 
 
 def test_an_array_is_aligned_as_the_allocation_that_its_guard_zones_are_in(driver):
-    array = DeviceArray((5,), np.float64, guarded=True)
+    array = DeviceArray((5,), np.float64, guard=OUTPUT_GUARD)
     (allocation,) = driver.allocated
     assert array.pointer > allocation
     assert (array.pointer - allocation) % 256 == 0

@@ -8,27 +8,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.backends.host import GuardedArray
-from pytest_gpukern.comparison import POISON
-from pytest_gpukern.guards import GUARD, GUARD_BYTES, Damage, damage, guard_pattern
+from pytest_gpukern.comparison import POISONS
+from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage, damage, guard_pattern
 from pytest_gpukern.verify import Fault, diagnose_damage
 
-HALVES = np.array([GUARD], np.uint32).view(np.uint16)
+GUARDS = [INPUT_GUARD, OUTPUT_GUARD]
 
 
+@pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_is_read_out_of_bounds_is_nan_in_every_floating_point_type(dtype):
-    assert np.isnan(guard_pattern(0, 16).view(dtype)).all()
-    assert np.isnan((HALVES.astype(np.uint32) << 16).view(np.float32)).all(), "bfloat16"
+def test_what_is_read_out_of_bounds_is_nan_in_every_floating_point_type(guard, dtype):
+    pattern = guard_pattern(guard, 0, 16)
+    assert np.isnan(pattern.view(dtype)).all()
+    assert np.isnan((pattern.view("u2").astype("u4") << 16).view("f4")).all(), "bfloat16"
 
 
-def test_guards_are_no_poison():
-    assert GUARD != POISON
+def test_guards_are_no_poisons_and_differ_from_each_other_in_every_byte():
+    assert not set(GUARDS) & set(POISONS)
+    assert (guard_pattern(INPUT_GUARD, 0, 4) != guard_pattern(OUTPUT_GUARD, 0, 4)).all()
 
 
-@given(start=st.integers(0, 40), nbytes=st.integers(0, 40))
-def test_the_pattern_of_a_zone_depends_on_where_it_begins(start, nbytes):
-    whole = np.frombuffer(GUARD.to_bytes(4, "little") * 30, np.uint8)
-    assert guard_pattern(start, nbytes).tolist() == whole[start : start + nbytes].tolist()
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_what_is_read_behind_an_input_and_written_behind_an_output_shows_also_where_it_is_copied(dtype):
+    source, target = GuardedArray((3,), dtype, INPUT_GUARD), GuardedArray((3,), dtype, OUTPUT_GUARD)
+    read, written = (
+        np.lib.stride_tricks.as_strided(each.array, (5,), each.array.strides) for each in (source, target)
+    )
+    written[...] = read
+    (found,) = target.damage("out")
+    assert (found.index, found.changed_bytes) == (3, 2 * np.dtype(dtype).itemsize)
+    assert source.damage("a") == []
+
+
+@given(guard=st.sampled_from(GUARDS), start=st.integers(0, 40), nbytes=st.integers(0, 40))
+def test_the_pattern_of_a_zone_depends_on_where_it_begins(guard, start, nbytes):
+    whole = np.frombuffer(guard.to_bytes(4, "little") * 30, np.uint8)
+    assert guard_pattern(guard, start, nbytes).tolist() == whole[start : start + nbytes].tolist()
 
 
 @given(
@@ -40,11 +55,12 @@ def test_every_changed_byte_is_counted_and_the_nearest_is_named(count, dtype, ch
     """The oracle goes through the bytes one by one."""
     itemsize = np.dtype(dtype).itemsize
     nbytes = count * itemsize
-    before, behind = guard_pattern(0, 64), guard_pattern(nbytes % 4, 64)
+    before, behind = guard_pattern(INPUT_GUARD, 0, 64), guard_pattern(INPUT_GUARD, nbytes % 4, 64)
     for is_behind, distance in changes:
         zone, at = (behind, distance) if is_behind else (before, 63 - distance)
         zone[at] ^= 1
-    found = {each.behind: each for each in damage("x", before, behind, nbytes=nbytes, itemsize=itemsize)}
+    damages = damage("x", before, behind, guard=INPUT_GUARD, nbytes=nbytes, itemsize=itemsize)
+    found = {each.behind: each for each in damages}
     for is_behind in (False, True):
         distances = [distance for side, distance in changes if side is is_behind]
         assert (is_behind in found) == bool(distances)
@@ -60,7 +76,7 @@ def test_every_changed_byte_is_counted_and_the_nearest_is_named(count, dtype, ch
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex128", "longdouble", "i4,f8"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (5, 7)])
 def test_a_guarded_array_is_what_variants_expect(dtype, shape):
-    array = GuardedArray(shape, dtype).array
+    array = GuardedArray(shape, dtype, INPUT_GUARD).array
     assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
     assert array.flags.c_contiguous
     assert array.flags.aligned
@@ -71,7 +87,7 @@ def test_a_guarded_array_is_what_variants_expect(dtype, shape):
 
 @pytest.mark.parametrize("count", [0, 1, 5, 64])
 def test_a_write_next_to_a_guarded_array_is_seen_and_one_inside_is_not(count):
-    guarded = GuardedArray((count,), "float16")
+    guarded = GuardedArray((count,), "float16", INPUT_GUARD)
     guarded.array[...] = 1
     assert guarded.damage("a") == []
     wider = np.lib.stride_tricks.as_strided(guarded.array, (count + 1,), (2,))
@@ -80,7 +96,7 @@ def test_a_write_next_to_a_guarded_array_is_seen_and_one_inside_is_not(count):
 
 
 def test_the_zones_of_a_guarded_array_are_wide_on_both_sides():
-    guarded = GuardedArray((5,), "float64")
+    guarded = GuardedArray((5,), "float64", INPUT_GUARD)
     whole = guarded.array.base
     start = guarded.array.ctypes.data - whole.ctypes.data
     whole[start - GUARD_BYTES] ^= 1

@@ -1,0 +1,39 @@
+"""Broken variants that CUDA C++ in CuPy invites; the checker must reject each for the fault that it has."""
+
+import cupy
+import numpy as np
+
+from .problem import vector_exp
+
+BLOCK = 128
+
+exp_from_one = cupy.RawKernel(
+    r"""
+extern "C" __global__ void exp_from_one(const float* x, float* y, const long long n)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) y[i - 1] = expf(x[i - 1]);
+}
+""",
+    "exp_from_one",
+)
+
+
+@vector_exp.wrong("cupy", rejected_for="out of bounds")
+def one_before_the_beginning(x, y, n):
+    """Counts elements from one, as Fortran does, and threads from zero."""
+    arguments = (x, y, np.int64(n))
+    return lambda: exp_from_one((n // BLOCK + 1,), (BLOCK,), arguments)
+
+
+@vector_exp.wrong("cupy", allocates=True, rejected_for="wrong strides")
+def real_part_returned(x):
+    """Computes in complex numbers and returns the real part, which is every second float of its memory."""
+    return lambda: cupy.exp(x.astype(cupy.complex64)).real
+
+
+@vector_exp.wrong("cupy", allocates=True, rejected_for="aliased")
+def same_memory_each_time(x):
+    """Saves an allocation: the next call overwrites what this one returned."""
+    result = cupy.empty_like(x)
+    return lambda: cupy.exp(x, out=result)
