@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import comparison
@@ -161,5 +162,6 @@ class CudaWorkspace:
         """Frees the arrays."""
         self.arrays.clear()
         self._returned.clear()
-        for array in (*self._inputs.values(), *self._outputs.values()):
-            array.free()
+        with ExitStack() as freed:  # every one of them, also where the first cannot be freed
+            for array in (*self._inputs.values(), *self._outputs.values()):
+                freed.callback(array.free)

@@ -385,3 +385,20 @@ def test_addresses_are_those_of_inputs_without_guard_zones_and_of_what_was_retur
     matrix = DeviceArray((4, 6), np.float32)
     made.adopt("out", Returned(matrix, shape=(2, 3), strides=(48, 8)))
     assert made.returned_span("out") == (matrix.pointer, matrix.pointer + 48 + 16 + 4)
+
+
+def test_every_array_is_freed_also_where_one_cannot_be(runtime, driver, monkeypatch):
+    made = workspace_of({"a": np.arange(4.0), "b": np.arange(3.0)})
+    runtime.forget_copies()
+    free, failed = driver.cuMemFree, []
+
+    def fails_once(pointer):
+        free(pointer)
+        if not failed:
+            failed.append(pointer)
+            raise cuda.CudaError("cuMemFree: CUDA_ERROR_UNKNOWN")
+
+    monkeypatch.setattr(driver, "cuMemFree", fails_once)
+    with pytest.raises(cuda.CudaError, match="CUDA_ERROR_UNKNOWN"):
+        made.close()
+    assert driver.used_bytes == 0

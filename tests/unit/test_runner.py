@@ -596,3 +596,38 @@ def test_a_launch_that_fails_while_it_is_timed_is_incorrect_and_keeps_its_place_
     assert result.correctness is Correctness.INCORRECT
     assert result.diagnosis == "right before timing, launch failed in it: RuntimeError: the context is gone"
     assert result.measurements == ()
+
+
+class LostContextError(RuntimeError):
+    """As of cuda.core, with CUDA's name for the error."""
+
+
+def losing(gpu):
+    """The context goes with the first launch, and then nothing can be given back."""
+    launched = []
+
+    def synchronize():
+        if launched:
+            raise LostContextError("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
+
+    gpu.synchronize = gpu.release = synchronize
+    return case_of(lambda a, out: lambda: launched.append(1))
+
+
+def test_an_error_that_the_device_tells_of_later_is_the_launchs_also_where_nothing_can_be_given_back(gpu):
+    result = run(losing(gpu), FakeEnvironment(gpu))
+    assert result.correctness is Correctness.INCORRECT
+    assert result.diagnosis == (
+        "launch failed: launching numba.<lambda>: LostContextError: CUDA_ERROR_ILLEGAL_ADDRESS: "
+        "an illegal memory access was encountered"
+    )
+    assert diagnose_case(losing(gpu), FakeEnvironment(gpu)).fault is Fault.LAUNCH_FAILED
+
+
+def test_memory_that_cannot_be_given_back_after_a_right_launch_is_an_error_of_its_own(gpu):
+    def release():
+        raise LostContextError("CUDA_ERROR_UNKNOWN")
+
+    gpu.release = release
+    with pytest.raises(LostContextError, match="CUDA_ERROR_UNKNOWN"):
+        diagnose_case(case_of(right), FakeEnvironment(gpu))
