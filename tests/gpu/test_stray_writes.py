@@ -1,4 +1,4 @@
-"""Launches that fail on the device once they have returned, each in a process of its own, whose context goes."""
+"""Launches that write where they should not, each in a process of its own, whose context may be lost."""
 
 import subprocess
 import sys
