@@ -5,37 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.problem import Run, call_by_name
+from pytest_gpukern.returned import adopt_returned
 from pytest_gpukern.validity import running_threads, thread_left_working
 from pytest_gpukern.verify import (
     Diagnosis,
     Fault,
+    IncorrectError,
     diagnose_aliasing,
     diagnose_damage,
-    diagnose_form,
     diagnose_values,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpukern.backends import Backend, Workspace
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.problem import Case, Point
     from pytest_gpukern.result import OutputError
     from pytest_gpukern.strides import Span
-
-
-class IncorrectError(Exception):
-    """A variant's output is wrong; `diagnosis` says how."""
-
-    def __init__(self, diagnosis: Diagnosis, errors: Mapping[str, OutputError] | None = None) -> None:
-        super().__init__(diagnosis.message)
-        self.diagnosis = diagnosis
-        self.errors = dict(errors or {})
 
 
 SLOW_ON_HOST_NS = 5e7
@@ -310,7 +303,9 @@ def checked_launch(
         )
     if prepared.case.variant.allocates:
         # Last: what is stale has this for its cause more often than the other way round.
-        _check_aliasing(prepared, earlier_spans)
+        diagnosis = diagnose_aliasing(prepared.returned_spans, workspace.input_spans(), earlier_spans)
+        if diagnosis is not None:
+            raise IncorrectError(diagnosis, prepared.errors)
 
 
 def check_guards(prepared: Prepared) -> None:
@@ -387,59 +382,16 @@ def _check_written(prepared: Prepared) -> None:
 
 
 def adopt(prepared: Prepared, returned: Any) -> None:
-    """Takes the arrays that an allocating variant returned, after checking their form.
+    """Takes the arrays that an allocating variant returned, after checking type, form and memory.
 
     They are held until the next launch has ended, as by a caller who compares two results.
 
     Raises:
-        IncorrectError: type, shape, dtype or order is not what the problem declares, or an output has no
-            memory of its own.
+        IncorrectError: they are not what the problem declares, or have no memory of their own.
     """
     prepared.last_returned = returned
-    specs = prepared.dataset.specs
-    if isinstance(returned, Mapping):
-        values = dict(returned)
-    elif isinstance(returned, tuple) and len(specs) > 1:
-        if len(returned) != len(specs):
-            raise IncorrectError(
-                Diagnosis(
-                    Fault.WRONG_TYPE,
-                    f"{Fault.WRONG_TYPE}: the launch returned {len(returned)} arrays for "
-                    f"{len(specs)} outputs: {', '.join(specs)}",
-                )
-            )
-        values = dict(zip(specs, returned, strict=True))
-    else:
-        values = dict.fromkeys(list(specs)[:1], returned)
-    for name, spec in specs.items():
-        form = prepared.workspace.adopt(name, values.get(name))
-        if form is None:
-            raise IncorrectError(
-                Diagnosis(
-                    Fault.WRONG_TYPE,
-                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {_type_name(type(values.get(name)))}, "
-                    f"which is no array of the backend {prepared.backend.name}: that is "
-                    f"{_type_name(prepared.workspace.array_type)} itself, computed, where the launch ran",
-                )
-            )
-        diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
-        if diagnosis is not None:
-            raise IncorrectError(diagnosis)
-    prepared.returned_spans = {name: prepared.workspace.returned_span(name) for name in specs}
-    _check_aliasing(prepared, {})
-
-
-def _check_aliasing(prepared: Prepared, earlier: Mapping[str, Span]) -> None:
-    """Raises IncorrectError where outputs share memory with inputs, each other or an earlier result."""
-    inputs = prepared.workspace.input_spans()
-    diagnosis = diagnose_aliasing(prepared.returned_spans, inputs, earlier)
-    if diagnosis is not None:
-        raise IncorrectError(diagnosis, prepared.errors)
-
-
-def _type_name(kind: type) -> str:
-    """A type with its module, since several libraries have an `ndarray`."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    workspace, specs = prepared.workspace, prepared.dataset.specs
+    prepared.returned_spans = adopt_returned(workspace, specs, returned, backend=prepared.backend.name)
 
 
 def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check import (
-    IncorrectError,
     Prepared,
     check,
     check_guards,
@@ -28,7 +27,7 @@ from pytest_gpukern.gate import Conditions, judge
 from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
 from pytest_gpukern.scopes import adopt_last, measure_scopes, scopes_of
-from pytest_gpukern.verify import Diagnosis, Fault
+from pytest_gpukern.verify import Diagnosis, Fault, IncorrectError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

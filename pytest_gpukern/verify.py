@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.guards import Damage
     from pytest_gpukern.problem import Output, Tolerance
+    from pytest_gpukern.result import OutputError
     from pytest_gpukern.strides import Span, Strides
 
 
@@ -42,6 +43,15 @@ class Diagnosis:
 
     fault: Fault
     message: str
+
+
+class IncorrectError(Exception):
+    """A variant's output is wrong; `diagnosis` says how."""
+
+    def __init__(self, diagnosis: Diagnosis, errors: Mapping[str, OutputError] | None = None) -> None:
+        super().__init__(diagnosis.message)
+        self.diagnosis = diagnosis
+        self.errors = dict(errors or {})
 
 
 def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> Diagnosis | None:

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check import IncorrectError
 from pytest_gpukern.environment import Environment
 from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.runner import NotRunError, prepared_case, recheck, sets_wanted
@@ -41,6 +40,7 @@ from pytest_gpukern.timers.rivals import (
     nvbench,
     wall_clock,
 )
+from pytest_gpukern.verify import IncorrectError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

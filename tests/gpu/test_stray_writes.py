@@ -10,9 +10,10 @@ import numpy as np
 from numba import cuda
 
 from pytest_gpukern.backends import open_backend
-from pytest_gpukern.check import IncorrectError, check
+from pytest_gpukern.check import check
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern.verify import IncorrectError
 
 problem = Problem(
     "doubling",

@@ -13,12 +13,12 @@ from fakes import doubling, only_case
 
 from pytest_gpukern import check as check_module
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
-from pytest_gpukern.check import IncorrectError, check
+from pytest_gpukern.check import check
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.problem import Output, Tolerance
 from pytest_gpukern.simulator import SimulatorUnsupported
-from pytest_gpukern.verify import Fault
+from pytest_gpukern.verify import Fault, IncorrectError
 
 N = 8
 

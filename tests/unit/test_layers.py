@@ -23,7 +23,7 @@ LAYERS = (
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"comparison", "verify"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
-    {"device/", "simulator/", "backends/", "change", "false_alarms"},
+    {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
     {"rotation", "gate"},
     {"measure", "rounds", "baseline/"},
