@@ -10,6 +10,7 @@ import pytest
 from fakes import FakeClock, FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
 from pytest_gpukern import check as check_module
+from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.result import Correctness
 from pytest_gpukern.runner import diagnose_case
 from pytest_gpukern.settings import Settings
@@ -371,6 +372,33 @@ def test_a_slow_launch_that_stays_right_is_timed_on_other_contents_and_not_launc
     assert len(timed) == result.measurements[0].summary.n, "not warmed up"
     assert len(set(timed)) == 1
     assert checked not in timed
+
+
+def test_a_slow_launch_that_is_checked_on_one_set_only_finds_the_other_poison_when_it_is_timed(
+    slow_on_host, timer
+):
+    found = []
+
+    def noting_what_is_there(a, out):
+        def launch():
+            found.append(int(out.view("u4")[0]))
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    assert run(case_of(noting_what_is_there, "host"), FakeEnvironment()).correctness is Correctness.PASSED
+    assert set(found[:2]) == set(POISONS)
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_what_a_slow_launch_never_writes_is_found_before_or_after_timing_though_a_poison_is_right(
+    slow_on_host, timer, poison
+):
+    answer = np.full(N, poison, "u4")
+    constant = doubling(N, outputs=lambda n: {"out": ((n,), "uint32")}, reference=lambda a: answer)
+    assert "out: not written: 8 of 8" in diagnosed(
+        None, lambda out: lambda: None, problem=constant, backend="host"
+    )
 
 
 def seeded(check, seeds=8):
