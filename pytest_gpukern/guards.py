@@ -7,6 +7,7 @@ writes one too many, and what it writes is then made of the NaN that it read, of
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,14 @@ class Damage:
     size: int
 
 
+@functools.lru_cache(64)
 def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """What `nbytes` of a zone hold whose first is `start` bytes behind a multiple of four."""
+    """What `nbytes` of a zone hold whose first is `start` bytes behind a multiple of four; read-only."""
     import numpy as np
 
-    pattern = np.frombuffer(np.uint32(guard).tobytes(), np.uint8)
-    return np.resize(np.roll(pattern, -start), nbytes)
+    start %= 4
+    word = guard.to_bytes(4, "little")
+    return np.frombuffer(word * (-(-(start + nbytes) // 4) or 1), np.uint8)[start : start + nbytes]
 
 
 def damage(
@@ -72,16 +75,19 @@ def damage(
     import numpy as np
 
     expected = guard_pattern(guard, nbytes % 4, behind.size)
-    if fill is not None:
-        spilled = -nbytes % 4
+    spilled = -nbytes % 4
+    if fill is not None and spilled:
+        expected = expected.copy()
         expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
     found = []
-    changed = np.flatnonzero(before != guard_pattern(guard, -before.size % 4, before.size))
-    if changed.size:
+    unlike = before != guard_pattern(guard, -before.size % 4, before.size)
+    if unlike.any():
+        changed = np.flatnonzero(unlike)
         distance = before.size - int(changed[-1])
         found.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))
-    changed = np.flatnonzero(behind != expected)
-    if changed.size:
+    unlike = behind != expected
+    if unlike.any():
+        changed = np.flatnonzero(unlike)
         index = (nbytes + int(changed[0])) // itemsize
         found.append(Damage(name, True, int(changed.size), index, nbytes // itemsize))
     return found

@@ -55,7 +55,8 @@ def test_every_changed_byte_is_counted_and_the_nearest_is_named(count, dtype, ch
     """The oracle goes through the bytes one by one."""
     itemsize = np.dtype(dtype).itemsize
     nbytes = count * itemsize
-    before, behind = guard_pattern(INPUT_GUARD, 0, 64), guard_pattern(INPUT_GUARD, nbytes % 4, 64)
+    before = guard_pattern(INPUT_GUARD, 0, 64).copy()
+    behind = guard_pattern(INPUT_GUARD, nbytes % 4, 64).copy()
     for is_behind, distance in changes:
         zone, at = (behind, distance) if is_behind else (before, 63 - distance)
         zone[at] ^= 1
