@@ -5,7 +5,7 @@ The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path 
 - `main`: the module whose `main` is called, this one or `measuring_child`;
 - `path`: the parent's `sys.path`, so that what is imported here is what is imported there;
 - `package`: the folder that holds this package, which need not be installed;
-- `parent`: the parent's process id, with which this process ends;
+- `parent`: the parent's process id, with which this process ends; null where a tool stands between the two;
 - `arguments`: pytest's;
 - `nodeids`: the tests that are wanted;
 - `watched_roots`, `watched_names`: folders, and top-level names: which modules were loaded from below the
@@ -62,7 +62,8 @@ def main(spec: dict[str, Any]) -> int:
 
 def become_child(spec: dict[str, Any]) -> None:
     """Has this process end with its parent, and import what that would."""
-    _end_with(spec["parent"])
+    if spec["parent"] is not None:
+        _end_with(spec["parent"])
     sys.path[:] = spec["path"]
     package = sys.modules["pytest_gpukern"]
     # Else pytest warns of a plugin that it cannot rewrite any more, which some runs make an error.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.child import BOOTSTRAP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 TO_END_S = 10.0
@@ -30,6 +30,7 @@ def start(
     environ: Mapping[str, str],
     output: Any,
     handed_on: Iterable[int] = (),
+    prefix: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts a child on the JSON file that says what it is to do, as the leader of a process group.
 
@@ -39,9 +40,10 @@ def start(
         environ: all of its environment variables.
         output: open file that its output and errors go to; None for this process's own.
         handed_on: file descriptors that it inherits under their numbers.
+        prefix: what stands before Python on the command line, such as a tool that watches it.
     """
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
+        [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
         cwd=folder,
         env=dict(environ),
         stdin=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ def refuse_contradictions(
     for applies, name, remedy in (
         *_of_baselines(benchmark, values, labels, in_ci),
         *_of_two_revisions(benchmark, values, labels),
+        *_of_the_sanitizer(benchmark, values, labels),
         *_of_the_simulator(values, labels),
         *_of_the_rest(benchmark, values, labels),
     ):
@@ -87,6 +88,27 @@ def _of_two_revisions(
         "against-setup" in values and "against" not in values,
         "against-setup",
         "there is no base to set up; add --gpukern-against=REV",
+    )
+
+
+def _of_the_sanitizer(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
+) -> Iterator[Conflict]:
+    sanitizes = "sanitize" in values
+    yield (
+        sanitizes and benchmark,
+        "sanitize",
+        "under a sanitizer no time means anything; drop it or --gpu-benchmark",
+    )
+    yield (
+        sanitizes and values.get("simulator") == "always",
+        "sanitize",
+        f"the simulator has no kernels to look into; drop it or {labels.get('simulator')}",
+    )
+    yield (
+        sanitizes and values.get("backend") == ("host",),
+        "sanitize",
+        f"only host variants are selected by {labels.get('backend')}, which launch nothing on a GPU",
     )
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 TIMERS = ("cupti", "event", "graph", "host")
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GATES = ("time", "resources", "accuracy", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_DRIFT = 4.0
@@ -160,6 +161,13 @@ OPTIONS = (
         "against-setup",
         "with --gpukern-against: run this by the shell in the base's worktree first (GPUKERN_WORKTREE)",
         metavar="CMD",
+    ),
+    Option(
+        "sanitize",
+        "run each test that uses this plugin's fixtures once under these tools of compute-sanitizer, comma "
+        "separated, in a process of their own; what they find fails the test; nothing is measured",
+        SANITIZERS,
+        listed=True,
     ),
     Option(
         "threshold", "smallest slowdown that matters: 2%% (default) is the same as 0.02", metavar="SLOWDOWN"

@@ -40,7 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked(config):
         from pytest_gpukern.state import environment_of
 
-        environment_of(config)
+        environment = environment_of(config)
+        from pytest_gpukern.under_sanitizer import sanitizing_tool
+
+        if sanitizing_tool() is not None:
+            from pytest_gpukern.sanitizer.inside import prepare
+
+            prepare(config, environment)
     from pytest_gpukern.state import distributes, isolates, reports, settings_of
 
     if reports(config):
@@ -56,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.isolation import Isolation
 
             config.pluginmanager.register(Isolation(config, controller), "gpukern-isolation")
+        if asked(config) and settings_of(config).sanitize:
+            from pytest_gpukern.sanitizer.plugin import Sanitizer
+
+            config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
     if measures(config) and (hasattr(config, "workerinput") or distributes(config)):
         from pytest_gpukern.workers import Replacing, Worker
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.by_name import ProblemError, call_by_name
 from pytest_gpukern.inputs import elementwise, random_array, rolled
+from pytest_gpukern.options import SANITIZERS
 from pytest_gpukern.tolerance import Tolerance
 from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
 
@@ -230,18 +231,36 @@ class Problem:
         self,
         backend: str,
         *,
-        rejected_for: str,
+        rejected_for: str | None = None,
+        judged_by: str | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
-        """Registers a deliberately broken variant, which the checker must reject for `rejected_for`.
+        """Registers a deliberately broken variant, which must be rejected.
 
-        `rejected_for` is a value of `verify.Fault`, such as "not written".
+        Either the checker does so for `rejected_for`, a value of `verify.Fault` such as "not written"; or,
+        where its values may be right by luck, the tool `judged_by` of compute-sanitizer, such as "racecheck",
+        in a run with `--gpukern-sanitize`.
+
+        Raises:
+            ProblemError: both are given or neither, or there is no such tool.
         """
-
+        if (rejected_for is None) == (judged_by is None):
+            raise ProblemError(
+                f"problem {self.name!r}: a broken variant has either rejected_for= or judged_by=, not both"
+            )
+        if judged_by is not None and judged_by not in SANITIZERS:
+            raise ProblemError(
+                f"problem {self.name!r}: judged_by={judged_by!r} is none of {', '.join(SANITIZERS)}"
+            )
         return self._register(
-            backend, parameters, allocates=allocates, needs_gpu=needs_gpu, rejected_for=rejected_for
+            backend,
+            parameters,
+            allocates=allocates,
+            needs_gpu=needs_gpu,
+            rejected_for=rejected_for,
+            judged_by=judged_by,
         )
 
     def _register(
@@ -257,7 +276,7 @@ class Problem:
 
     def add(self, variant: Variant) -> None:
         """Adds a variant, refusing a second one of the same label and a limit on an unknown axis."""
-        home = self.registered if variant.rejected_for is None else self.registered_wrong
+        home = self.registered_wrong if variant.is_broken else self.registered
         present = home.get(variant.label)
         # What could not be imported replaces what its file had registered before its import failed.
         if present is not None and present.prepare is not None and variant.prepare is not None:

@@ -52,6 +52,7 @@ class ChildRequest:
         watched_roots: folders; which modules were loaded from below them is told.
         watched_names: top-level names of modules that are told of wherever they were loaded from.
         collects_all: it collects all that the command line names, and tells which tests it has besides.
+        command_prefix: what stands before Python on the command line, such as a tool that watches it.
     """
 
     nodeids: tuple[str, ...]
@@ -61,6 +62,7 @@ class ChildRequest:
     watched_roots: tuple[str, ...] = ()
     watched_names: tuple[str, ...] = ()
     collects_all: bool = False
+    command_prefix: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class ChildSessions:
                     folder=_elsewhere(self.folder, request.moved),
                     environ=environment(request.environ, request.moved),
                     output=output,
+                    prefix=request.command_prefix,
                 )
                 try:
                     silent = _listen(process, heard, request.timeout_s, progress)
@@ -196,7 +199,8 @@ class ChildSessions:
         }
 
     def _spec_of(self, request: ChildRequest, place: Path) -> JsonDict:
-        return self.spec(place, request.nodeids, moved=request.moved) | {
+        direct = {} if not request.command_prefix else {"parent": None}
+        return self.spec(place, request.nodeids, moved=request.moved) | direct | {
             "watched_roots": list(request.watched_roots),
             "watched_names": list(request.watched_names),
             "collects_all": request.collects_all,

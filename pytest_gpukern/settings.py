@@ -73,6 +73,7 @@ class Settings:
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: whether tests that may use the GPU run in a process of their own; None where nobody said.
         timeout_s: how long one of them may take there, in seconds, or None.
+        sanitize: tools of compute-sanitizer that each test is run under; none for an ordinary run.
     """
 
     benchmark: bool = False
@@ -103,6 +104,7 @@ class Settings:
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
+    sanitize: tuple[str, ...] = ()
 
     @property
     def shares_baselines(self) -> bool:
@@ -189,6 +191,7 @@ class Settings:
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
             timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
+            sanitize=() if benchmark else values.get("sanitize", ()),
         )
 
 

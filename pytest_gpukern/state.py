@@ -83,7 +83,7 @@ def isolates(config: pytest.Config) -> bool:
     """
     settings = settings_of(config)
     is_child = config.pluginmanager.has_plugin(CHILD) or not reports(config)
-    if is_child or settings.against or distributes(config):
+    if is_child or settings.against or settings.sanitize or distributes(config):
         return False
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
     if settings.isolate and inside is not None:

@@ -31,6 +31,8 @@ class Variant:
         scopes: scopes in which it is measured, or None for the problem's.
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
+        judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
+            something in it instead.
         unavailable: why its file could not be imported, in words.
     """
 
@@ -44,7 +46,13 @@ class Variant:
     scopes: tuple[str, ...] | None = None
     host_data: bool = False
     rejected_for: str | None = None
+    judged_by: str | None = None
     unavailable: str | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is there to be rejected."""
+        return self.rejected_for is not None or self.judged_by is not None
 
     @property
     def label(self) -> str:

@@ -72,6 +72,14 @@ class FakeDriver:
         assert 4 * words <= self.room(pointer)
         ctypes.memmove(pointer, word.to_bytes(4, "little") * words, 4 * words)
 
+    def cuMemsetD8(self, pointer, byte, count):  # noqa: N802
+        assert count <= self.room(pointer)
+        ctypes.memset(pointer, byte, count)
+
+    def cuMemsetD8Async(self, pointer, byte, count, stream):  # noqa: N802
+        assert stream == STREAM_HANDLE
+        self.cuMemsetD8(pointer, byte, count)
+
     def cuMemsetD32Async(self, pointer, word, words, stream):  # noqa: N802
         assert stream == STREAM_HANDLE
         self.cuMemsetD32(pointer, word, words)
@@ -120,6 +128,19 @@ def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driv
     )
     name = "cuMemsetD32Async" if stream else "cuMemsetD32"
     assert driver.calls == ["cuMemAlloc", *[name] * bool(count), *["cuMemcpyDtoH"] * bool(count)]
+
+
+@pytest.mark.parametrize("stream", [None, Stream()])
+def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_filled(
+    driver, stream, monkeypatch
+):
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    for count, held in ((0, 1), (1, 1), (3, 3), (4, 4), (7, 7)):
+        array = DeviceArray((count,), np.uint8, guard=0x7FFE7FFE)
+        assert len(driver.allocated[array.pointer]) == held
+        array.fill(0x44332211, stream)
+        assert array.download().tolist() == [0x11, 0x22, 0x33, 0x44, 0x11, 0x22, 0x33][:count]
+        assert array.damage("x") == []
 
 
 def test_an_array_is_copied_on_the_device(driver):

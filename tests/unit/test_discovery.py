@@ -51,6 +51,10 @@ from .problem import p
 @p.wrong("numba", rejected_for="not written", block=(64,), allocates=True)
 def does_nothing(out, block):
     return lambda: None
+
+@p.wrong("numba", judged_by="racecheck", needs_gpu="races")
+def races(out):
+    return lambda: None
 """
 
 numbers = itertools.count()
@@ -107,6 +111,7 @@ def as_declared(variant):
         variant.scopes,
         variant.host_data,
         variant.rejected_for,
+        variant.judged_by,
     )
 
 
@@ -121,7 +126,7 @@ def files_for(module):
 def test_files_that_import_register_their_variants(suite, there):
     problem = load(suite(**files_for(there)))
     assert sorted(problem.registered) == ["cupy.shared", "host.plain", "numba.fast", "numba.shared"]
-    assert list(problem.registered_wrong) == ["numba.does_nothing"]
+    assert list(problem.registered_wrong) == ["numba.does_nothing", "numba.races"]
     assert all(variant.unavailable is None for variant in problem.registered.values())
 
 
@@ -138,7 +143,7 @@ def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(sui
     imported = load(suite(**files_for(there)))
     read = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])
     assert sorted(ids(imported)) == sorted(ids(read))
-    assert len(ids(read)) == 6
+    assert len(ids(read)) == 7
     for one, other in (
         (imported.registered, read.registered),
         (imported.registered_wrong, read.registered_wrong),

@@ -18,7 +18,8 @@ LAYERS = (
     # Imports for type checkers do not count.
     {"printable"},
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
-    | {"surroundings", "child", "strict_json", "json_shape", "file_error", "guards", "strides"},
+    | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
+    | {"strides"},
     {"cubin", "occupancy"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"comparison", "verify"},
@@ -36,7 +37,7 @@ LAYERS = (
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures", "measuring_child", "workers"},
-    {"takeover", "measuring"},
+    {"takeover", "measuring", "sanitizer/"},
     {"collecting", "selftest/", "doctor/", "against/"},
     {"known_cases", "commands/", "isolation"},
     {"plugin", "cli"},

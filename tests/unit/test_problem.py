@@ -89,6 +89,27 @@ def test_broken_variants_are_cases_of_their_own():
     assert ids(problem, wrong=True) == ["doubling/host.<lambda>/n=8"]
 
 
+def test_a_broken_variant_may_be_left_to_a_tool_of_compute_sanitizer():
+    problem = doubling()
+    problem.wrong("numba", judged_by="racecheck")(prepare)
+    variant = problem.registered_wrong["numba.prepare"]
+    assert (variant.judged_by, variant.rejected_for, variant.is_broken) == ("racecheck", None, True)
+    assert not problem.registered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either rejected_for= or judged_by=, not both"),
+        ({"rejected_for": "not written", "judged_by": "racecheck"}, "either rejected_for= or judged_by="),
+        ({"judged_by": "valgrind"}, "judged_by='valgrind' is none of memcheck, racecheck"),
+    ],
+)  # fmt: skip
+def test_a_broken_variant_says_once_who_has_to_reject_it(arguments, message):
+    with pytest.raises(ProblemError, match=message):
+        doubling().wrong("numba", **arguments)
+
+
 def test_a_decorated_variant_stays_the_function_it_was():
     assert doubling().variant("host")(prepare) is prepare
 

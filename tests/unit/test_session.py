@@ -63,6 +63,16 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(child):
     assert all(total == 2 for _, total in told)
 
 
+def test_a_command_may_stand_before_the_childs_and_its_status_counts(child, tmp_path):
+    prefix = ("sh", "-c", f'echo "$#" > {tmp_path}/before; "$@"; exit 86', "sh")
+    found = child(
+        f"assert spec['parent'] is None; passed({A!r}); passed({B!r}); tell('end', status=0)",
+        command_prefix=prefix,
+    )
+    assert (tmp_path / "before").read_text() == "5\n"
+    assert (found.problem, found.status) == (None, 86)
+
+
 def test_a_failed_test_is_no_problem_of_its_session(child):
     script = "tell('test', nodeid=NODE, outcome='failed', text='assert 1 == 2', result=None)"
     found = child(script.replace("NODE", repr(A)) + f"; passed({B!r}); tell('end', status=1); sys.exit(1)")

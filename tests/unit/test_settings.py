@@ -62,6 +62,7 @@ VALUES = [
     ("isolate", "off", "isolate", False),
     ("timeout", "2.5", "timeout_s", 2.5),
     ("timeout", "off", "timeout_s", None),
+    ("sanitize", "memcheck, racecheck", "sanitize", ("memcheck", "racecheck")),
 ]
 
 
@@ -379,6 +380,25 @@ def test_each_of_two_contradicting_options_is_allowed_alone(options):
 def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
     message = refused(benchmark=True, given={"prune": True, "baseline": "update", name: value})
     assert message == f"--gpukern-prune: it needs a run of everything; drop it or --gpukern-{name}={shown}"
+
+
+@pytest.mark.parametrize(
+    ("measuring", "options", "remedy"),
+    [
+        (True, {}, "under a sanitizer no time means anything; drop it or --gpu-benchmark"),
+        (False, {"simulator": "always"}, "no kernels to look into; drop it or --gpukern-simulator=always"),
+        (False, {"backend": "host"}, "only host variants are selected by --gpukern-backend=host"),
+    ],
+)
+def test_a_sanitizer_goes_with_nothing_that_measures_or_launches_no_kernel(measuring, options, remedy):
+    message = refused(benchmark=measuring, given={"sanitize": "memcheck", **options})
+    assert message.startswith("--gpukern-sanitize=memcheck: ")
+    assert remedy in message
+
+
+def test_an_ini_file_may_name_sanitizers_for_the_runs_that_do_not_measure():
+    assert read(ini={"sanitize": "memcheck"}).sanitize == ("memcheck",)
+    assert read(benchmark=True, ini={"sanitize": "memcheck"}).sanitize == ()
 
 
 def test_a_contradiction_of_the_ini_file_is_named_by_its_ini_value():

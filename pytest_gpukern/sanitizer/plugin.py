@@ -1,0 +1,198 @@
+"""pytest's side of a sanitized run: sessions under each tool before the test loop, and tests that tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.printable import printable_lines
+from pytest_gpukern.sanitizer.attribution import attributed
+from pytest_gpukern.sanitizer.lines import Home
+from pytest_gpukern.sanitizer.sessions import SanitizedSessions
+from pytest_gpukern.sanitizer.telling import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.state import MARKER, case_of, environment_of, new_benchmark, settings_of, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from pytest_gpukern.controller import Controller
+    from pytest_gpukern.sanitizer.attribution import TestRun, ToolRun
+
+_OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
+
+
+class Sanitizer:
+    """The plugin of a run that was given `--gpukern-sanitize`; registered in the process that reports.
+
+    Args:
+        config: of the run.
+        controller: collects what is reported.
+
+    Raises:
+        pytest.UsageError: there is no GPU or no compute-sanitizer, or tests are distributed.
+    """
+
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+        self._tools = settings_of(config).sanitize
+        self._found: dict[str, dict[str, TestRun]] = {}
+        self._took_s: dict[str, float] = {}
+        self._homes: dict[str, Home] = {}
+        self._option = f"--gpukern-sanitize={','.join(self._tools)}"
+        if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
+            raise pytest.UsageError(
+                f"{self._option}: the sessions under a tool take turns on one GPU, so that tests cannot be "
+                "distributed; drop -n, or add -n 0"
+            )
+        if not environment_of(config).has_gpu:
+            raise pytest.UsageError(
+                f"{self._option}: compute-sanitizer looks into kernels on a GPU: "
+                f"{environment_of(config).why_no_gpu}; drop it here"
+            )
+        try:
+            self._program = find_tool()
+        except ToolMissingError as error:
+            raise pytest.UsageError(f"{self._option}: {error}") from error
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Has the tools look at the tests before the first of them tells."""
+        collected = not session.testsfailed or self._config.option.continue_on_collection_errors
+        if collected and not self._config.option.collectonly:
+            items = {item.nodeid: item for item in session.items if self._is_for_a_tool(item)}
+            for tool in self._tools:
+                self._look(tool, items)
+            for item in items.values():
+                self._replay(item)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Lets what the tools found travel on the report, and shows the records of a failure."""
+        report = yield
+        found = self._of(item.nodeid)
+        carried = getattr(report, "gpukern", None)
+        if call.when == "call" and found and carried is not None:
+            travelling = {
+                tool: {
+                    "state": test.judgement.state.value,
+                    "reason": test.judgement.reason,
+                    "findings": [finding.to_json() for finding in test.judgement.findings],
+                }
+                for tool, test in found.items()
+            }
+            report.gpukern = {**carried, "sanitizer": travelling}  # type: ignore[attr-defined]
+            report.sections += [
+                (f"compute-sanitizer {tool}", printable_lines(records_of(test.judgement.findings)))
+                for tool, test in found.items()
+                if test.judgement.findings
+            ]
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """A line a tool: how many tests it has checked, and what became of the others."""
+        for tool, found in self._found.items():
+            terminalreporter.write_line(
+                f"gpukern: {tool}: {counted(found.values())} in {self._took_s[tool]:.0f} s, "
+                f"by compute-sanitizer {self._program.version}"
+            )
+
+    def _is_for_a_tool(self, item: pytest.Item) -> bool:
+        """Whether a test may launch something on the GPU that a tool is to look at.
+
+        Host variants launch nothing there; broken ones are looked at where a tool is to reject them.
+        """
+        case = case_of(item)
+        if case is None:
+            names = getattr(item, "fixturenames", ())
+            return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
+        if case.variant.backend == "host":
+            return False
+        judge = case.variant.judged_by
+        return judge in self._tools if judge is not None else not case.variant.is_broken
+
+    def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
+        """Runs the tests under one tool: all in one process, but each alone that has to be rejected."""
+        together, alone = [], []
+        for nodeid, item in items.items():
+            judge = _judge_of(item)
+            if judge is None:
+                together.append(nodeid)
+            elif judge == tool:
+                alone.append(nodeid)
+        environment, options = environment_of(self._config), []
+        if self._config.pluginmanager.hasplugin("benchmark"):
+            options.append("--benchmark-disable")  # its own loop would run thousands of calls
+        children = dataclasses.replace(
+            environment.children, options=(*environment.children.options, *options)
+        )
+        sessions = SanitizedSessions(self._program, tool, children, environment.for_children)
+
+        def run(nodeids: Sequence[str]) -> ToolRun:
+            whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
+            tell(self._config, f"{tool}: {whose}")
+            return sessions.run(nodeids)
+
+        start_s = time.monotonic()
+        self._found[tool] = attributed(together, run)
+        for nodeid in alone:
+            self._found[tool] |= attributed([nodeid], run)
+        self._took_s[tool] = time.monotonic() - start_s
+        why = why_nothing_was_checked(list(self._found[tool].values()))
+        if why is not None:
+            self._controller.problems.append(f"{self._option}: {tool} has checked nothing: {why}")
+
+    def _of(self, nodeid: str) -> dict[str, TestRun]:
+        """Tool → what it has to say of a test."""
+        return {tool: found[nodeid] for tool, found in self._found.items() if nodeid in found}
+
+    def _replay(self, item: pytest.Item) -> None:
+        """Has a test tell what the tools found, in place of its set-up and its body."""
+        environment, found = environment_of(self._config), self._of(item.nodeid)
+        home, case = self._home(item), case_of(item)
+        telling = told(found, judged_by=_judge_of(item), home=home)
+
+        def runtest() -> None:
+            benchmark = new_benchmark(item, environment)
+            if telling.rejected:
+                benchmark.rejected = case
+            benchmark.result = next((test.result for test in reversed(found.values()) if test.result), None)
+            _end(telling)
+
+        item.setup = item.teardown = _nothing  # type: ignore[method-assign]
+        item.runtest = runtest  # type: ignore[method-assign]
+
+    def _home(self, item: pytest.Item) -> Home:
+        root = str(self._config.rootpath)
+        case = case_of(item)
+        if case is not None and case.variant.prepare is not None:
+            code = case.variant.prepare.__code__
+            return Home("variant", code.co_filename, code.co_firstlineno, root)
+        return Home("test", str(item.path), (item.location[1] or 0) + 1, root)
+
+
+def _judge_of(item: pytest.Item) -> str | None:
+    case = case_of(item)
+    return case.variant.judged_by if case is not None else None
+
+
+def _end(telling: Told) -> None:
+    """Ends a test as it is told."""
+    if telling.outcome == "failed":
+        pytest.fail(telling.text, pytrace=False)
+    if telling.outcome == "xfailed":
+        pytest.xfail(telling.text)
+    if telling.outcome == "skipped":
+        pytest.skip(telling.text)
+
+
+def _nothing() -> None:
+    """Its fixtures were set up where it was looked at."""

@@ -1,0 +1,82 @@
+"""Runs tests in a child session under a tool, and collects what both of them left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.sanitizer.attribution import ToolRun
+from pytest_gpukern.sanitizer.judgement import Evidence, judge
+from pytest_gpukern.session import ChildRequest
+from pytest_gpukern.under_sanitizer import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpukern.sanitizer.tool import Tool
+    from pytest_gpukern.session import ChildSessions
+
+
+@dataclass(frozen=True)
+class SanitizedSessions:
+    """Starts child sessions under one tool of compute-sanitizer.
+
+    Attributes:
+        program: the installed compute-sanitizer.
+        tool: which of its tools.
+        children: starts sessions that run tests as this run would.
+        environ: environment variables that they get besides.
+        progress: is told how many tests of a session have ended, and how many there are.
+    """
+
+    program: Tool
+    tool: str
+    children: ChildSessions
+    environ: Mapping[str, str]
+    progress: Callable[[int, int], None] | None = None
+
+    def run(self, nodeids: Sequence[str]) -> ToolRun:
+        """Runs tests in one fresh process under the tool, and waits for it."""
+        with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
+            xml, log = Path(folder) / "records.xml", Path(folder) / "log"
+            found = self.children.run(
+                ChildRequest(
+                    nodeids=tuple(nodeids),
+                    environ={**self.environ, **environment_under(self.tool, os.environ)},
+                    command_prefix=self.program.command(self.tool, xml=xml, log=log),
+                ),
+                self.progress,
+            )
+            evidence = Evidence(
+                tool=self.tool,
+                status=found.status,
+                xml=_text_of(xml),
+                log=_text_of(log) or "",
+                problem=found.problem,
+            )
+        return ToolRun(judge(evidence), found.outcomes, found.results, found.during)
+
+
+def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process under a tool: no pool may hide where an allocation ends, and lines are kept.
+
+    CuPy's pool has no variable; `inside.py` switches it off. nvcc's `-lineinfo` changes no machine code.
+    """
+    flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
+    return {
+        VARIABLE: f"{tool}:{os.getpid()}",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
+        "NUMBA_CUDA_MEMORY_MANAGER": "default",
+        "PYCUDA_DEFAULT_NVCC_FLAGS": " ".join(dict.fromkeys([*flags, "-lineinfo"])),
+    }
+
+
+def _text_of(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None

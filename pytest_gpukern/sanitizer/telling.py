@@ -1,0 +1,138 @@
+"""What a test says of the tools that looked at it: values in, words out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.sanitizer.judgement import State
+from pytest_gpukern.sanitizer.lines import python_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpukern.sanitizer.attribution import TestRun
+    from pytest_gpukern.sanitizer.finding import Finding
+    from pytest_gpukern.sanitizer.lines import Home
+
+_SHOWN_FINDINGS = 5
+_SHOWN_RECORDS = 3
+_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a test ends, and what it says.
+
+    Attributes:
+        outcome: `passed`, `failed`, `skipped` or `xfailed`.
+        text: why, in words.
+        rejected: whether a variant that is broken on purpose was rejected by the tool that is to do so.
+    """
+
+    outcome: str
+    text: str = ""
+    rejected: bool = False
+
+
+def told(found: Mapping[str, TestRun], *, judged_by: str | None, home: Home) -> Told:
+    """How a test ends that the tools have looked at.
+
+    It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
+    on purpose passes where the tool that is to judge it has found something.
+
+    Args:
+        found: tool → what it has to say.
+        judged_by: the tool that must reject the test's variant, or None.
+        home: where the test or its variant is written.
+    """
+    if judged_by is not None:
+        return _of_broken(found[judged_by], judged_by)
+    complaints = [line for tool, test in found.items() for line in _complaints(tool, test, home)]
+    if complaints:
+        return Told("failed", "\n".join(complaints))
+    ends = [test.outcome for test in found.values() if test.outcome is not None]
+    for outcome in ("failed", "xfailed", "skipped"):
+        texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
+        if texts and (outcome != "skipped" or len(texts) == len(ends)):
+            if outcome == "failed" and texts[0].startswith(_PASSED_AGAINST_A_STRICT_MARK):
+                return Told("passed")  # which is what the mark here fails
+            return Told(outcome, texts[0])
+    return Told("passed")
+
+
+def _of_broken(test: TestRun, tool: str) -> Told:
+    if test.outcome is not None and test.outcome[0] == "skipped":
+        return Told("skipped", test.outcome[1])
+    if test.judgement.state is State.FOUND:
+        return Told("passed", rejected=True)
+    if test.judgement.state is State.CLEAN:
+        return Told("failed", f"broken on purpose, to be rejected by {tool}, and {tool} found nothing")
+    return Told("failed", f"not checked by {tool}: {test.judgement.reason}")
+
+
+def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
+    judgement = test.judgement
+    if judgement.state is State.UNCHECKED:
+        return [f"not checked by {tool}: {judgement.reason}"]
+    if judgement.state is State.CLEAN:
+        return []
+    lines = list(in_lines(tool, judgement.findings, home))
+    if test.together > 1:
+        lines.append(
+            f"  found only where {test.together} tests ran in one process, so that any may be to blame"
+        )
+    if test.outcome is not None and test.outcome[0] == "failed":
+        lines.append(f"  and the test failed: {test.outcome[1]}")
+    return lines
+
+
+def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str]:
+    """A line for each finding that says something new; threads that do the same are counted."""
+    alike = Counter((finding.text, finding.kernel, python_line(finding, home)) for finding in findings)
+    first: dict[tuple[str, str | None, str], Finding] = {}
+    for finding in findings:
+        first.setdefault((finding.text, finding.kernel, python_line(finding, home)), finding)
+    for number, (key, finding) in enumerate(first.items()):
+        if number == _SHOWN_FINDINGS:
+            yield f"  and {len(first) - number} more"
+            return
+        more = f" ({alike[key]} records)" if alike[key] > 1 else ""
+        yield f"{tool}: {finding.in_words(key[2])}{more}"
+
+
+def records_of(findings: Sequence[Finding]) -> str:
+    """The first records as the tool wrote them."""
+    texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
+    if len(findings) > _SHOWN_RECORDS:
+        texts.append(f"and {len(findings) - _SHOWN_RECORDS} records more")
+    return "\n".join(texts)
+
+
+def counted(tests: Iterable[TestRun]) -> str:
+    """How many tests were checked and how they came out, in words."""
+    states = Counter(_state(test) for test in tests)
+    checked = states["clean"] + states["with findings"]
+    parts = [f"{states[state]} {state}" for state in ("clean", "with findings") if states[state]]
+    others = [f"{states[state]} {state}" for state in ("not checked", "skipped") if states[state]]
+    return ", ".join([f"{checked} checked" + (f" ({', '.join(parts)})" if parts else ""), *others])
+
+
+def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
+    """Why a tool has not vouched for or against any test, in words, or None where it has."""
+    states = {_state(test) for test in tests}
+    if not states.isdisjoint(("clean", "with findings")):
+        return None
+    if not tests:
+        return "no test that uses this plugin's fixtures on a GPU is selected"
+    reasons = [test.judgement.reason for test in tests if test.judgement.state is State.UNCHECKED]
+    return reasons[0] if reasons else f"all {len(tests)} were skipped"
+
+
+def _state(test: TestRun) -> str:
+    if test.judgement.state is State.FOUND:
+        return "with findings"
+    if test.judgement.state is State.UNCHECKED:
+        return "not checked"
+    return "skipped" if test.outcome is not None and test.outcome[0] == "skipped" else "clean"

@@ -1,0 +1,275 @@
+"""`--gpukern-sanitize` in whole runs: real child sessions; only the GPU and compute-sanitizer are fake."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
+
+INVALID = "memcheck: invalid __global__ write of 4 bytes"
+FAKE = Path(__file__).parent / "fake_sanitizer.py"
+MORE = """
+@doubling.variant("host")
+def on_host(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.wrong("numba", judged_by="racecheck")
+def racing(x, y):
+    return launch_of("RACING", x, y)
+
+@doubling.wrong("numba", rejected_for="not written")
+def idle(x, y):
+    return lambda: None
+
+@doubling.wrong_cases
+def test_broken(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
+
+def test_plain(gpu_benchmark):
+    assert gpu_benchmark(lambda: 7) == 7
+
+def test_other():
+    assert os.environ.get("GPUKERN_UNDER_SANITIZER") is None
+"""
+
+
+@pytest.fixture
+def tool(pytester, monkeypatch):
+    """compute-sanitizer on PATH, which says what it is told to."""
+    program = pytester.path / "bin" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return program
+
+
+@pytest.fixture
+def sanitized(pytester, tool):
+    """Runs a project of two correct variants under tools, with faults: tool, part of a test's name, how."""
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+
+    def run(tools, *options, faults=()):
+        (pytester.path / "faults").write_text("".join(f"{fault}\n" for fault in faults))
+        return pytester.runpytest_subprocess("-p", "fake_gpu", f"--gpukern-sanitize={tools}", *options)
+
+    return run
+
+
+def sessions_of(pytester):
+    return [json.loads(line) for line in (pytester.path / "sanitized.log").read_text().splitlines()]
+
+
+def test_tests_that_are_clean_under_each_tool_pass_after_one_session_a_tool(sanitized, pytester):
+    result = sanitized("memcheck,racecheck,initcheck,synccheck")
+    result.assert_outcomes(passed=2)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            f"gpukern: {tool}: 2 checked (2 clean) in * s, by compute-sanitizer 2026.4.0.0"
+            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+        ]
+    )
+    sessions = sessions_of(pytester)
+    assert [session["options"]["--tool"] for session in sessions] == [
+        "memcheck",
+        "racecheck",
+        "initcheck",
+        "synccheck",
+    ]
+    assert sessions[0]["options"]["--padding"] == "512"
+    assert all(session["options"]["--error-exitcode"] == "86" for session in sessions)
+    assert all(session["command"][:2] == [sys.executable, "-P"] for session in sessions)
+
+
+@pytest.mark.parametrize("shows", ["finding", "quiet"])
+def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sanitized, pytester, shows):
+    result = sanitized("memcheck,racecheck", faults=[f"memcheck second {shows}"])
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"{INVALID} in add_flat, block (1, 0, 0), thread (63, 0, 0), variant at test_doubling.py:*",
+            "*compute-sanitizer memcheck*",
+            "<record><kind>Precise</kind>*",
+            "gpukern: memcheck: 2 checked (1 clean, 1 with findings) in * s, *",
+            "gpukern: racecheck: 2 checked (2 clean) in * s, *",
+            f"FAILED *{SECOND}* - Failed: memcheck: invalid *",
+        ]
+    )
+    # Both together, then each by itself; the other tool needs one session.
+    assert len(sessions_of(pytester)) == 4
+
+
+@pytest.mark.parametrize(
+    ("shows", "reason"),
+    [
+        ("mute", "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER"),
+        ("blind", "memcheck says: Error: Device not supported*"),
+        ("torn", "memcheck: its XML is not whole*"),
+        ("die", "memcheck says: Error: process didn't terminate successfully"),
+    ],
+)
+def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(sanitized, shows, reason):
+    result = sanitized("memcheck", faults=[f"memcheck first {shows}"])
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            f"not checked by memcheck: {reason}",
+            f"gpukern: --gpukern-sanitize=memcheck: memcheck has checked nothing: {reason}",
+            "gpukern: memcheck: 0 checked, 2 not checked in * s, *",
+        ]
+    )
+    assert result.ret == 1
+
+
+def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
+    pytester.makeconftest(
+        """
+        import os, pytest
+        @pytest.fixture(autouse=True)
+        def _fault(request):
+            if "first" in request.node.name and request.config.pluginmanager.has_plugin("gpukern-child"):
+                os.kill(os.getpid(), 9)
+        """
+    )
+    result = sanitized("memcheck")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "not checked by memcheck: memcheck says: Error: process didn't terminate successfully",
+            "gpukern: memcheck: 1 checked (1 clean), 1 not checked in * s, *",
+            f"FAILED *{FIRST}*",
+        ]
+    )
+
+
+def test_a_test_that_fails_in_its_session_fails_with_what_it_said_there(sanitized, pytester):
+    pytester.makepyfile(
+        test_doubling=GPU_PROBLEM.replace("np.multiply(x, 2, out=y)", "np.multiply(x, 3, out=y)")
+    )
+    result = sanitized("memcheck")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["INCORRECT: y: wrong values*", "gpukern: memcheck: 2 checked (2 clean)*"])
+
+
+def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_by_its_tool(
+    sanitized, pytester
+):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
+    result = sanitized("memcheck,racecheck", "-rs", faults=["racecheck racing finding"])
+    result.assert_outcomes(passed=7)
+    result.stdout.fnmatch_lines(
+        [
+            "gpukern: memcheck: 3 checked (3 clean)*",
+            "gpukern: racecheck: 4 checked (3 clean, 1 with findings)*",
+        ]
+    )
+    result = sanitized("racecheck")
+    result.assert_outcomes(passed=6, failed=1)
+    result.stdout.fnmatch_lines(
+        ["broken on purpose, to be rejected by racecheck, and racecheck found nothing"]
+    )
+    result = sanitized("memcheck", "-rs")
+    result.assert_outcomes(passed=6, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *judged by racecheck: --gpukern-sanitize=racecheck"])
+
+
+def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
+    result = pytester.runpytest_subprocess("-p", "fake_gpu", "-rs", "-k", "broken")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *judged by racecheck: --gpukern-sanitize=racecheck"])
+
+
+@pytest.mark.parametrize(
+    ("selected", "why"),
+    [
+        ("other", "no test that uses this plugin's fixtures on a GPU is selected"),
+        ("on_host", "no test that uses this plugin's fixtures on a GPU is selected"),
+    ],
+)
+def test_a_run_that_checks_nothing_fails(sanitized, pytester, selected, why):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
+    result = sanitized("memcheck", "-k", selected)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [f"gpukern: --gpukern-sanitize=memcheck: memcheck has checked nothing: {why}"]
+    )
+
+
+def test_a_run_in_which_everything_is_skipped_fails_and_keeps_the_reasons(sanitized, pytester):
+    pytester.makepyfile(test_a="import pytest\n\ndef test_a(gpu_benchmark):\n    pytest.skip('not today')\n")
+    result = sanitized("memcheck", "-rs", "test_a.py")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*memcheck has checked nothing: all 1 were skipped", "SKIPPED *not today"],
+    )
+
+
+def test_what_was_found_travels_on_the_report_as_json(sanitized, pytester):
+    pytester.makeconftest(
+        """
+        import json
+        def pytest_runtest_logreport(report):
+            if report.when == "call":
+                with open("reports.log", "a") as log:
+                    print(json.dumps([report.nodeid, report.gpukern.get("sanitizer")]), file=log)
+        """
+    )
+    sanitized("memcheck", faults=["memcheck second finding"])
+    lines = [json.loads(line) for line in (pytester.path / "reports.log").read_text().splitlines()]
+    by_name = {nodeid: found["memcheck"] for nodeid, found in lines if found is not None}
+    (clean,) = (found for nodeid, found in by_name.items() if FIRST in nodeid)
+    assert clean == {"state": "clean", "reason": "", "findings": []}
+    (finding,) = next(found for nodeid, found in by_name.items() if SECOND in nodeid)["findings"]
+    assert (finding["kernel"], finding["thread"]) == ("add_flat", [63, 0, 0])
+
+
+def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pytester):
+    pytester.makepyfile(
+        test_a="""
+        import os
+        def test_a(gpu_benchmark):
+            found = {name: os.environ[name] for name in (
+                "PYTORCH_NO_CUDA_MEMORY_CACHING", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
+                "NUMBA_CUDA_MEMORY_MANAGER", "PYCUDA_DEFAULT_NVCC_FLAGS")}
+            assert list(found.values()) == ["1", "0", "default", "-O1 -lineinfo"]
+            tool, _, parent = os.environ["GPUKERN_UNDER_SANITIZER"].partition(":")
+            assert tool == "initcheck" and int(parent) != os.getpid()
+        """
+    )
+    pytester.makeconftest("import os\nos.environ.setdefault('PYCUDA_DEFAULT_NVCC_FLAGS', '-O1')")
+    sanitized("initcheck", "test_a.py").assert_outcomes(passed=1)
+
+
+def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, monkeypatch):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+
+    def run(*options, plugin=("-p", "fake_gpu")):
+        return pytester.runpytest_subprocess(*plugin, "--gpukern-sanitize=memcheck", *options)
+
+    refused(
+        run("--gpu-benchmark"), "--gpukern-sanitize=memcheck: under a sanitizer no time means anything; *"
+    )
+    refused(run("--gpukern-simulator=always"), "--gpukern-sanitize=memcheck: the simulator has no kernels*")
+    refused(run("--gpukern-backend=host"), "--gpukern-sanitize=memcheck: only host variants are selected*")
+    refused(
+        run("--gpukern-sanitize=valgrind"), "--gpukern-sanitize=valgrind: 'valgrind' is none of memcheck*"
+    )
+    refused(run("-n2"), "--gpukern-sanitize=memcheck: *tests cannot be distributed; drop -n, or add -n 0")
+    refused(
+        run(plugin=()), "--gpukern-sanitize=memcheck: compute-sanitizer looks into kernels on a GPU: no GPU*"
+    )
+    tool.write_text("#!/bin/sh\nexit 3\n")
+    refused(
+        run(), "--gpukern-sanitize=memcheck: *compute-sanitizer --version ended with status 3*pip install*"
+    )
+    tool.unlink()
+    refused(
+        run(), "--gpukern-sanitize=memcheck: compute-sanitizer is not installed; pip install nvidia-cuda-*"
+    )

@@ -1,0 +1,176 @@
+"""To which test a finding belongs, and what the test then says."""
+
+import pytest
+
+from pytest_gpukern.sanitizer.attribution import TestRun, ToolRun, attributed
+from pytest_gpukern.sanitizer.finding import Finding, Place
+from pytest_gpukern.sanitizer.judgement import Judgement, State
+from pytest_gpukern.sanitizer.lines import Home, python_line
+from pytest_gpukern.sanitizer.telling import Told, counted, records_of, told, why_nothing_was_checked
+
+RACE = "racecheck"
+CLEAN = Judgement(State.CLEAN)
+ILL = Finding(kind="Precise", text="Invalid read", kernel="k")
+FOUND = Judgement(State.FOUND, (ILL,))
+UNCHECKED = Judgement(State.UNCHECKED, reason="memcheck does not work here")
+HOME = Home("variant", "/project/on_numba.py", 20, "/project")
+
+
+class Sessions:
+    """Sessions in which some tests are ill; `.asked` has the tests of each."""
+
+    def __init__(self, ill=(), *, together=(), dies=(), skipped=()):
+        self.ill, self.together, self.dies, self.skipped = ill, set(together), dies, skipped
+        self.asked = []
+
+    def __call__(self, nodeids):
+        self.asked.append("".join(nodeids))
+        dead = next((nodeid for nodeid in nodeids if nodeid in self.dies), None)
+        ran = nodeids[: nodeids.index(dead)] if dead else nodeids
+        outcomes = {
+            nodeid: ("skipped", "why") if nodeid in self.skipped else ("passed", "") for nodeid in ran
+        }
+        if any(nodeid in self.ill for nodeid in ran) or (self.together and self.together <= set(ran)):
+            return ToolRun(FOUND, outcomes, died_in=dead)
+        reason = Judgement(State.UNCHECKED, reason=f"it ended while running {dead}")
+        return ToolRun(reason if dead else CLEAN, outcomes, died_in=dead)
+
+
+def states(found):
+    return {nodeid: test.judgement.state.value for nodeid, test in found.items()}
+
+
+def test_tests_that_are_clean_together_take_one_session():
+    sessions = Sessions()
+    found = attributed(list("abcdefgh"), sessions)
+    assert sessions.asked == ["abcdefgh"]
+    assert set(states(found).values()) == {"clean"}
+    assert found["a"].outcome == ("passed", "")
+
+
+def test_a_finding_is_held_against_the_test_that_shows_it_alone():
+    sessions = Sessions(ill="f")
+    found = attributed(list("abcdefgh"), sessions)
+    assert states(found) == {**dict.fromkeys("abcdegh", "clean"), "f": "found"}
+    assert sessions.asked == ["abcdefgh", "abcd", "efgh", "ef", "e", "f", "gh"]
+    assert found["f"].together == 1
+
+
+def test_what_ran_before_a_test_that_ends_its_process_is_looked_at_again():
+    sessions = Sessions(dies="b")
+    found = attributed(list("abc"), sessions)
+    assert states(found) == {"a": "clean", "b": "not checked", "c": "clean"}
+    assert found["b"].judgement.reason == "it ended while running b"
+
+
+def test_a_finding_that_no_test_shows_alone_is_held_against_all_that_show_it_together():
+    sessions = Sessions(together="cd")
+    found = attributed(list("abcd"), sessions)
+    assert states(found) == {"a": "clean", "b": "clean", "c": "found", "d": "found"}
+    assert (found["c"].together, found["d"].judgement) == (2, FOUND)
+
+
+def test_a_tool_that_does_not_work_here_is_not_asked_again_for_each_test():
+    asked = []
+
+    def run(nodeids):
+        asked.append(nodeids)
+        return ToolRun(UNCHECKED)
+
+    assert states(attributed(["a", "b"], run)) == {"a": "not checked", "b": "not checked"}
+    assert len(asked) == 1
+
+
+def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
+    found = attributed(["a", "b"], lambda nodeids: ToolRun(CLEAN, {"a": ("passed", "")}))
+    assert states(found) == {"a": "clean", "b": "not checked"}
+    assert "never ran" in found["b"].judgement.reason
+
+
+def test_a_skipped_test_needs_nobody_to_vouch_for_it():
+    found = attributed(["a"], lambda nodeids: ToolRun(UNCHECKED, {"a": ("skipped", "too large")}))
+    assert told({"memcheck": found["a"]}, judged_by=None, home=HOME) == Told("skipped", "too large")
+    assert attributed([], Sessions()) == {}
+
+
+def ended(judgement=CLEAN, outcome="passed", text="", **changes):
+    return TestRun(judgement, (outcome, text), **changes)
+
+
+@pytest.mark.parametrize(
+    ("tests", "outcome"),
+    [
+        ({"memcheck": ended(), "racecheck": ended()}, Told("passed")),
+        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, Told("passed")),
+        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, Told("failed", "INCORRECT: y")),
+        ({"memcheck": ended(outcome="failed", text="[XPASS(strict)] w")}, Told("passed")),
+        ({"memcheck": ended(outcome="xfailed", text="w")}, Told("xfailed", "w")),
+        ({"memcheck": ended(UNCHECKED)}, Told("failed", f"not checked by memcheck: {UNCHECKED.reason}")),
+        ({"memcheck": ended(), "racecheck": ended(FOUND)},
+         Told("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
+    ],
+)  # fmt: skip
+def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, outcome):
+    assert told(tests, judged_by=None, home=HOME) == outcome
+
+
+def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_may_be():
+    found = told({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, judged_by=None, home=HOME)
+    assert found.text.splitlines()[1:] == [
+        "  found only where 3 tests ran in one process, so that any may be to blame",
+        "  and the test failed: INCORRECT",
+    ]
+
+
+def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
+    alike = tuple(Finding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
+    others = tuple(Finding("Precise", f"Invalid read {n}", "k") for n in range(9))
+    text = told({"memcheck": ended(Judgement(State.FOUND, alike + others))}, judged_by=None, home=HOME).text
+    lines = text.splitlines()
+    assert lines[0] == "memcheck: invalid read in k, thread (0, 0, 0), variant at on_numba.py:20 (4 records)"
+    assert (len(lines), lines[-1]) == (6, "  and 5 more")
+    assert records_of(alike).endswith("and 1 records more")
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        (ended(FOUND), Told("passed", rejected=True)),
+        (TestRun(FOUND), Told("passed", rejected=True)),
+        (ended(FOUND, "failed", "the context is gone"), Told("passed", rejected=True)),
+        (ended(), Told("failed", f"broken on purpose, to be rejected by {RACE}, and {RACE} found nothing")),
+        (TestRun(UNCHECKED), Told("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
+        (ended(outcome="skipped", text="no pycuda"), Told("skipped", "no pycuda")),
+    ],
+)  # fmt: skip
+def test_a_variant_that_is_broken_on_purpose_passes_where_its_tool_finds_something(test, outcome):
+    assert told({"racecheck": test}, judged_by="racecheck", home=HOME) == outcome
+
+
+def test_how_many_were_checked_is_told_and_that_nothing_was():
+    tests = [ended(), ended(), ended(FOUND), ended(UNCHECKED), ended(outcome="skipped")]
+    assert counted(tests) == "3 checked (2 clean, 1 with findings), 1 not checked, 1 skipped"
+    assert counted([]) == "0 checked"
+    assert why_nothing_was_checked(tests) is None
+    assert why_nothing_was_checked([]).startswith("no test")
+    assert why_nothing_was_checked(tests[4:]) == "all 1 were skipped"
+    assert why_nothing_was_checked(tests[3:]) == UNCHECKED.reason
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "line"),
+    [
+        ([("/project/on_numba.py", 31)], [("/project/test_a.py", 3)], "on_numba.py:31"),
+        ([("/tmp/kernel.cu", 7)], [("/project/test_a.py", 3)], "kernel.cu:7, launched at test_a.py:3"),
+        ([("/tmp/kernel.cu", 7)], [], "kernel.cu:7, variant at on_numba.py:20"),
+        ([], [(pytest.__file__, 1), ("/elsewhere/a.py", 3), ("/project/b.py", 4)], "launched at a.py:3"),
+        ([], [(python_line.__code__.co_filename, 3)], "variant at on_numba.py:20"),
+        ([], [("/usr/lib/libcuda.so", None)], "variant at on_numba.py:20"),
+    ],
+)
+def test_the_line_is_the_kernels_or_the_launchs_or_where_the_variant_begins(device, host, line):
+    def places(named):
+        return tuple(Place("f", file, number) for file, number in named)
+
+    finding = Finding("Precise", "Invalid read", "k", device=places(device), host=places(host))
+    assert python_line(finding, HOME) == line

@@ -1,0 +1,148 @@
+"""Where compute-sanitizer is looked for, what it is told, and what a process under it does itself."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpukern.backends import sanitizing
+from pytest_gpukern.sanitizer import inside, tool
+from pytest_gpukern.sanitizer.sessions import environment_under
+from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, find_tool
+from pytest_gpukern.under_sanitizer import VARIABLE, asking_process, sanitizing_tool
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Puts programs that tell where they lie into folders; only those of the test are found."""
+    monkeypatch.setattr(tool, "wheel_folders", lambda: [tmp_path / "nvidia"])
+
+    def put(folder, *, says="Version 2026.4.0.0 (build 1)", status=0, mode=0o755):
+        program = tmp_path / folder / "compute-sanitizer"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho 'NVIDIA (R) Compute Sanitizer'; echo '{says}'; exit {status}\n")
+        program.chmod(mode)
+        return program
+
+    return put
+
+
+def test_a_wheel_goes_before_the_toolkit_and_that_before_the_path(machine, tmp_path):
+    environ = {"PATH": f"{tmp_path / 'path'}:/usr/bin:/bin", "CUDA_HOME": str(tmp_path / "cuda")}
+    places = ["path", "cuda/bin", "nvidia/cuda_sanitizer_api/bin", "nvidia/cu13/bin"]
+    for folder in places:
+        program = machine(folder)
+        assert find_tool(environ) == Tool(str(program), "2026.4.0.0")
+
+
+def test_what_cannot_be_executed_is_passed_over(machine, tmp_path):
+    machine("nvidia/cu13/bin", mode=0o644)
+    assert find_tool({"PATH": f"{machine('path').parent}:/bin"}).path == str(
+        tmp_path / "path/compute-sanitizer"
+    )
+
+
+def test_a_missing_or_broken_program_is_an_error_with_the_remedy(machine, tmp_path):
+    with pytest.raises(
+        ToolMissingError, match=r"^compute-sanitizer is not installed; pip install nvidia-cuda-"
+    ):
+        find_tool({"PATH": str(tmp_path)})
+    path = {"PATH": f"{tmp_path / 'path'}:/bin"}
+    machine("path", status=3)
+    with pytest.raises(ToolMissingError, match="--version ended with status 3, and said NVIDIA"):
+        find_tool(path)
+    machine("path", says="nothing of the kind")
+    with pytest.raises(ToolMissingError, match="ended with status 0, and said NVIDIA"):
+        find_tool(path)
+
+
+def test_the_wheels_of_this_environment_are_known_by_their_package(tmp_path, monkeypatch):
+    (tmp_path / "nvidia" / "cu13").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    assert tool.wheel_folders() == [tmp_path / "nvidia"]
+    monkeypatch.setattr(sys, "path", [])
+    assert tool.wheel_folders() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("memcheck", ("--report-api-errors", "no", "--padding", "512")),
+        ("racecheck", ("--racecheck-report", "all")),
+        ("initcheck", ()),
+        ("synccheck", ()),
+    ],
+)
+def test_each_tool_is_told_to_save_records_to_end_with_a_status_and_what_it_needs(name, own):
+    command = Tool("/x/compute-sanitizer", "1").command(name, xml=Path("/t/r.xml"), log=Path("/t/log"))
+    assert command[:3] == ("/x/compute-sanitizer", "--tool", name)
+    pairs = set(itertools.pairwise(command))
+    assert {("--error-exitcode", "86"), ("--save", "/t/r.xml"), ("--log-file", "/t/log")} <= pairs
+    assert "--xml" in command
+    assert command[len(command) - len(own) :] == own
+
+
+def test_a_process_knows_the_tool_and_the_process_that_asks():
+    environ = environment_under("racecheck", {"PYCUDA_DEFAULT_NVCC_FLAGS": "-O1 -lineinfo"})
+    assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", inside.os.getpid())
+    assert environ["PYCUDA_DEFAULT_NVCC_FLAGS"] == "-O1 -lineinfo"
+    assert (sanitizing_tool({}), asking_process({})) == (None, None)
+    assert asking_process({VARIABLE: "memcheck:x"}) is None
+
+
+def test_a_process_ends_once_the_one_that_asked_has_ended():
+    looks, ended = iter([True, True, False]), []
+    inside.end_with(5, alive=lambda _: next(looks), sleep=lambda _: None, end=ended.append).join(10)
+    assert ended == [70]
+
+
+def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
+    script = (
+        "import sys; from pytest_gpukern.sanitizer.inside import end_with; end_with(int(sys.argv[1])).join()"
+    )
+    asking = subprocess.Popen(["sleep", "60"])
+    waiting = subprocess.Popen([sys.executable, "-c", script, str(asking.pid)])
+    asking.kill()
+    asking.wait()
+    assert waiting.wait(30) == 70
+
+
+def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
+    def jit(*args, **kwargs):
+        return args, kwargs
+
+    with_lines = sanitizing.with_lines(jit)
+    assert with_lines("f", device=True) == (("f",), {"device": True, "lineinfo": True})
+    assert with_lines(debug=True) == ((), {"debug": True})
+    assert with_lines(lineinfo=False) == ((), {"lineinfo": False})
+
+
+def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
+    allocators = []
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(set_allocator=allocators.append),
+        get_default_memory_pool=lambda: SimpleNamespace(malloc="the pool's"),
+    )
+    numba = SimpleNamespace(jit=lambda f, **options: options)
+    original, there = numba.jit, {"cupy": cupy, "numba.cuda": numba}
+    monkeypatch.setattr(sanitizing.backends, "installed", there.__contains__)
+    monkeypatch.setattr(sanitizing.importlib, "import_module", there.__getitem__)
+    undo = sanitizing.prepare_libraries()
+    assert allocators == [None]
+    assert numba.jit("f") == {"lineinfo": True}
+    undo()
+    assert allocators == [None, "the pool's"]
+    assert numba.jit is original
+
+
+def test_a_library_that_does_not_import_is_left_alone(monkeypatch):
+    def broken(name):
+        raise OSError(f"{name}: undefined symbol")
+
+    monkeypatch.setattr(sanitizing.backends, "installed", lambda name: name == "cupy")
+    monkeypatch.setattr(sanitizing.importlib, "import_module", broken)
+    sanitizing.prepare_libraries()()
