@@ -1,7 +1,7 @@
 """Broken variants that the checker must reject, each for the fault that it has."""
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda
 
 from .problem import matmul
 
@@ -46,27 +46,6 @@ def copy(source, target):
         target[i, j] = source[i, j]
 
 
-@cuda.jit
-def product_without_barriers(A, B, C):
-    """Shared tiles that nobody waits for; the sleep makes the race come out the same way each time."""
-    a_tile = cuda.shared.array((SIDE, SIDE), float32)
-    b_tile = cuda.shared.array((SIDE, SIDE), float32)
-    tx = cuda.threadIdx.x
-    ty = cuda.threadIdx.y
-    j, i = cuda.grid(2)
-    n = A.shape[1]
-    zero = np.float32(0)
-    total = zero
-    for first in range(0, n, SIDE):
-        cuda.nanosleep(np.uint32(1000 * ty))
-        a_tile[ty, tx] = A[i, first + tx] if i < n and first + tx < n else zero
-        b_tile[ty, tx] = B[first + ty, j] if first + ty < n and j < n else zero
-        for k in range(SIDE):
-            total += a_tile[ty, k] * b_tile[k, tx]
-    if i < n and j < n:
-        C[i, j] = total
-
-
 def square(n):
     """Grid and block of one thread an element."""
     blocks = -(-n // SIDE)
@@ -98,13 +77,6 @@ def left_transposed(A, B, C, n, stream):
     """Aᵀ·B, which symmetric or constant data would not show."""
     grid, block = square(n)
     return lambda: product_with_left_transposed[grid, block, stream](A, B, C)
-
-
-@matmul.wrong("numba", rejected_for="wrong values", needs_gpu="warps that run in different order (a race)")
-def missing_barriers(A, B, C, n, stream):
-    """Tiles are read before all of the block has written them."""
-    grid, block = square(n)
-    return lambda: product_without_barriers[grid, block, stream](A, B, C)
 
 
 @matmul.wrong("host", rejected_for="wrong values")

@@ -1,0 +1,30 @@
+"""A broken variant in CUDA C++ that may be right by luck, to be rejected by a tool of compute-sanitizer."""
+
+import functools
+
+import numpy as np
+from pycuda.compiler import SourceModule
+
+from .problem import vector_exp
+
+BLOCK = 128
+SOURCE = r"""
+__global__ void smoothed_exp(const float *x, float *y, const int n, const float weight)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = expf(x[i] + weight * x[i + 1]);
+}
+"""
+
+
+@functools.cache
+def smoothed_exp():
+    """The kernel, compiled at first use."""
+    return SourceModule(SOURCE).get_function("smoothed_exp")
+
+
+@vector_exp.wrong("pycuda", judged_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
+def reads_one_too_many(x, y, n, stream):
+    """A neighbour of weight 0, which behind the end of x is anything, and wrong only if that is no number."""
+    kernel, grid = smoothed_exp(), (-(-n // BLOCK), 1)
+    return lambda: kernel(x, y, np.int32(n), np.float32(0), grid=grid, block=(BLOCK, 1, 1), stream=stream)
