@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.printable import printable_lines
-from pytest_gpukern.sanitizer.attribution import attributed
+from pytest_gpukern.sanitizer.attribution import TestRun, attributed
+from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.sanitizer.judgement import Judgement, State
 from pytest_gpukern.sanitizer.lines import Home
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions
 from pytest_gpukern.sanitizer.telling import Told, counted, records_of, told, why_nothing_was_checked
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from pytest_gpukern.controller import Controller
-    from pytest_gpukern.sanitizer.attribution import TestRun, ToolRun
+    from pytest_gpukern.sanitizer.attribution import ToolRun
 
 _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 
@@ -128,7 +130,7 @@ class Sanitizer:
                 together.append(nodeid)
             elif judge == tool:
                 alone.append(nodeid)
-        environment, options = environment_of(self._config), []
+        start_s, environment, options = time.monotonic(), environment_of(self._config), []
         if self._config.pluginmanager.hasplugin("benchmark"):
             options.append("--benchmark-disable")  # its own loop would run thousands of calls
         children = dataclasses.replace(
@@ -141,10 +143,15 @@ class Sanitizer:
             tell(self._config, f"{tool}: {whose}")
             return sessions.run(nodeids)
 
-        start_s = time.monotonic()
-        self._found[tool] = attributed(together, run)
-        for nodeid in alone:
-            self._found[tool] |= attributed([nodeid], run)
+        with environment.exclusive():
+            doubt = why_not_believed(self._program, tool) if items else None
+        if doubt is not None:
+            unchecked = TestRun(Judgement(State.UNCHECKED, reason=doubt))
+            self._found[tool] = dict.fromkeys([*together, *alone], unchecked)
+        else:
+            self._found[tool] = attributed(together, run)
+            for nodeid in alone:
+                self._found[tool] |= attributed([nodeid], run)
         self._took_s[tool] = time.monotonic() - start_s
         why = why_nothing_was_checked(list(self._found[tool].values()))
         if why is not None:

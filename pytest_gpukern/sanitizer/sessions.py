@@ -53,8 +53,8 @@ class SanitizedSessions:
             evidence = Evidence(
                 tool=self.tool,
                 status=found.status,
-                xml=_text_of(xml),
-                log=_text_of(log) or "",
+                xml=text_of(xml),
+                log=text_of(log) or "",
                 problem=found.problem,
             )
         return ToolRun(judge(evidence), found.outcomes, found.results, found.during)
@@ -75,7 +75,8 @@ def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _text_of(file: Path) -> str | None:
+def text_of(file: Path) -> str | None:
+    """What a file holds, or None where it is not there."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

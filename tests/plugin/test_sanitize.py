@@ -126,6 +126,28 @@ def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(sanitized,
     assert result.ret == 1
 
 
+@pytest.mark.parametrize(
+    ("shows", "reason"),
+    [
+        ("none", "it says that there is no error"),
+        ("blind", "memcheck says: Error: Device not supported*"),
+        ("mute", "memcheck ended with status 0 without its summary*"),
+    ],
+)
+def test_a_tool_that_does_not_find_a_planted_fault_is_not_believed(sanitized, pytester, shows, reason):
+    result = sanitized("memcheck,racecheck", faults=[f"memcheck planted {shows}"])
+    result.assert_outcomes(failed=2)
+    planted = f"memcheck did not find the fault that was planted for it: {reason}"
+    result.stdout.fnmatch_lines(
+        [
+            f"not checked by memcheck: {planted}",
+            f"gpukern: --gpukern-sanitize=memcheck,racecheck: memcheck has checked nothing: {planted}",
+            "gpukern: racecheck: 2 checked (2 clean) *",
+        ]
+    )
+    assert [session["options"]["--tool"] for session in sessions_of(pytester)] == ["racecheck"]
+
+
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
     pytester.makeconftest(
         """

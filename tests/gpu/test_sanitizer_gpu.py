@@ -1,0 +1,193 @@
+"""compute-sanitizer itself, on kernels with known faults: what it writes, and what a run makes of that.
+
+With `GPUKERN_KEEP_SANITIZER=FOLDER` the XML and the log of each tool are kept there, as `TOOL-KERNEL.xml` and
+`.log`: they are what `tests/unit/made_up_sanitizer.py` is to be replaced by.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.sanitizer.judgement import Evidence, State, judge
+from pytest_gpukern.sanitizer.sessions import environment_under
+from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+KERNELS = """
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit
+def clean(x, out):
+    held = cuda.shared.array(64, float32)
+    i = cuda.grid(1)
+    t = cuda.threadIdx.x
+    held[t] = x[i] if i < x.size else np.float32(0)
+    cuda.syncthreads()
+    if i < out.size:
+        out[i] = held[t] + held[63 - t]
+
+@cuda.jit
+def stores_behind(x, out):
+    i = cuda.grid(1)
+    if i <= out.size:
+        out[i] = np.float32(1)  # memcheck
+
+@cuda.jit
+def races(x, out):
+    held = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    held[t] = x[t]  # racecheck
+    out[t] = held[63 - t]
+
+@cuda.jit
+def reads_unwritten(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = out[i] + x[i]  # initcheck
+
+@cuda.jit
+def divides_a_warp(x, out):
+    t = cuda.threadIdx.x
+    if x[t] < 16:
+        cuda.syncthreads()  # synccheck
+    out[t] = x[t]
+
+def launch(kernel, size=127):
+    x = cuda.to_device(np.arange(size, dtype=np.float32))
+    out = cuda.device_array(size, np.float32)
+    blocks = 1 if kernel in (races, divides_a_warp) else 2
+    kernel[blocks, 64](x, out)
+    cuda.synchronize()
+"""
+FAULTY = {
+    "memcheck": "stores_behind",
+    "racecheck": "races",
+    "initcheck": "reads_unwritten",
+    "synccheck": "divides_a_warp",
+}
+
+
+def line_of(tool):
+    """The line of the fault, counted from 1, in a file that is `KERNELS` as pytester writes it."""
+    return 1 + [line.endswith(f"# {tool}") for line in KERNELS.strip().splitlines()].index(True)
+
+
+@pytest.fixture(scope="module")
+def program():
+    try:
+        return find_tool()
+    except ToolMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def evidence(program, tmp_path):
+    """What a tool leaves behind of a kernel that runs without pytest."""
+
+    def run(tool, kernel):
+        script, xml, log = tmp_path / "script.py", tmp_path / "records.xml", tmp_path / "log"
+        script.write_text(
+            "from numba import cuda\n"
+            "from pytest_gpukern.backends.sanitizing import prepare_libraries\n"
+            "prepare_libraries()\n"
+            "import contextlib, kernels\n"
+            f"with contextlib.suppress(Exception):\n    kernels.launch(kernels.{kernel})\n"
+        )
+        (tmp_path / "kernels.py").write_text(KERNELS.strip() + "\n")
+        environ = {**os.environ, **environment_under(tool, os.environ)}
+        done = subprocess.run(
+            [*program.command(tool, xml=xml, log=log), sys.executable, str(script)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        keep(tool, kernel, xml, log)
+        return Evidence(
+            tool=tool,
+            status=done.returncode,
+            xml=xml.read_text() if xml.exists() else None,
+            log=log.read_text() if log.exists() else "",
+        )
+
+    return run
+
+
+def keep(tool, kernel, xml, log):
+    folder = os.environ.get("GPUKERN_KEEP_SANITIZER")
+    for file, ending in ((xml, "xml"), (log, "log")):
+        if folder and file.exists():
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / f"{tool}-{kernel}.{ending}").write_bytes(file.read_bytes())
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_tool_finds_the_fault_that_is_planted_for_it(program, tool):
+    assert why_not_believed(program, tool) is None
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_clean_kernel_is_clean_by_log_xml_and_exit_status(evidence, tool):
+    left = evidence(tool, "clean")
+    found = judge(left)
+    assert found.state is State.CLEAN, (found, left)
+    assert left.xml is not None, "the tool saves no file where it finds nothing"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_faulty_kernel_is_found_with_its_name_its_place_and_its_line(evidence, tool):
+    left = evidence(tool, FAULTY[tool])
+    found = judge(left)
+    assert found.state is State.FOUND, (found, left)
+    assert left.status == 86
+    named = [finding for finding in found.findings if finding.kernel and FAULTY[tool] in finding.kernel]
+    assert named, left.xml
+    assert any(finding.block is not None and finding.thread is not None for finding in named), left.xml
+    places = {
+        (Path(place.file).name, place.line) for finding in named for place in finding.device if place.file
+    }
+    assert ("kernels.py", line_of(tool)) in places, left.xml
+
+
+def test_memcheck_tells_block_and_thread_of_a_store_behind_the_end(evidence):
+    found = judge(evidence("memcheck", "stores_behind"))
+    assert [(finding.block, finding.thread) for finding in found.findings] == [((1, 0, 0), (63, 0, 0))]
+    assert "write" in found.findings[0].text
+
+
+@pytest.fixture
+def project(pytester, program, plugin_option):
+    """A project of a clean test and one with a fault for each tool, run under some of them."""
+    tests = "\n".join(
+        f"def test_{kernel}(gpu_benchmark):\n    gpu_benchmark(launch, {kernel})\n"
+        for kernel in ("clean", *FAULTY.values())
+    )
+    pytester.makepyfile(test_kernels=f"{KERNELS.strip()}\n\n{tests}")
+
+    def run(tools, *options):
+        return pytester.runpytest_subprocess(*plugin_option, f"--gpukern-sanitize={tools}", *options)
+
+    return run
+
+
+def test_a_clean_kernel_passes_under_all_four(project):
+    result = project(",".join(TOOLS), "-k", "clean")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"gpukern: {tool}: 1 checked (1 clean) in *" for tool in TOOLS])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_finding_fails_its_own_test_with_the_line_of_the_kernel(project, tool):
+    kernel = FAULTY[tool]
+    result = project(tool, "-k", f"clean or {kernel}")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [f"{tool}: * in {kernel}(*test_kernels.py:{line_of(tool)}*", f"FAILED *::test_{kernel}*"]
+    )

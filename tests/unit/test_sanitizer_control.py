@@ -1,0 +1,65 @@
+"""Whether a tool is believed; and that each tool's planted kernel does what it says, on the host."""
+
+import sys
+
+import pytest
+from made_up_sanitizer import OUT_OF_BOUNDS, UNSUPPORTED, log, xml
+
+from pytest_gpukern.backends.planted_faults import SOURCE
+from pytest_gpukern.options import SANITIZERS
+from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.sanitizer.tool import Tool
+
+PROGRAM = """#!{python}
+import os, sys, time
+options, command = sys.argv[1:], sys.argv[-4:]
+assert command[1:] == ["-m", "pytest_gpukern.sanitizer.planted", "memcheck"], command
+assert os.environ["GPUKERN_UNDER_SANITIZER"].startswith("memcheck:")
+assert os.environ["PYTHONPATH"].split(os.pathsep)[-1] == "/before"
+for name, text in (("--save", {xml!r}), ("--log-file", {log!r})):
+    open(options[options.index(name) + 1], "w").write(text)
+time.sleep({sleep})
+sys.exit({status})
+"""
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Why a program is not believed that writes these records and this log."""
+
+    def run(*records, log, status=0, sleep=0, timeout_s=60.0):
+        program = tmp_path / "compute-sanitizer"
+        program.write_text(
+            PROGRAM.format(python=sys.executable, xml=xml(*records), log=log, status=status, sleep=sleep)
+        )
+        program.chmod(0o755)
+        environ = {"PYTHONPATH": "/before", "PATH": "/usr/bin:/bin"}
+        return why_not_believed(Tool(str(program), "1"), "memcheck", environ, timeout_s=timeout_s)
+
+    return run
+
+
+def test_a_tool_is_believed_that_finds_the_planted_fault(told):
+    assert told(OUT_OF_BOUNDS, log=log(errors=1), status=86) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [
+        (log(), 0, "it says that there is no error"),
+        (log(said=UNSUPPORTED), 0, "memcheck says: Error: Device not supported"),
+        ("", 3, "memcheck ended with status 3 without its summary"),
+    ],
+)
+def test_a_tool_that_finds_nothing_is_not_believed_whatever_it_says(told, said, status, reason):
+    doubt = told(log=said, status=status)
+    assert doubt.startswith(f"memcheck did not find the fault that was planted for it: {reason}")
+
+
+def test_a_tool_that_hangs_is_ended_and_not_believed(told):
+    assert "was ended for its silence" in told(log="", sleep=60, timeout_s=1.0)
+
+
+@pytest.mark.parametrize("tool", SANITIZERS)
+def test_there_is_a_kernel_with_a_fault_for_each_tool(tool):
+    assert SOURCE.count(f"void gpukern_{tool}(int *data, int count)") == 1
