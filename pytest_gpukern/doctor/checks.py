@@ -143,6 +143,20 @@ def _timers(machine: Machine) -> Iterator[Advice]:
         yield Advice(Level.WARNING, "timer", text, remedy)
 
 
+def _sanitizer(machine: Machine) -> Iterator[Advice]:
+    """Whether `--gpukern-sanitize` has something to run; a release knows the drivers of its CUDA version."""
+    if machine.sanitizer_problem is None:
+        return
+    if machine.sanitizer is None:
+        text = f"--gpukern-sanitize does not work: {machine.sanitizer_problem}"
+        yield Advice(Level.NOTE, "sanitizer", text)
+        return
+    major, minor = machine.cuda or (13, 0)
+    remedy = f'pip install "nvidia-cuda-sanitizer-api=={major}.{minor}.*", which is of the driver\'s CUDA'
+    text = f"compute-sanitizer {machine.sanitizer}: {machine.sanitizer_problem}"
+    yield Advice(Level.WARNING, "sanitizer", text, remedy)
+
+
 def _environment(machine: Machine) -> Iterator[Advice]:
     """Variables that change what runs or what is timed."""
     environ = machine.environ
@@ -273,6 +287,7 @@ _CHECKS: tuple[Callable[[Machine], Iterator[Advice]], ...] = (
     _cuda_versions,
     _libraries,
     _timers,
+    _sanitizer,
     _environment,
     _each_gpu,
     _lock,

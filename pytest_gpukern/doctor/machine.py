@@ -25,6 +25,8 @@ from pytest_gpukern.device import (
     open_nvml,
     visible_devices,
 )
+from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +53,7 @@ DISTRIBUTIONS = (
     "cuda-core",
     "cuda-bindings",
     "cupti-python",
+    "nvidia-cuda-sanitizer-api",
     "nvidia-ml-py",
     "pynvml",
     "threadpoolctl",
@@ -98,6 +101,8 @@ class Machine:
         backends: backend whose library is installed → why it cannot be opened, or None.
         timer: why CUPTI cannot time here, in words; None where it can, or where there is no GPU.
         lock: why measurements cannot be kept apart, in words, or None.
+        sanitizer: version of compute-sanitizer; None where there is none, or no GPU.
+        sanitizer_problem: why it is not there or does not work here, in words, or None.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -112,6 +117,8 @@ class Machine:
     backends: Mapping[str, str | None] = field(default_factory=dict)
     timer: str | None = None
     lock: str | None = None
+    sanitizer: str | None = None
+    sanitizer_problem: str | None = None
 
 
 def examine(
@@ -127,7 +134,8 @@ def examine(
         environ: the environment's variables.
         open_library: opens NVML.
         missing: why there is no GPU, or None.
-        probe: why a backend, or `cupti`, cannot be used, or None; by default a child process finds out.
+        probe: why a backend, `cupti` or `sanitizer` cannot be used, or None; by default a child process finds
+            out.
     """
     try:
         no_gpu = missing(environ)
@@ -148,6 +156,7 @@ def examine(
         finally:
             nvml.close()
     ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
+    sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
     installed = [name for name in backends.LIBRARIES if name != "host" and not backends.missing_library(name)]
     return Machine(
         gpus=gpus,
@@ -162,7 +171,20 @@ def examine(
         backends={name: ask(name) for name in installed},
         timer=ask("cupti") if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),
+        sanitizer=sanitizer,
+        sanitizer_problem=sanitizer_problem,
     )
+
+
+def _sanitizer(
+    environ: Mapping[str, str], probe: Callable[[str], str | None] | None
+) -> tuple[str | None, str | None]:
+    """The version of compute-sanitizer, and why it cannot be used: it is shown a fault to find."""
+    try:
+        program = find_tool(environ)
+    except ToolMissingError as error:
+        return None, str(error)
+    return program.version, probe("sanitizer") if probe else why_not_believed(program, "memcheck", environ)
 
 
 def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:

@@ -30,6 +30,7 @@ def facts(machine: Machine) -> list[str]:
         *(line for gpu in machine.gpus for line in gpu_lines(gpu)),
         f"libraries  {versions or 'none'}",
         f"backends   host works{opened}",
+        *([f"sanitizer  compute-sanitizer {machine.sanitizer}"] if machine.sanitizer else []),
     ]
     return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 11)]
 
@@ -58,6 +59,7 @@ def described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
         "gpus": [gpu_json(gpu) for gpu in machine.gpus],
         "versions": dict(machine.versions),
         "backends": dict(machine.backends),
+        "sanitizer": machine.sanitizer,
         "advice": [dataclasses.asdict(each) for each in advice],
     }
 

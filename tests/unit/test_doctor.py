@@ -13,6 +13,7 @@ from pytest_gpukern.device import Configuration, GpuProcess, NvmlUnavailable, Po
 from pytest_gpukern.doctor import machine, probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
+from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError
 from tests.unit.fake_nvml import HEALTHY as HEALTHY_SETUP
 from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
 
@@ -37,6 +38,7 @@ HEALTHY = Machine(
         "nvidia-ml-py": "13.615.71",
     },
     backends={"numba": None, "cupy": None},
+    sanitizer="2026.4.0.0",
 )
 
 
@@ -63,6 +65,35 @@ def test_a_machine_without_any_driver_is_told_what_runs():
     advice = only(Machine(no_gpu="no NVIDIA driver library"))
     assert advice.level is Level.NOTE
     assert "simulator" in advice.text
+
+
+def test_a_sanitizer_that_is_missing_or_does_not_work_here_is_told_with_the_remedy():
+    why = "compute-sanitizer is not installed; pip install nvidia-cuda-sanitizer-api"
+    advice = only(dataclasses.replace(HEALTHY, sanitizer=None, sanitizer_problem=why))
+    assert (advice.level, advice.subject) == (Level.NOTE, "sanitizer")
+    assert advice.text == f"--gpukern-sanitize does not work: {why}"
+    advice = only(dataclasses.replace(HEALTHY, sanitizer_problem="memcheck did not find the fault"))
+    assert (advice.level, advice.subject) == (Level.WARNING, "sanitizer")
+    assert advice.text == "compute-sanitizer 2026.4.0.0: memcheck did not find the fault"
+    assert 'pip install "nvidia-cuda-sanitizer-api==13.0.*"' in advice.remedy
+
+
+@pytest.mark.parametrize(
+    ("found", "asked"),
+    [
+        (Tool("/x/compute-sanitizer", "2026.4"), ("2026.4", "it finds nothing")),
+        (ToolMissingError("it is not installed"), (None, "it is not installed")),
+    ],
+)  # fmt: skip
+def test_the_sanitizer_is_looked_for_and_shown_a_fault(monkeypatch, found, asked):
+    def find(environ):
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(machine, "find_tool", find)
+    told, _ = examined(FakeNvml(records=(gpu(0),)), sanitizer="it finds nothing")
+    assert (told.sanitizer, told.sanitizer_problem) == asked
 
 
 def test_a_driver_that_gives_no_gpu_is_an_error():
@@ -184,7 +215,7 @@ def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
     assert [each.visible for each in found.gpus] == [False, True]
     assert found.driver == "580.159.03"
     assert found.cuda == (13, 0)
-    assert asked == [*found.backends, "cupti"]
+    assert [name for name in asked if name != "sanitizer"] == [*found.backends, "cupti"]
     assert nvml.closed
     (hidden,) = (advice for advice in advise(found) if advice.subject == "environment")
     assert "leaves 1 of 2 GPUs" in hidden.text
