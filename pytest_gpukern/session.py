@@ -161,7 +161,9 @@ class ChildSessions:
                     prefix=request.command_prefix,
                 )
                 try:
-                    silent = _listen(process, heard, request.timeout_s, progress)
+                    # A tool around it may have much to say once pytest is done.
+                    to_end_s = request.timeout_s if request.command_prefix else TO_END_S
+                    silent = _listen(process, heard, request.timeout_s, progress, to_end_s)
                 finally:
                     end_group(process)
             status = None if silent else process.returncode
@@ -200,12 +202,16 @@ class ChildSessions:
 
     def _spec_of(self, request: ChildRequest, place: Path) -> JsonDict:
         direct = {} if not request.command_prefix else {"parent": None}
-        return self.spec(place, request.nodeids, moved=request.moved) | direct | {
-            "watched_roots": list(request.watched_roots),
-            "watched_names": list(request.watched_names),
-            "collects_all": request.collects_all,
-            "lines": str(place / "lines"),
-        }
+        return (
+            self.spec(place, request.nodeids, moved=request.moved)
+            | direct
+            | {
+                "watched_roots": list(request.watched_roots),
+                "watched_names": list(request.watched_names),
+                "collects_all": request.collects_all,
+                "lines": str(place / "lines"),
+            }
+        )
 
 
 class Heard:
@@ -307,6 +313,7 @@ def _listen(
     heard: Heard,
     timeout_s: float,
     progress: Callable[[int, int], None] | None,
+    to_end_s: float = TO_END_S,
 ) -> bool:
     """Follows a child until it ends, or is done and lingers; whether it was silent for too long instead."""
     last_s = time.monotonic()
@@ -317,7 +324,7 @@ def _listen(
             if progress is not None:
                 progress(len(heard.outcomes), len(heard.wanted))
         silence_s = time.monotonic() - last_s
-        if ended or (heard.ended_with is not None and silence_s > TO_END_S):
+        if ended or (heard.ended_with is not None and silence_s > to_end_s):
             return False
         if silence_s > timeout_s:
             return True

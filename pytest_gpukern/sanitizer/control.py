@@ -49,7 +49,7 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
     path = os.pathsep.join(filter(None, (package, environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
         xml, log = Path(folder) / "records.xml", Path(folder) / "log"
-        command = (*program.command(tool, xml=xml, log=log), sys.executable, "-m", _PLANTED, tool)
+        command = (*program.command(tool, xml=xml, log=log), sys.executable, "-P", "-m", _PLANTED, tool)
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

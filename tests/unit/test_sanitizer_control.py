@@ -12,8 +12,8 @@ from pytest_gpukern.sanitizer.tool import Tool
 
 PROGRAM = """#!{python}
 import os, sys, time
-options, command = sys.argv[1:], sys.argv[-4:]
-assert command[1:] == ["-m", "pytest_gpukern.sanitizer.planted", "memcheck"], command
+options, command = sys.argv[1:], sys.argv[-5:]
+assert command[1:] == ["-P", "-m", "pytest_gpukern.sanitizer.planted", "memcheck"], command
 assert os.environ["GPUKERN_UNDER_SANITIZER"].startswith("memcheck:")
 assert os.environ["PYTHONPATH"].split(os.pathsep)[-1] == "/before"
 for name, text in (("--save", {xml!r}), ("--log-file", {log!r})):

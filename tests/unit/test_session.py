@@ -73,6 +73,13 @@ def test_a_command_may_stand_before_the_childs_and_its_status_counts(child, tmp_
     assert (found.problem, found.status) == (None, 86)
 
 
+def test_a_tool_around_a_child_may_linger_once_its_pytest_is_done(child, monkeypatch):
+    monkeypatch.setattr(session, "TO_END_S", 0.0)
+    prefix = ("sh", "-c", '"$@"; sleep 0.3; exit 86', "sh")
+    found = child(f"passed({A!r}); passed({B!r}); tell('end', status=0)", command_prefix=prefix)
+    assert (found.problem, found.status) == (None, 86)
+
+
 def test_a_failed_test_is_no_problem_of_its_session(child):
     script = "tell('test', nodeid=NODE, outcome='failed', text='assert 1 == 2', result=None)"
     found = child(script.replace("NODE", repr(A)) + f"; passed({B!r}); tell('end', status=1); sys.exit(1)")
