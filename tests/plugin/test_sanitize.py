@@ -269,6 +269,32 @@ def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pyte
     sanitized("initcheck", "test_a.py").assert_outcomes(passed=1)
 
 
+def test_pytest_benchmarks_own_tests_with_our_marker_are_called_once_and_a_mark_may_expect_a_finding(
+    sanitized, pytester
+):
+    pytester.makepyfile(
+        test_a="""
+        import pytest
+
+        @pytest.mark.gpu_benchmark
+        def test_marked(benchmark):
+            calls = []
+            benchmark(calls.append, 1)
+            assert calls == [1]
+
+        @pytest.mark.xfail(reason="known", strict=True)
+        def test_expected(gpu_device):
+            pass
+        """
+    )
+    result = sanitized("memcheck", "test_a.py", faults=["memcheck expected finding"])
+    result.assert_outcomes(passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["gpukern: memcheck: 2 checked (1 clean, 1 with findings)*"])
+    result = sanitized("memcheck", "test_a.py")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["[[]XPASS(strict)[]] known"])
+
+
 def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, monkeypatch):
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
 

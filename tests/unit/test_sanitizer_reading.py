@@ -94,6 +94,14 @@ def judged(**changes):
     return judge(Evidence(**told))
 
 
+def test_a_variable_that_the_tool_clears_keeps_it_from_nothing():
+    said = (
+        "========= Warning: CUDA_ENABLE_X is not supported by compute-sanitizer, clearing it before target\n"
+    )
+    assert read_log(log(said=said)).blind == ()
+    assert read_log(log(said=UNSUPPORTED)).blind
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_session_is_clean_where_log_xml_and_status_say_so_whether_or_not_a_test_failed(status):
     assert judged(status=status).state is State.CLEAN
