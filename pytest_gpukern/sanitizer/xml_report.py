@@ -1,9 +1,9 @@
 """Reads the XML that compute-sanitizer saves its records in (`--xml --save FILE`).
 
 NVIDIA documents a part of the format, for suppressions
-(https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html#error-suppression); the names of the
-other elements are those in the program itself. So records and their parts are found by walking, wherever they
-are nested, and a record with unknown parts is a finding all the same: nothing is dropped for its form.
+(https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html#error-suppression) and promises nothing
+of the rest. So records and their parts are found by walking, wherever they are nested, by any name that is
+known for them, and a record with unknown parts is a finding all the same: nothing is dropped for its form.
 """
 
 from __future__ import annotations

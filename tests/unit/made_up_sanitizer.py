@@ -1,4 +1,4 @@
-"""What compute-sanitizer writes, made up from its manual (2026.4) and the names in the program.
+"""What compute-sanitizer writes, made up after its manual (2026.4), which shows logs and a part of a record.
 
 To be replaced by recorded files: `tests/gpu/test_sanitizer_gpu.py` says how to keep them.
 """
