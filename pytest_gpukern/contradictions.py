@@ -110,6 +110,11 @@ def _of_the_sanitizer(
         "sanitize",
         f"only host variants are selected by {labels.get('backend')}, which launch nothing on a GPU",
     )
+    yield (
+        sanitizes and values.get("isolate") == "on",
+        "sanitize",
+        f"each tool has processes of its own; drop it or {labels.get('isolate')}",
+    )
 
 
 def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:

@@ -201,17 +201,13 @@ class ChildSessions:
         }
 
     def _spec_of(self, request: ChildRequest, place: Path) -> JsonDict:
-        direct = {} if not request.command_prefix else {"parent": None}
-        return (
-            self.spec(place, request.nodeids, moved=request.moved)
-            | direct
-            | {
-                "watched_roots": list(request.watched_roots),
-                "watched_names": list(request.watched_names),
-                "collects_all": request.collects_all,
-                "lines": str(place / "lines"),
-            }
-        )
+        return self.spec(place, request.nodeids, moved=request.moved) | {
+            "parent": None if request.command_prefix else os.getpid(),
+            "watched_roots": list(request.watched_roots),
+            "watched_names": list(request.watched_names),
+            "collects_all": request.collects_all,
+            "lines": str(place / "lines"),
+        }
 
 
 class Heard:

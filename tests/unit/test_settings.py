@@ -388,6 +388,7 @@ def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
         (True, {}, "under a sanitizer no time means anything; drop it or --gpu-benchmark"),
         (False, {"simulator": "always"}, "no kernels to look into; drop it or --gpukern-simulator=always"),
         (False, {"backend": "host"}, "only host variants are selected by --gpukern-backend=host"),
+        (False, {"isolate": "on"}, "has processes of its own; drop it or --gpukern-isolate=on"),
     ],
 )
 def test_a_sanitizer_goes_with_nothing_that_measures_or_launches_no_kernel(measuring, options, remedy):
