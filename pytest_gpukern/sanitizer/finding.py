@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.kernel_names import fitted, readable
+from pytest_gpukern.kernel_names import readable
 
 if TYPE_CHECKING:
     from pytest_gpukern.result import JsonDict
 
 Index = tuple[int, int, int]
 """Of a thread in its block, or of a block in its grid: x, y, z."""
-
-_LONGEST_KERNEL = 60
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,11 @@ class Finding:
     record: str = ""
 
     def in_words(self, place: str | None = None) -> str:
-        """One line: `invalid __global__ write of 4 bytes in add(…), block (1, 0, 0), … on_numba.py:31`."""
+        """One line: `invalid __global__ write of 4 bytes in add_flat, block (1, 0, 0), … on_numba.py:31`."""
         said = self.text.replace(" of size ", " of ").rstrip(".")
         parts = [said[:1].lower() + said[1:] if said[1:2].islower() else said]
         if self.kernel is not None:
-            parts[0] += f" in {fitted(readable(self.kernel), _LONGEST_KERNEL)}"
+            parts[0] += f" in {readable(self.kernel).partition('(')[0]}"
         if self.block is not None:
             parts.append(f"block {self.block}")
         if self.thread is not None:

@@ -68,8 +68,7 @@ def test_what_is_no_whole_report_is_refused(text, complaint):
 def test_a_finding_in_words_names_kernel_block_thread_and_place():
     (found,) = findings_in(xml(OUT_OF_BOUNDS))
     assert found.in_words("on_numba.py:31") == (
-        "invalid __global__ write of 4 bytes in add_flat(Array<float, 1, C>), block (1, 0, 0), "
-        "thread (63, 0, 0), on_numba.py:31"
+        "invalid __global__ write of 4 bytes in add_flat, block (1, 0, 0), thread (63, 0, 0), on_numba.py:31"
     )
     assert Finding(kind="Leak", text="Leaked 64 bytes").in_words() == "leaked 64 bytes"
 
