@@ -47,6 +47,8 @@ class GpuBenchmark:
         self._test_file = test_file
         self.result: Result | None = None
         """What the test found out so far; None before anything ran."""
+        self.sessions: tuple[Result, ...] = ()
+        """What fresh sessions of the same test found, in the order in which they were measured."""
         self.leaves_host_calls = False
         """Whether `NothingLaunched` is raised for a call that puts nothing on the GPU, so that it can be
         measured elsewhere; otherwise its measurement is INVALID."""
@@ -250,12 +252,16 @@ class GpuBenchmark:
         if result is None:
             return None
         if result.measurements:
-            result = with_verdicts(result, environment, self._marker)
-            self.result = result = explained(result, environment.past, drift=settings.drift)
+            judged = with_verdicts(result, environment, self._marker)
+            self.sessions += judged.sessions
+            self.result = result = explained(
+                judged.result, environment.past, drift=settings.drift, deciding=judged.deciding
+            )
         if settings.gate == "off":
             return None
         # The reason first: pytest's short summary, which names the test already, cuts what is long.
-        return "\n".join(failures(result, strict=settings.strict, gate_on=settings.gate_on)) or None
+        lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
+        return "\n".join(lines) or None
 
     # inside
 

@@ -11,7 +11,7 @@ from pytest_gpukern.resources import grown_resources
 from pytest_gpukern.result import Correctness, VerdictKind, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpukern.baseline import Past
     from pytest_gpukern.result import CaseInfo, Finding, Measurement, Result, Verdict
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     PastOf = Callable[[CaseInfo, str | None], Past | None]
 
 
-def explained(result: Result, past_of: PastOf, *, drift: float) -> Result:
+def explained(
+    result: Result,
+    past_of: PastOf,
+    *,
+    drift: float,
+    deciding: Mapping[str, Sequence[Measurement]] | None = None,
+) -> Result:
     """The result with reasons for what became slower or faster, and with findings besides times.
 
     Verdicts keep their kinds, and it is `failures` that decides what fails a test.
@@ -29,6 +35,8 @@ def explained(result: Result, past_of: PastOf, *, drift: float) -> Result:
         past_of: looks up the recorded sessions of a case: those of a measurement's key, or without one those
             of the newest epoch.
         drift: factor by which an error may grow.
+        deciding: `scope/timer/cache` → the measurements that its verdict rests on; where it says nothing,
+            the result's own.
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
         return result
@@ -36,20 +44,23 @@ def explained(result: Result, past_of: PastOf, *, drift: float) -> Result:
     for measurement in result.measurements:
         verdict = verdicts.get(measurement.key)
         if verdict is not None:
-            verdicts[measurement.key] = _with_reasons(result, measurement, verdict, past_of)
+            rests_on = (deciding or {}).get(measurement.key) or [measurement]
+            verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past_of)
     return dataclasses.replace(
         result, verdicts=verdicts, findings=(*result.findings, *_findings(result, past_of, drift))
     )
 
 
-def _with_reasons(result: Result, measurement: Measurement, verdict: Verdict, past_of: PastOf) -> Verdict:
+def _with_reasons(
+    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past_of: PastOf
+) -> Verdict:
     changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
     if not changed and not (verdict.kind is VerdictKind.UNDECIDED and significant(verdict)):
         return verdict
-    past = past_of(result.case, measurement.key)
+    past = past_of(result.case, deciding[0].key)
     if past is None:
         return verdict
-    return dataclasses.replace(verdict, because=because(result, measurement, verdict, past))
+    return dataclasses.replace(verdict, because=because(result, deciding, verdict, past))
 
 
 def _findings(result: Result, past_of: PastOf, drift: float) -> tuple[Finding, ...]:

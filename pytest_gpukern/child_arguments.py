@@ -60,7 +60,7 @@ _ASKED_OF_FAILURES = frozenset(
 )
 _REPEATING = ("--reruns", "--only-rerun", "--rerun-except")
 """What shapes the report of a test, or repeats it, as the process that measures for the run is to do."""
-_NOT_TWICE = ("device", "isolate", "against", "against-setup", "output")
+_NOT_TWICE = ("device", "isolate", "against", "against-setup")
 """Options of this plugin that are done with once a run has begun."""
 _OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _DROPPED_VARIABLES = (

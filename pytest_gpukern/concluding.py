@@ -141,5 +141,6 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "id": case.id if case else item.nodeid,
         "group": marker_of(item).group,
         "result": benchmark.result.to_json() if benchmark.result is not None else None,
+        "sessions": [session.to_json() for session in benchmark.sessions],
         "failed_by_the_gate": benchmark.failed_by_the_gate,
     }

@@ -6,44 +6,71 @@ These are further sessions that were asked for, and those that confirm or refute
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline import confirmed_slower
 from pytest_gpukern.further import measure_further
-from pytest_gpukern.gate import confirm, failing
-from pytest_gpukern.result import Result, Verdict, VerdictKind
+from pytest_gpukern.gate import FEWEST, confirm, failing
+from pytest_gpukern.result import Result, SessionRole, Verdict, VerdictKind
 from pytest_gpukern.runner import how_judged, judged, under
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
+    from pytest_gpukern.result import Measurement
 
 CONFIRMING_SESSIONS = 2
 """Fresh sessions that decide about a suspected slowdown."""
 
 
-def with_verdicts(result: Result, environment: Environment, marker: MarkerOptions) -> Result:
+@dataclass(frozen=True)
+class Judged:
+    """A test's result with its verdicts, and the other sessions that were measured for them.
+
+    Attributes:
+        result: of this process.
+        sessions: the others, in the order in which they were measured.
+        deciding: `scope/timer/cache` → the measurements that its verdict rests on.
+    """
+
+    result: Result
+    sessions: tuple[Result, ...] = ()
+    deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
+
+
+def with_verdicts(result: Result, environment: Environment, marker: MarkerOptions) -> Judged:
     """A measured result with its verdicts.
 
     Where a run compares by several sessions, the others are run first. A suspicion that would fail the test
     is decided by fresh sessions, so that every verdict is final; where no time fails a test it stays one.
+    A slowdown that was confirmed may be meant: a run that writes a file then measures as many more sessions
+    as an epoch that is accepted from it needs to gate at once (see `baseline.unselected`).
     """
     settings = environment.settings
+    further: list[Result] = []
     if settings.baseline == "compare" and settings.sessions > 1:
-        result = _judged_by_several(result, environment, marker)
+        result, further = _judged_by_several(result, environment, marker)
     elif not result.verdicts:
         result = judged(result, environment, marker)
+    found = Judged(result, tuple(further), _together([result, *further]))
     bad = failing(result, strict=False, hosts="host" in settings.gate_on)
     suspected = [key for key, verdict in bad.items() if verdict.suspected]
     if not suspected:
-        return result
+        return found
     if settings.gate == "off":
-        return _left_open(result, suspected, "the gate is off")
+        return _left_open(found, suspected, "the gate is off")
     if result.case.on_gpu and "time" not in settings.gate_on:
-        return _left_open(result, suspected, "no time fails a test here")
-    fresh, problem = _fresh(result, environment, first=1, last=CONFIRMING_SESSIONS)
-    return confirmed(result, environment, marker, fresh, problem)
+        return _left_open(found, suspected, "no time fails a test here")
+    fresh, problem = _fresh(result, environment, CONFIRMING_SESSIONS, role=SessionRole.CONFIRMING)
+    result = confirmed(result, environment, marker, fresh, problem)
+    more: list[Result] = []
+    if settings.output is not None and settings.baseline == "compare" and confirmed_slower(result):
+        more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
+    decided = {key: under(key, fresh) for key in suspected}
+    return Judged(result, (*further, *fresh, *more), {**found.deciding, **decided})
 
 
 def confirmed(
@@ -79,12 +106,18 @@ def confirmed(
     return dataclasses.replace(result, verdicts=verdicts)
 
 
-def _left_open(result: Result, suspected: Sequence[str], why: str) -> Result:
-    verdicts = dict(result.verdicts)
+def _left_open(found: Judged, suspected: Sequence[str], why: str) -> Judged:
+    verdicts = dict(found.result.verdicts)
     for key in suspected:
         reason = f"{verdicts[key].reason}; suspected only, since {why}"
         verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
-    return dataclasses.replace(result, verdicts=verdicts)
+    return dataclasses.replace(found, result=dataclasses.replace(found.result, verdicts=verdicts))
+
+
+def _together(results: Sequence[Result]) -> dict[str, list[Measurement]]:
+    """`scope/timer/cache` → what was measured under it."""
+    keys = dict.fromkeys(measurement.key for result in results for measurement in result.measurements)
+    return {key: under(key, results) for key in keys}
 
 
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
@@ -94,19 +127,35 @@ def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
-def _judged_by_several(result: Result, environment: Environment, marker: MarkerOptions) -> Result:
-    further, problem = _fresh(result, environment, first=2, last=environment.settings.sessions)
+def _judged_by_several(
+    result: Result, environment: Environment, marker: MarkerOptions
+) -> tuple[Result, list[Result]]:
+    further, problem = _fresh(result, environment, environment.settings.sessions - 1, before=1)
     found = judged(result, environment, marker, further)
     if problem is None:
-        return found
+        return found, further
     invalid = Verdict(VerdictKind.INVALID, f"its further sessions failed: {problem}")
-    return dataclasses.replace(found, verdicts=dict.fromkeys(found.verdicts, invalid))
+    return dataclasses.replace(found, verdicts=dict.fromkeys(found.verdicts, invalid)), further
 
 
 def _fresh(
-    result: Result, environment: Environment, *, first: int, last: int
+    result: Result,
+    environment: Environment,
+    count: int,
+    *,
+    role: SessionRole = SessionRole.FURTHER,
+    before: int = 0,
 ) -> tuple[list[Result], str | None]:
-    """What fresh sessions of the same test find, and why some found nothing, or None."""
-    children, environ = environment.children, environment.for_children
-    further = measure_further(children, [result.nodeid], first=first, last=last, environ=environ)
-    return further.of(result.nodeid, last - first + 1)
+    """What so many fresh sessions of the same test find, and why some found nothing, or None.
+
+    Messages number them from the one behind those that came `before`.
+    """
+    further = measure_further(
+        environment.children,
+        [result.nodeid],
+        first=before + 1,
+        last=before + count,
+        environ=environment.for_children,
+        role=role,
+    )
+    return further.of(result.nodeid, count)

@@ -41,6 +41,7 @@ class Controller:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._results: dict[str, Result] = {}
+        self._sessions: dict[str, list[Result]] = {}
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
@@ -126,6 +127,7 @@ class Controller:
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = result
+        self._sessions[report.nodeid] = [Result.from_json(each) for each in carried["sessions"]]
         self._failed_by_themselves.discard(report.nodeid)
         # An `update` is there to accept what became slower, but not what the test itself found wrong.
         if report.failed and not carried.get("failed_by_the_gate"):
@@ -138,6 +140,8 @@ class Controller:
         looped = yield
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             self._further = self._measure_further()
+            for nodeid, found in self._further.results.items():
+                self._sessions[nodeid] += found
         return looped
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -187,6 +191,7 @@ class Controller:
             gate=settings_of(self._config).gate,
             strict=settings_of(self._config).strict,
             gate_on=settings_of(self._config).gate_on,
+            accepts=settings_of(self._config).accepts,
             verbose=self._config.get_verbosity() > 0,
             compared_with=self.compared_with,
         ):
@@ -237,7 +242,13 @@ class Controller:
             from pytest_gpukern.report.run_file import RunFileError, write_run_file
 
             try:
-                write_run_file(settings.output, self.results, created=datetime.now(UTC), version=__version__)
+                write_run_file(
+                    settings.output,
+                    self.results,
+                    [each for nodeid in self._results for each in self._sessions[nodeid]],
+                    created=datetime.now(UTC),
+                    version=__version__,
+                )
                 self._run_file = settings.output
             except RunFileError as error:
                 self.problems.append(str(error))
@@ -276,6 +287,7 @@ class Controller:
 
     def _record(self, nodeid: str, result: Result) -> None:
         """Queues a test's sessions for its baseline, or says why they are not recorded."""
+        from pytest_gpukern.baseline import unselected
         from pytest_gpukern.further import FEWEST_TO_RECORD
 
         store, model_key = environment_of(self._config).store, self._model_key(result)
@@ -290,15 +302,16 @@ class Controller:
         if self._further is None and asked > 1:
             store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
             return
-        found, reason = self._further.of(nodeid, asked - 1) if self._further is not None else ([], None)
-        short = 1 + len(found) < FEWEST_TO_RECORD
+        _, reason = self._further.of(nodeid, asked - 1) if self._further is not None else ([], None)
+        to_record = unselected(result, self._sessions[nodeid])
+        short = len(to_record) < FEWEST_TO_RECORD
         if reason is not None and (short or (self._further and nodeid in self._further.refused)):
             store.refuse(result.case, reason)
             return
         if reason is not None:
-            told = f"{1 + len(found)} of {asked} sessions recorded: {reason}"
+            told = f"{len(to_record)} of {asked} sessions recorded: {reason}"
             self._short.setdefault(told, []).append(result.case.id)
-        for session in (result, *found):
+        for session in to_record:
             store.add(session, model_key=model_key)
 
     def _is_other_code(self, result: Result) -> bool:
@@ -306,16 +319,10 @@ class Controller:
 
         With two times in it, an epoch would spread so far that neither that slowdown nor others are seen.
         """
-        from pytest_gpukern.result import VerdictKind
+        from pytest_gpukern.baseline import confirmed_slower
 
-        return (
-            settings_of(self._config).baseline == "append"
-            and result.case.on_gpu
-            and any(
-                verdict.kind is VerdictKind.SLOWER and verdict.gates and not verdict.suspected
-                for verdict in result.verdicts.values()
-            )
-        )
+        appends = settings_of(self._config).baseline == "append"
+        return appends and result.case.on_gpu and confirmed_slower(result)
 
     def _model_key(self, result: Result) -> str:
         return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)
@@ -347,7 +354,7 @@ class Controller:
         if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
             lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
         lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
-        return [*lines, *lines_about_records(report, self._stale)]
+        return [*lines, *lines_about_records(report, self._stale, self.results)]
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -30,26 +30,27 @@ _ALIKE = 3
 """From how many kernels on with the same to say they are counted, not named."""
 
 
-def because(result: Result, measurement: Measurement, verdict: Verdict, past: Past) -> tuple[str, ...]:
+def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
     """What else changed between the recorded sessions and a result, for a verdict that something did.
 
     A thing has changed where no recorded session had it as it is now.
 
     Args:
         result: the new result, with its kernels and fingerprint.
-        measurement: the one that the verdict is about.
+        deciding: the measurements that the verdict rests on, all under one key: the result's own, or those of
+            the fresh sessions that confirmed or refuted a suspicion.
         verdict: with its ratio.
         past: the recorded sessions that it was judged by.
     """
-    of_host = measurement.timer == "host"
+    of_host = deciding[0].timer == "host"
     said: list[str] = []
-    if measurement.scope != "transfer":
+    if deciding[0].scope != "transfer":
         said += code_changes(
             [CompiledKernel.of_facts(facts) for facts in result.kernels],
             [session.kernels for session in past.sessions],
         )
     of_code = len(said)
-    said += _clock_changes(measurement, verdict, past)
+    said += _clock_changes(deciding, verdict, past)
     fingerprints = [session.fingerprint for session in past.sessions]
     if result.case.on_gpu:
         said += differences(result.fingerprint, fingerprints, host=False)
@@ -145,28 +146,38 @@ def clock_change(
     return ClockChange(before, now_mhz)
 
 
-def sm_clock_change(measurement: Measurement, past: Past) -> ClockChange | None:
-    """How the multiprocessors' clock moved since the recorded sessions of a measurement."""
-    low, high = measurement.state.get("sm_mhz_range") or (0.0, 0.0)
-    recorded = [time.sm_mhz for time in _times(measurement, past)]
-    return clock_change(measurement.state.get("sm_mhz"), recorded, high - low)
+def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
+    """How the multiprocessors' clock moved since the recorded sessions of measurements under one key.
+
+    Of several sessions their median is what it is now, and the spread is also that between them.
+    """
+    ranges = [each.state.get("sm_mhz_range") or (0.0, 0.0) for each in deciding]
+    own = [mhz for each in deciding if (mhz := each.state.get("sm_mhz"))]
+    spread = max([*(high - low for low, high in ranges), max(own, default=0.0) - min(own, default=0.0)])
+    return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
-def _times(measurement: Measurement, past: Past) -> list[RecordedTime]:
-    return [session.times[measurement.key] for session in past.sessions if measurement.key in session.times]
+def _median(clocks_mhz: Sequence[float]) -> float | None:
+    return statistics.median(clocks_mhz) if clocks_mhz else None
 
 
-def _clock_changes(measurement: Measurement, verdict: Verdict, past: Past) -> list[str]:
+def _times(key: str, past: Past) -> list[RecordedTime]:
+    return [session.times[key] for session in past.sessions if key in session.times]
+
+
+def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[str]:
     """Clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
-    sm = sm_clock_change(measurement, past)
+    first = deciding[0]
+    sm = sm_clock_change(deciding, past)
     memory = clock_change(
-        measurement.state.get("memory_mhz"), [time.memory_mhz for time in _times(measurement, past)]
+        _median([mhz for each in deciding if (mhz := each.state.get("memory_mhz"))]),
+        [time.memory_mhz for time in _times(first.key, past)],
     )
     said = []
     if sm is not None:
         said.append(f"clock {sm}")
-        on_device = measurement.scope == "kernel" and measurement.timer != "host"
-        if on_device and verdict.ratio and _is_about(verdict.ratio, measurement, past):
+        on_device = first.scope == "kernel" and first.timer != "host"
+        if on_device and verdict.ratio and _is_about(verdict.ratio, deciding, past):
             text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
             said += [text] if text else []
     if memory is not None:
@@ -174,14 +185,14 @@ def _clock_changes(measurement: Measurement, verdict: Verdict, past: Past) -> li
     return said
 
 
-def _is_about(ratio: float, measurement: Measurement, past: Past) -> bool:
-    """Whether a ratio is that of this measurement, whose clock is known, too.
+def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
+    """Whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
 
-    Fresh sessions that confirmed or refuted a suspicion, alone, may have run at another clock.
+    It is not where the gate held them against those of their own card only.
     """
-    recorded = statistics.fmean(math.log(time.median_ns) for time in _times(measurement, past))
-    own = math.log(measurement.summary.median_ns) - recorded
-    return abs(own - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
+    recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
+    now = statistics.fmean(math.log(each.summary.median_ns) for each in deciding)
+    return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 
 def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:

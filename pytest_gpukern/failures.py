@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.drift import ACCURACY, BITS
 from pytest_gpukern.gate import failing
 from pytest_gpukern.resources import RESOURCES
+from pytest_gpukern.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +18,7 @@ _GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy"}
 """Kind of a finding → what `--gpukern-gate-on` calls it."""
 
 
-def failures(result: Result, *, strict: bool, gate_on: Collection[str]) -> list[str]:
+def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
     """Why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
 
     Args:
@@ -25,9 +26,14 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str]) -> list[
         strict: whether verdicts that say "don't know" fail.
         gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too) and `host`, the times of a
             host variant, fail a test.
+        accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
+            last one is reported, and only what is INVALID fails.
     """
     gated = ("time" if result.case.on_gpu else "host") in gate_on
     bad = failing(result, strict=strict, hosts=True) if gated else {}
+    if accepts:
+        bad = {key: verdict for key, verdict in bad.items() if verdict.kind is VerdictKind.INVALID}
     lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]
-    found = [finding for finding in result.findings if _GATE_OF.get(finding.kind) in gate_on]
+    since_the_record = [] if accepts else result.findings
+    found = [finding for finding in since_the_record if _GATE_OF.get(finding.kind) in gate_on]
     return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]

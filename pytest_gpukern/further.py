@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline import unfit
+from pytest_gpukern.result import SessionRole
 from pytest_gpukern.session import ChildRequest
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def measure_further(
     first: int,
     last: int,
     environ: Mapping[str, str],
+    role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> Further:
     """Runs tests in fresh sessions, one whole session after the other, so that those of a test lie apart.
@@ -61,6 +64,7 @@ def measure_further(
         first: number of the first further session, for messages; this process is the one before.
         last: number of the last.
         environ: environment variables that they get besides.
+        role: what they are measured for, which their results say.
         progress: is told the session's number, how many tests of it have ended, and how many there are.
     """
     further = Further(results={nodeid: [] for nodeid in nodeids})
@@ -72,11 +76,11 @@ def measure_further(
         if progress is not None:
             progress(number, 0, len(wanted))
         run = children.run(ChildRequest(wanted, environ=environ), told)
-        _take(further, run, wanted, f"session {number}")
+        _take(further, run, wanted, f"session {number}", role)
     return further
 
 
-def _take(further: Further, run: ChildRun, wanted: Sequence[str], session: str) -> None:
+def _take(further: Further, run: ChildRun, wanted: Sequence[str], session: str, role: SessionRole) -> None:
     """Adds what one session found."""
     if run.problem is not None:
         further.problems.append(f"{session}: {run.problem}")
@@ -85,7 +89,7 @@ def _take(further: Further, run: ChildRun, wanted: Sequence[str], session: str) 
         if reason is not None:
             further.refused[nodeid] = f"{session}: {reason}"
         elif nodeid in run.outcomes:
-            further.results[nodeid].append(run.results[nodeid])
+            further.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:

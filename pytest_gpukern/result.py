@@ -38,6 +38,17 @@ class VerdictKind(enum.StrEnum):
     INVALID = "INVALID"
 
 
+class SessionRole(enum.StrEnum):
+    """What a session of a test was measured for."""
+
+    MEASURED = "measured"
+    """The one that the run reports."""
+    FURTHER = "further"
+    """Another that was asked for, or that a record or the other side of a comparison needs."""
+    CONFIRMING = "confirming"
+    """A fresh one that decided about a suspected slowdown."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """The centre of a measurement's samples and how well it is known; times in nanoseconds.
@@ -339,6 +350,7 @@ class Result:
         notes: what else there is to say, in words.
         findings: what comparing with the record found besides times.
         session: id of the process that measured, the same for all its results.
+        role: what that session was measured for.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
     """
 
@@ -360,6 +372,7 @@ class Result:
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     session: str = ""
+    role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = field(default_factory=dict)
 
     @property
@@ -399,6 +412,7 @@ class Result:
         }
         data["notes"] = tuple(data["notes"])
         data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
+        data["role"] = SessionRole(data.get("role", SessionRole.MEASURED))
         return cls(**data)
 
 

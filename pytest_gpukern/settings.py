@@ -111,6 +111,11 @@ class Settings:
         """Whether all baselines lie in one folder instead of beside each test."""
         return self.baseline_dir is not None
 
+    @property
+    def accepts(self) -> bool:
+        """Whether what is measured becomes the record, however it compares with the last one."""
+        return self.baseline == "update"
+
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
         """Reads options and ini values of a configured run.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.confirming import undecidable
 from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
-from pytest_gpukern.result import Correctness, Verdict, VerdictKind
+from pytest_gpukern.result import Correctness, SessionRole, Verdict, VerdictKind
 from pytest_gpukern.runner import of_host
 from pytest_gpukern.spread import SharedSpread, spread_key
 
@@ -60,6 +60,15 @@ class CaseRuns:
         valid = [result for result in found if result.valid]
         return next((each[-1] for each in (wrong, valid, found) if each), None)
 
+    def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
+        """What the working tree's sessions found, of those that passed and are valid, in a role."""
+        passed = [told.result for told in self.head if told is not None and told.outcome == "passed"]
+        return tuple(
+            dataclasses.replace(result, role=role)
+            for result in passed
+            if result is not None and result is not but and result.valid
+        )
+
     def pairs(self, key: str) -> list[Pair]:
         """The measurements under `scope/timer/cache` of neighbouring sessions, where both have one."""
         found = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
@@ -92,12 +101,21 @@ class Conclusion:
         text: why, in words.
         result: what is reported.
         verdicts: `scope/timer/cache` → how the working tree compares with the base.
+        sessions: what other sessions of the working tree found, as `baseline.unselected` takes them.
     """
 
     outcome: str
     text: str
     result: Result | None
     verdicts: Mapping[str, Verdict]
+    sessions: tuple[Result, ...] = ()
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether fresh sessions confirmed that it is slower."""
+        slower = [each for each in self.verdicts.values() if each.kind is VerdictKind.SLOWER]
+        again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
+        return again and not all(verdict.suspected for verdict in slower)
 
     @classmethod
     def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
@@ -114,7 +132,7 @@ class Conclusion:
         shown = case.shown
         gated = hosts or shown is None or shown.case.on_gpu
         told = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
-        return cls(last.outcome, last.text, shown, told)
+        return cls(last.outcome, last.text, shown, told, case.sessions(SessionRole.FURTHER, but=shown))
 
 
 def failure_of(case: CaseRuns) -> str | None:
@@ -212,8 +230,12 @@ def conclude(
     for nodeid, case in measure_again(suspects).items() if suspects and measure_again else ():
         verdicts = decided(found[nodeid].verdicts, case, thresholds[nodeid], spreads)
         again = Conclusion.of(case, verdicts, hosts=hosts)
-        kept = again.outcome == "failed"
-        found[nodeid] = again if kept else Conclusion.of(cases[nodeid], verdicts, hosts=hosts)
+        if again.outcome == "failed":
+            found[nodeid] = again
+            continue
+        first = Conclusion.of(cases[nodeid], verdicts, hosts=hosts)
+        sessions = (*first.sessions, *case.sessions(SessionRole.CONFIRMING))
+        found[nodeid] = dataclasses.replace(first, sessions=sessions)
     return found
 
 

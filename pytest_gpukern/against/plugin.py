@@ -15,6 +15,7 @@ from pytest_gpukern.against import judging
 from pytest_gpukern.against.sides import AgainstError, Sides, Turns
 from pytest_gpukern.child import measures
 from pytest_gpukern.report.against import closing, heading
+from pytest_gpukern.result import SessionRole
 from pytest_gpukern.revisions import GitError, Worktree, resolve, short
 from pytest_gpukern.state import environment_of, marker_of, new_benchmark, settings_of, tell
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from pytest_gpukern.controller import Controller
+    from pytest_gpukern.result import Result
 
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 """What pytest says of a test that was to fail: failing here is what the mark expects, passing is not."""
@@ -123,11 +125,24 @@ class Against:
             measure_again if settings_of(config).gate != "off" else None,
             hosts="host" in settings_of(config).gate_on,
         )
+        slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
+        more: Mapping[str, judging.CaseRuns] = {}
+        if slower and settings_of(config).output is not None:
+            more = self._once_more(turns_of(), slower)
         for nodeid, item in items.items():
-            self._replay(item, found[nodeid])
+            sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
+            self._replay(item, found[nodeid], sessions)
             if nodeid in turns.head[-1].listed:
                 self._controller.listed[nodeid] = turns.head[-1].listed[nodeid]
         self._report(turns, cases)
+
+    def _once_more(self, turns: Turns, slower: list[str]) -> Mapping[str, judging.CaseRuns]:
+        """One more session of the working tree, so that an epoch that is accepted from the run file gates."""
+        try:
+            turns.take_head(slower, f"one more session for {len(slower)} confirmed to be slower")
+        except AgainstError as error:  # everything is decided: the file has a session less
+            tell(self._config, str(error))
+        return turns.cases(slower)
 
     def _report(self, turns: Turns, cases: Mapping[str, judging.CaseRuns]) -> None:
         """Has the controller say what was compared, and what cannot be seen from the tests."""
@@ -145,7 +160,7 @@ class Against:
             },
         )
 
-    def _replay(self, item: pytest.Item, found: judging.Conclusion) -> None:
+    def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
         """Has a test tell what its sessions found, in place of its set-up and its body."""
         environment = environment_of(self._config)
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
@@ -158,6 +173,7 @@ class Against:
             benchmark = new_benchmark(item, environment)
             if found.result is not None:
                 benchmark.result = dataclasses.replace(found.result, verdicts=told)
+                benchmark.sessions = (*found.sessions, *more)
             if found.outcome == "failed" and _PASSED_AGAINST_A_STRICT_MARK not in found.text:
                 pytest.fail(found.text, pytrace=False)
             if found.outcome == "xfailed":

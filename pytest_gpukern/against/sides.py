@@ -103,6 +103,16 @@ class Turns:
             if combined_hash((Loaded(*each) for each in runs[-1].modules), side)[0] == 0:
                 raise AgainstError(f"{side.label} loaded no module from {side.top}: that is not what was run")
 
+    def take_head(self, nodeids: Sequence[str], why: str) -> None:
+        """Runs one session of the working tree alone.
+
+        Raises:
+            AgainstError: as for `take`.
+        """
+        line = f"{why}: {self._sides.head.label}"
+        self._tell(line)
+        self.head.append(self._run(nodeids, line, on_base=False))
+
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """What all sessions told of each test."""
         return {nodeid: CaseRuns(_told(self.base, nodeid), _told(self.head, nodeid)) for nodeid in nodeids}

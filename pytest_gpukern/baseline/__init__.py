@@ -15,6 +15,7 @@ from pytest_gpukern.baseline.record import (
     SessionEntry,
 )
 from pytest_gpukern.baseline.schema import MIGRATIONS, SCHEMA, load, parse, render
+from pytest_gpukern.baseline.selection import confirmed_slower, unselected
 from pytest_gpukern.baseline.store import BaselineMode, KnownCases, Store, WriteReport, unfit
 
 __all__ = [
@@ -37,9 +38,11 @@ __all__ = [
     "SessionEntry",
     "Store",
     "WriteReport",
+    "confirmed_slower",
     "load",
     "parse",
     "render",
     "rewrite",
     "unfit",
+    "unselected",
 ]

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 SUMMARY = "accept results of a run file into the records, without a GPU"
 DESCRIPTION = (
     "Records results of a run that --gpukern-output wrote, on whatever machine: as a new epoch with a "
-    "reason, or with --append as further sessions of the current one. Several results of a case are "
-    "its sessions. What is incorrect, INVALID or simulated is refused. The records lie beside the tests, as "
-    "seen from this folder, or where --into says; the run file's own paths are not used."
+    "reason, or with --append as further sessions of the current one. All sessions of a case that the file "
+    "holds are recorded, but for those that raised a suspicion which others confirmed. What is incorrect, "
+    "INVALID or simulated is refused. The records lie beside the tests, as seen from this folder, or where "
+    "--into says; the run file's own paths are not used."
 )
 
 
@@ -51,15 +52,22 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
     if not exits.may_write("baseline merge", known):
         return exits.BAD
     try:
-        results, created = read_run(known.run)
-        chosen = set(matching((result.case.id for result in results), ["*"] if known.all else known.accept))
+        run_file = read_run(known.run)
+        cases = (result.case.id for result in run_file.results)
+        chosen = set(matching(cases, ["*"] if known.all else known.accept))
     except RunFileError as error:
         exits.complain("baseline merge", error)
         return exits.UNREADABLE
     except NoMatchError as error:
         exits.complain("baseline merge", f"{known.run}: {error}")
         return exits.BAD
-    accepted = [result for result in results if result.case.id in chosen]
+    accepted = [
+        session
+        for result in run_file.results
+        if result.case.id in chosen
+        for session in _to_record(result, run_file.sessions_of(result))
+    ]
+    created = run_file.created
     report = _recorded(accepted, created, into=known.into, reason=known.reason, append=known.append)
     if known.json:
         exits.show_json(_json(report))
@@ -72,6 +80,13 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
     if report.errors:
         return exits.UNREADABLE
     return exits.BAD if report.refused else exits.FINE
+
+
+def _to_record(result: Result, sessions: Sequence[Result]) -> list[Result]:
+    """The sessions of a case to record; of one whose result must not be, that alone, which is refused."""
+    from pytest_gpukern.baseline import unfit, unselected
+
+    return [result] if unfit(result) is not None else unselected(result, sessions)
 
 
 def _recorded(

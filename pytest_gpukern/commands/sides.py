@@ -8,15 +8,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline import Baseline, load
+from pytest_gpukern.baseline import Baseline, load, unselected
 from pytest_gpukern.commands.find import baseline_files
 from pytest_gpukern.device import model_key_of
 from pytest_gpukern.gate import Conditions, SessionTime
-from pytest_gpukern.report.run_file import RunFileError, read_run_file
+from pytest_gpukern.report.run_file import RunFileError, read_run
 from pytest_gpukern.result import Correctness, Measurement, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytest_gpukern.result import JsonDict, Result
@@ -87,8 +87,9 @@ def read_side(path: Path) -> Side:
         if path.is_dir() or _is_baseline(file):
             _add_baseline(side, load(file))
         else:
-            for result in read_run_file(file):
-                _add_result(side, result)
+            run = read_run(file)
+            for result in run.results:
+                _add_result(side, result, run.sessions_of(result))
     return side
 
 
@@ -101,11 +102,17 @@ def _is_baseline(path: Path) -> bool:
     return isinstance(content, dict) and "device_model" in content
 
 
-def _add_result(side: Side, result: Result) -> None:
+def _add_result(side: Side, result: Result, sessions: Sequence[Result]) -> None:
+    """Adds all sessions of a test that stand for its time; see `baseline.unselected`."""
+    if result.correctness is Correctness.INCORRECT:
+        side.incorrect[result.case.id] = result.diagnosis or "wrong outputs"
+    for session in unselected(result, sessions):
+        _add_session(side, session)
+
+
+def _add_session(side: Side, result: Result) -> None:
     case = result.case
     side.knows(result.fingerprint)
-    if result.correctness is Correctness.INCORRECT:
-        side.incorrect[case.id] = result.diagnosis or "wrong outputs"
     model = model_key_of(result.fingerprint, on_gpu=case.on_gpu) or _NO_MODEL
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
     uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None

@@ -94,7 +94,7 @@ def _clock(compared: Sequence[Compared]) -> str | None:
     for each in compared:
         for measurement in each.result.measurements:
             if measurement.scope == "kernel" and measurement.state.get("sm_mhz"):
-                change = sm_clock_change(measurement, each.past)
+                change = sm_clock_change([measurement], each.past)
                 known += 1
                 moved += [change] if change is not None else []
     if 2 * len(moved) <= known:

@@ -6,11 +6,12 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline import confirmed_slower
 from pytest_gpukern.options import OPTIONS, values_of
 from pytest_gpukern.result import VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     import pytest
@@ -23,6 +24,7 @@ _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size",
 
 _MOST_FILES = 4
 _SHOWN = 3
+_MOST_ACCEPTED = 10
 
 
 def to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
@@ -55,15 +57,7 @@ def to_accept(
         run_file: what it wrote, or None.
         baseline_dir: folder that replaces `baselines/` beside each test.
     """
-    slower = [
-        result
-        for result in results
-        if result.case.on_gpu
-        and any(
-            verdict.kind is VerdictKind.SLOWER and verdict.gates and not verdict.suspected
-            for verdict in result.verdicts.values()
-        )
-    ]
+    slower = [result for result in results if result.case.on_gpu and confirmed_slower(result)]
     if not slower:
         return []
     root, here = config.rootpath, config.invocation_params.dir
@@ -76,7 +70,7 @@ def to_accept(
         where = "" if here == root else f" in {root}"
     else:
         tests = ["TEST…"] if many else [os.path.relpath(root / result.nodeid, here) for result in slower]
-        update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT", "--gpukern-gate=off"]
+        update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
         command = ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
         where = ""
     meant = (
@@ -87,11 +81,15 @@ def to_accept(
     return [f"gpukern: {meant}{where}: {shlex.join(command)}"]
 
 
-def lines_about_records(report: WriteReport | None, stale: Sequence[str]) -> list[str]:
-    """What was written and refused, by reason, and what is recorded of cases that are no more."""
+def lines_about_records(
+    report: WriteReport | None, stale: Sequence[str], results: Sequence[Result] = ()
+) -> list[str]:
+    """What was written, accepted though it is slower, and refused, by reason; and what is recorded of cases
+    that are no more."""
     lines = []
     if report is not None:
         lines += [f"gpukern: wrote {path}" for path in report.written]
+        lines += _accepted(results, set(report.updated))
         if report.removed:
             gone = f"no longer there, so removed from the records: {_shown(report.removed)}"
             lines.append(f"gpukern: {len(report.removed)} {gone}")
@@ -110,6 +108,23 @@ def lines_about_records(report: WriteReport | None, stale: Sequence[str]) -> lis
         remedy = "--gpukern-baseline=update --gpukern-prune removes them"
         lines.append(f"gpukern: {number}: {_shown(stale)}; {remedy}")
     return lines
+
+
+def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
+    """A line about each case whose new epoch is slower than its last one."""
+    slower = [
+        (result.case.id, key, verdict)
+        for result in results
+        if result.case.id in updated
+        for key, verdict in result.verdicts.items()
+        if verdict.kind is VerdictKind.SLOWER
+    ]
+    lines = [
+        f"gpukern: recorded as a new epoch though SLOWER ({key}): {case_id}: {verdict.reason}"
+        for case_id, key, verdict in slower[:_MOST_ACCEPTED]
+    ]
+    more = len(slower) - _MOST_ACCEPTED
+    return [*lines, f"gpukern: and {more} more that are slower"] if more > 0 else lines
 
 
 def _shown(ids: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import JsonDict
 
-SCHEMA = 2
+SCHEMA = 3
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
 
 In 1 a scope had one measurement. Since 2 it may have a second by another timer, which is marked `beside`.
+Since 3 `sessions` has what further and confirming sessions of a test found, in the order in which they were
+measured: a reader of 2 would accept the session that raised a suspicion in the place of those that decided.
 """
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
@@ -34,12 +37,40 @@ class RunFileError(FileError):
     """A run file that cannot be written or read."""
 
 
-def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, version: str) -> None:
+@dataclass(frozen=True)
+class RunFile:
+    """What the file of a run holds.
+
+    Attributes:
+        results: what the run reports, one a test.
+        sessions: what further and confirming sessions of these tests found, as measured one after the other;
+            their `role` says what for.
+        created: when the run ended.
+    """
+
+    results: tuple[Result, ...]
+    sessions: tuple[Result, ...]
+    created: datetime
+
+    def sessions_of(self, result: Result) -> list[Result]:
+        """The sessions of one test besides the one that is reported."""
+        return [each for each in self.sessions if each.nodeid == result.nodeid]
+
+
+def write_run_file(
+    path: Path,
+    results: Iterable[Result],
+    sessions: Iterable[Result] = (),
+    *,
+    created: datetime,
+    version: str,
+) -> None:
     """Writes all results of a run, whole or not at all; folders that are missing are made.
 
     Args:
         path: the file, which is replaced if it is there.
         results: one a test; each distinct fingerprint is stored once.
+        sessions: what other sessions of these tests found, oldest first.
         created: when, with a time zone.
         version: of this package.
 
@@ -47,19 +78,15 @@ def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, 
         RunFileError: it cannot be written; an old file is as it was.
     """
     fingerprints: dict[str, JsonDict] = {}
-    entries: list[JsonDict] = []
-    for result in results:
-        entry = result.to_json()
-        fingerprint = entry["fingerprint"]
-        identity = _identity(fingerprint)
-        fingerprints[identity] = fingerprint
-        entries.append({**entry, "fingerprint": identity})
+    entries = [_entry(result, fingerprints) for result in results]
+    further = [_entry(session, fingerprints) for session in sessions]
     data = {
         "schema": SCHEMA,
         "gpukern": version,
         "created": created.isoformat(timespec="seconds"),
         "fingerprints": fingerprints,
         "results": entries,
+        "sessions": further,
     }
     content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     try:
@@ -72,13 +99,21 @@ def write_run_file(path: Path, results: Iterable[Result], *, created: datetime, 
         raise RunFileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
 
 
+def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:
+    """A result as stored, its fingerprint in the table of them."""
+    entry = result.to_json()
+    identity = _identity(entry["fingerprint"])
+    fingerprints[identity] = entry["fingerprint"]
+    return {**entry, "fingerprint": identity}
+
+
 def read_run_file(path: Path) -> list[Result]:
-    """Reads the results of a run, as `read_run` does."""
-    return read_run(path)[0]
+    """Reads the results of a run, one a test, as `read_run` does."""
+    return list(read_run(path).results)
 
 
-def read_run(path: Path) -> tuple[list[Result], datetime]:
-    """Reads the results of a run, every field checked, and when it was; numbers not finite are None.
+def read_run(path: Path) -> RunFile:
+    """Reads a run, every field checked; numbers not finite are None.
 
     What an older release did not write has its default.
 
@@ -91,9 +126,15 @@ def read_run(path: Path) -> tuple[list[Result], datetime]:
         raise RunFileError(path, "is a baseline, not the file of a run", remedy)
     _check_schema(data, path)
     fingerprints = _member(data, "fingerprints", dict, path)
-    results = _member(data, "results", list, path)
     created = _created(data, path)
-    return [_result(entry, fingerprints, f"results[{i}]", path) for i, entry in enumerate(results)], created
+    found: dict[str, tuple[Result, ...]] = {}
+    for name in ("results", "sessions"):
+        older = name == "sessions" and name not in data
+        entries = [] if older else _member(data, name, list, path)
+        found[name] = tuple(
+            _result(entry, fingerprints, f"{name}[{i}]", path) for i, entry in enumerate(entries)
+        )
+    return RunFile(found["results"], found["sessions"], created)
 
 
 def _created(data: JsonDict, path: Path) -> datetime:

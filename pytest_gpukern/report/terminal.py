@@ -42,6 +42,7 @@ def render(
     gate: str = "fail",
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
+    accepts: bool = False,
     verbose: bool = False,
     compared_with: str = "baseline",
 ) -> list[Line]:
@@ -55,7 +56,8 @@ def render(
         by_themselves: names of those of them that measured something, and that not the gate failed.
         gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time`, `resources` and `accuracy` fail a test.
+        gate_on: what fails a test, as `failures` takes it.
+        accepts: whether the run opens epochs for what it measures, likewise.
         verbose: whether each table is followed by what the device did in each case.
         compared_with: what verdicts are about.
     """
@@ -69,6 +71,7 @@ def render(
         gate=gate,
         strict=strict,
         gate_on=gate_on,
+        accepts=accepts,
         compared_with=compared_with,
     )
     shown = tables(results, width=width, verbose=verbose)

@@ -38,6 +38,7 @@ def totals(
     gate: str = "fail",
     strict: bool = False,
     gate_on: Collection[str] = ("time",),
+    accepts: bool = False,
     compared_with: str = "baseline",
 ) -> str:
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
@@ -53,13 +54,14 @@ def totals(
         by_themselves: pytest's names of those of them whose results are here, and that not the gate failed.
         gate: `fail`, `warn` or `off`: only `fail` fails a test.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time`, `resources` and `accuracy` fail a test.
+        gate_on: what fails a test, as `failures` takes it.
+        accepts: whether the run opens epochs for what it measures, likewise.
         compared_with: what verdicts are about.
     """
-    counts = Counter(
-        _standing(result, by_itself=result.nodeid in by_themselves, gate=gate, strict=strict, gate_on=gate_on)
-        for result in results
-    )
+    counts: Counter[str] = Counter()
+    for result in results:
+        gated = gate == "fail" and failures(result, strict=strict, gate_on=gate_on, accepts=accepts)
+        counts[_standing(result, by_itself=result.nodeid in by_themselves, by_the_gate=bool(gated))] += 1
     otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
@@ -87,12 +89,12 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
 
 
-def _standing(result: Result, *, by_itself: bool, gate: str, strict: bool, gate_on: Collection[str]) -> str:
+def _standing(result: Result, *, by_itself: bool, by_the_gate: bool) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
     if by_itself:
         return "failed otherwise"
-    if gate == "fail" and failures(result, strict=strict, gate_on=gate_on):
+    if by_the_gate:
         return "failed by the gate"
     if result.simulated:
         return "simulated"

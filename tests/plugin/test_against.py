@@ -130,10 +130,9 @@ def changed(tmp_path_factory):
     repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
     found = run(repository, "-rA", "--gpukern-output=run.json")
     found.top = repository.top
-    found.results = {
-        result["case"]["variant"]: result
-        for result in json.loads((repository.top / "run.json").read_text())["results"]
-    }
+    content = json.loads((repository.top / "run.json").read_text())
+    found.results = {result["case"]["variant"]: result for result in content["results"]}
+    found.sessions = content["sessions"]
     return found
 
 
@@ -167,6 +166,23 @@ def test_only_the_suspect_is_measured_again_before_it_fails(changed):
     order = [side for _, _, side in told]
     assert order == ["base", "working", "working", "base"] * 2
     assert [bool(again) for _, again, _ in told] == [False] * 4 + [True] * 4
+
+
+def test_the_working_trees_sessions_are_in_the_file_with_one_more_of_what_is_slower(changed):
+    roles = {variant: [] for variant in changed.results}
+    for session in changed.sessions:
+        roles[session["case"]["variant"]].append(session["role"])
+        assert session["session"] != changed.results[session["case"]["variant"]]["session"]
+    assert roles["first"] == ["further", "confirming", "confirming", "further"]
+    assert roles["second"] == roles["fresh"] == ["further"]
+    assert roles["broken"] == []
+    slower = [each for each in changed.sessions if each["case"]["variant"] == "first"]
+    medians = [each["measurements"][0]["summary"]["median_ns"] for each in slower]
+    assert medians == pytest.approx([1100] * 4), "all are of the working tree"
+    assert (
+        "gpukern: one more session for 1 confirmed to be slower: the working tree"
+        in changed.out + changed.err
+    )
 
 
 def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(changed):

@@ -129,9 +129,9 @@ def test_a_gate_on_resources_alone_lets_times_pass(with_kernels, monkeypatch):
 
 def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypatch):
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe"}))
-    with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update").assert_outcomes(
-        passed=1, failed=1
-    )
+    result = with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*numba.first *: resources: saxpy: registers 32 → 96*"])
     with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)
 
 

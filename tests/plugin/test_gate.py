@@ -56,10 +56,9 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
     recorded, pytester, monkeypatch
 ):
     monkeypatch.setenv("FIRST_TAKES_NS", "1060")
-    recorded("--gpukern-baseline=update", "--gpukern-gate=off", "-k", "first").assert_outcomes(
+    recorded("--gpukern-baseline=update", "--gpukern-sessions=3", "-k", "first").assert_outcomes(
         passed=1, deselected=1
     )
-    repeat_sessions(pytester.path, 3)
     recorded("--gpukern-output=run.json").assert_outcomes(passed=2)
     (verdict,) = results_in(pytester.path / "run.json")[FIRST]["verdicts"].values()
     assert verdict["kind"] == "SAME"
@@ -70,7 +69,7 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
 def test_a_slowdown_comes_with_the_command_that_accepts_it(recorded, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     test = "'test_doubling.py::test_doubling[[]doubling/numba.first/n=8]'"
-    update = "--gpukern-baseline=update --gpukern-reason=TEXT --gpukern-gate=off"
+    update = "--gpukern-baseline=update --gpukern-reason=TEXT"
     meant = "gpukern: 1 case is slower; if that is meant:"
     recorded().stdout.fnmatch_lines([f"{meant} pytest {test} --gpu-benchmark {update}"])
     accept = "gpukern baseline merge run.json --accept doubling/numba.first/n=8 --reason TEXT"
@@ -80,6 +79,31 @@ def test_a_slowdown_comes_with_the_command_that_accepts_it(recorded, monkeypatch
     run.stdout.fnmatch_lines([f"{meant} {into}"])
     monkeypatch.delenv("FIRST_TAKES_NS")
     assert "if that is meant" not in recorded().stdout.str()
+
+
+def test_an_update_accepts_what_is_slower_and_says_so_loudly(recorded, slower, pytester):
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=more exact", "--gpukern-output=run.json")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    accepted = f"gpukern: recorded as a new epoch though SLOWER (kernel/event/cold): {FIRST}: +10.0 % *"
+    result.stdout.fnmatch_lines(
+        [
+            "gpukern: 2 passed · baseline: 1 same, 1 slower",
+            f"{accepted}by 2 fresh sessions that confirmed it*",
+        ]
+    )
+    assert verdict_of(pytester.path / "run.json", FIRST) == "SLOWER"
+
+
+def test_an_update_accepts_nothing_that_is_wrong_or_invalid(recorded, slower, monkeypatch):
+    monkeypatch.setenv("FIRST_ESCAPES", "work was found outside the timed stream")
+    result = recorded("--gpukern-baseline=update")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.no_fnmatch_line("*though SLOWER*")
+
+
+def test_what_is_not_known_of_the_last_epoch_fails_no_strict_update(gpu):
+    gpu("--gpukern-strict", "--gpukern-baseline=update").assert_outcomes(passed=2)
 
 
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):

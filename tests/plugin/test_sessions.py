@@ -1,5 +1,6 @@
 """Child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from pytest_gpukern import cli
 from pytest_gpukern.baseline import load
 from pytest_gpukern.device.process_tree import is_alive
 from pytest_gpukern.environment import Environment
@@ -114,8 +116,9 @@ def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they
     result = project()
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *", f"FAILED *{FIRST}*"])
-    # This run, the process that measures for it, and two that confirm each suspicion.
-    assert [child for _, child, _ in sessions_of(pytester)] == 2 * ["False"] + 4 * ["True"]
+    # This run, the process that measures for it, two that confirm each suspicion, and one more of what was
+    # confirmed, for whoever accepts it.
+    assert [child for _, child, _ in sessions_of(pytester)] == 2 * ["False"] + 5 * ["True"]
     verdicts = {
         case: found["verdicts"]["kernel/event/cold"]
         for case, found in results_in(pytester.path / "run.json").items()
@@ -272,3 +275,63 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
     assert not [pid for pid, *_ in sessions_of(pytester) if is_alive(int(pid))]
     assert not (pytester.path / "baselines").exists()
     assert "not recorded: the run ended before 5 sessions had measured it (2 cases" in output.read_text()
+
+
+def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough_to_gate_at_once(
+    project, pytester, monkeypatch
+):
+    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    project().assert_outcomes(passed=1, failed=1)
+    path = pytester.path / "run.json"
+    (reported,) = {results_in(path)[FIRST]["session"]}
+    sessions = json.loads(path.read_text())["sessions"]
+    assert [each["case"]["id"] for each in sessions] == 3 * [FIRST]
+    assert [each["role"] for each in sessions] == ["confirming", "confirming", "further"]
+    assert cli.main(["baseline", "merge", str(path), "--accept", FIRST, "--reason", "more exact"]) == 0
+    (file,) = (pytester.path / "baselines").iterdir()
+    epoch = load(file).lookup(FIRST).epochs[-1]
+    assert [each.session for each in epoch.sessions] == [each["session"] for each in sessions]
+    assert reported not in [each.session for each in epoch.sessions]
+    project("-k", "first").assert_outcomes(passed=1, deselected=1)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1210")
+    project("-k", "first").assert_outcomes(failed=1, deselected=1)
+
+
+def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, monkeypatch, pytester):
+    replayed, asked = ChildSessions.run, []
+
+    def noted(self, request, progress=None):
+        asked.append(request.nodeids)
+        return replayed(self, request, progress)
+
+    monkeypatch.setattr(ChildSessions, "run", noted)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded().assert_outcomes(passed=1, failed=1)
+    assert len(asked) == 2
+    recorded("--gpukern-output=run.json").assert_outcomes(passed=1, failed=1)
+    assert len(asked) == 5
+
+
+def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its_report(gpu, pytester):
+    result = gpu("--gpukern-baseline=create", "--gpukern-sessions=3", "--gpukern-output=run.json")
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 new"])
+    content = json.loads((pytester.path / "run.json").read_text())
+    assert [each["role"] for each in content["results"]] == ["measured", "measured"]
+    assert [each["role"] for each in content["sessions"]] == 4 * ["further"]
+    recorded = [recorded_sessions(pytester, case) for case in (FIRST, SECOND)]
+    assert recorded == [3, 3]
+
+
+def test_an_update_records_what_confirmed_a_slowdown_and_not_what_raised_the_suspicion(
+    recorded, pytester, monkeypatch
+):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    options = ("--gpukern-baseline=update", "--gpukern-sessions=3", "--gpukern-output=run.json")
+    recorded(*options).assert_outcomes(passed=2)
+    reported = results_in(pytester.path / "run.json")[FIRST]["session"]
+    (file,) = (pytester.path / "baselines").iterdir()
+    sessions = [each.session for each in load(file).lookup(FIRST).epochs[-1].sessions]
+    assert (len(sessions), reported in sessions) == (4, False)
+    assert recorded_sessions(pytester, SECOND) == 3

@@ -214,12 +214,12 @@ def test_what_stands_in_for_the_run_judges_and_shapes_reports_as_that_was_asked_
             text for token in tokens if is_for_children(token.option, judges=True) for text in token.written
         ]
 
+    # It writes no file, but what it measures depends on whether one is written.
     asked = (
-        "-v --tb=short --showlocals --reruns 2 --gpukern-gate=warn --gpukern-baseline=update --gpukern-strict"
+        "-v --tb=short --showlocals --reruns 2 --gpukern-gate=warn --gpukern-baseline=update "
+        "--gpukern-strict --gpukern-output=x"
     )
     again, _ = tokenized(kept_by_it(asked), known)
     assert again == tokenized(shlex.split(asked), known)[0]
-    done = (
-        "-x --maxfail=3 -k exp --junitxml=x --lf --gpukern-output=x --gpukern-isolate=on --gpukern-device=1"
-    )
+    done = "-x --maxfail=3 -k exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
     assert kept_by_it(done) == []

@@ -25,7 +25,7 @@ def reasons(result, recorded=None):
     ((key, verdict),) = result.verdicts.items()
     (measurement,) = result.measurements
     assert measurement.key == key
-    return because(result, measurement, verdict, recorded or past())
+    return because(result, [measurement], verdict, recorded or past())
 
 
 def changes(new, *recorded):
@@ -36,13 +36,29 @@ def test_a_lower_clock_explains_a_time_of_the_same_code_and_cycles():
     assert reasons(now(1980 / 1725, sm_mhz=1725.0)) == (SAME_CODE, "clock 1980 → 1725 MHz", SAME_CYCLES)
 
 
-@pytest.mark.parametrize("of_fresh_sessions", [1.05, 1.1])
-def test_a_clock_says_nothing_of_cycles_where_the_ratio_is_that_of_other_sessions(of_fresh_sessions):
-    """They decided alone, and nobody keeps their clock."""
+@pytest.mark.parametrize("of_own_card", [1.05, 1.1])
+def test_a_clock_says_nothing_of_cycles_where_the_ratio_is_to_other_sessions(of_own_card):
+    """The gate held the measurement against the sessions of its own card only."""
     result = now(1.148, sm_mhz=1725.0)
-    verdict = Verdict(VerdictKind.SLOWER, "confirmed", of_fresh_sessions, sessions=2)
-    found = because(result, result.measurements[0], verdict, past())
+    verdict = Verdict(VerdictKind.SLOWER, "confirmed", of_own_card, sessions=2)
+    found = because(result, result.measurements, verdict, past())
     assert found == (SAME_CODE, "clock 1980 → 1725 MHz")
+
+
+def decided_by(*clocks_mhz, times=1980 / 1725):
+    """Reasons of a verdict that sessions at these clocks decided; the suspicion's ran at another."""
+    suspicious = now(times, sm_mhz=1100.0)
+    deciding = [now(times, sm_mhz=mhz).measurements[0] for mhz in clocks_mhz]
+    (verdict,) = suspicious.verdicts.values()
+    return because(suspicious, deciding, verdict, past())
+
+
+def test_the_clock_is_that_of_the_sessions_that_decided():
+    assert decided_by(1720.0, 1730.0) == (SAME_CODE, "clock 1980 → 1725 MHz", SAME_CYCLES)
+
+
+def test_sessions_that_decided_at_clocks_as_far_apart_as_the_record_is_away_moved_none():
+    assert decided_by(1980.0, 1725.0) == (SAME_CODE, NOTHING_DIFFERS)
 
 
 def test_a_lower_clock_that_explains_only_a_part_leaves_the_rest_in_cycles():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from made_up_results import measured, result
 
 from pytest_gpukern.further import measure_further
+from pytest_gpukern.result import SessionRole
 from pytest_gpukern.session import ChildRun
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
-GOOD = result("cupy.exp", measured())
+GOOD = dataclasses.replace(result("cupy.exp", measured()), role=SessionRole.FURTHER)
 PASSED = ("passed", "")
 
 
@@ -40,7 +43,7 @@ def further(children, nodeids=(A, B), last=3, **options):
 
 
 def test_every_session_runs_all_tests_and_each_gets_its_results():
-    other = result("cupy.exp", measured(50_000.0))
+    other = dataclasses.replace(GOOD, measurements=(measured(50_000.0),))
     children = Children(ran(a=GOOD, b=GOOD), ran(a=other, b=GOOD))
     found = further(children)
     assert children.asked == [(A, B), (A, B)]
@@ -106,3 +109,8 @@ def test_progress_is_told_with_the_sessions_number():
     told = []
     further(Children(ran(a=GOOD, b=GOOD), ran(a=GOOD, b=GOOD)), progress=lambda *each: told.append(each))
     assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
+
+
+def test_each_session_says_what_it_was_measured_for():
+    found = further(Children(ran(a=GOOD), ran(a=GOOD)), (A,), role=SessionRole.CONFIRMING)
+    assert [each.role for each in found.results[A]] == 2 * [SessionRole.CONFIRMING]

@@ -27,9 +27,9 @@ from pytest_gpukern.file_error import FileError
 from pytest_gpukern.gate import confirm, judge
 from pytest_gpukern.kernel_facts import kernel_facts
 from pytest_gpukern.report.head import Compared, head, shift_among
-from pytest_gpukern.report.run_file import read_run_file, write_run_file
+from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.result import CaseInfo, Correctness
+from pytest_gpukern.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 from pytest_gpukern.selftest.recording import read_recording, write_recording
@@ -231,8 +231,14 @@ RUN = [
 ]
 
 
+SESSIONS = [
+    dataclasses.replace(RUN[0], session=f"f{number}", role=role, verdicts={})
+    for number, role in enumerate((SessionRole.CONFIRMING, SessionRole.FURTHER))
+]
+
+
 def run_file(path):
-    write_run_file(path, RUN, created=CREATED, version="0.1.0")
+    write_run_file(path, RUN, SESSIONS, created=CREATED, version="0.1.0")
     return path.read_bytes()
 
 
@@ -245,13 +251,14 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
         path.write_bytes(made.file(number))
         with about(number):
             try:
-                results = read_run_file(path)
+                run = read_run(path)
             except FileError as problem:
                 fails_clearly(problem, path)
                 continue
             loaded += 1
-            write_run_file(tmp_path / "again.json", results, created=CREATED, version="0.1.0")
-            assert read_run_file(tmp_path / "again.json") == results
+            results, again = list(run.results), tmp_path / "again.json"
+            write_run_file(again, results, run.sessions, created=CREATED, version="0.1.0")
+            assert read_run(again) == dataclasses.replace(run, created=CREATED)
             render(results, width=40, gate_on=("time", "resources", "accuracy"), strict=True)
             if not results:
                 continue

@@ -11,7 +11,8 @@ from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, 
 
 from pytest_gpukern.device.fingerprint import Fingerprint
 from pytest_gpukern.kernel_facts import kernel_facts
-from pytest_gpukern.report.run_file import RunFileError, read_run_file, write_run_file
+from pytest_gpukern.report.run_file import RunFileError, read_run, read_run_file, write_run_file
+from pytest_gpukern.result import SessionRole
 
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
@@ -63,6 +64,39 @@ def test_what_the_device_did_comes_back_too(tmp_path):
     assert read_run_file(tmp_path / "run.json") == [both]
 
 
+def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_path):
+    first, second = result("cupy.exp", measured()), result("host.numpy", measured())
+    sessions = [
+        dataclasses.replace(first, session="0000000a", role=SessionRole.CONFIRMING),
+        dataclasses.replace(second, session="0000000b", role=SessionRole.FURTHER),
+    ]
+    path = tmp_path / "run.json"
+    write_run_file(path, [first, second], sessions, created=CREATED, version="0.1.0")
+    found = read_run(path)
+    assert (list(found.results), list(found.sessions)) == ([first, second], sessions)
+    assert [found.sessions_of(each) for each in found.results] == [[sessions[0]], [sessions[1]]]
+    assert read_run_file(path) == [first, second]
+
+
+def test_a_file_of_schema_2_has_no_other_sessions(tmp_path):
+    def older(data):
+        data["schema"] = 2
+        del data["sessions"]
+        del data["results"][0]["role"]
+
+    found = read_run(edited(tmp_path / "run.json", older))
+    assert (len(found.results), found.sessions) == (1, ())
+    assert found.results[0].role is SessionRole.MEASURED
+
+
+def test_a_session_of_an_unknown_role_is_refused(tmp_path):
+    def forged(data):
+        data["sessions"] = [{**data["results"][0], "role": "best"}]
+
+    with pytest.raises(RunFileError, match=r"sessions\[0\]\.role: is 'best', none of measured"):
+        read_run(edited(tmp_path / "run.json", forged))
+
+
 NEW_IN_2 = {
     "result": ("compile_ns", "kernels", "dtype", "ceilings"),
     "measurement": (
@@ -86,7 +120,7 @@ def test_a_file_of_schema_1_is_read_with_the_defaults_of_what_it_lacks(tmp_path)
 
 def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
-    assert (data["schema"], data["gpukern"], data["created"]) == (2, "0.1.0", "2026-11-05T12:30:00+00:00")
+    assert (data["schema"], data["gpukern"], data["created"]) == (3, "0.1.0", "2026-11-05T12:30:00+00:00")
     assert list(data["fingerprints"].values()) == [FINGERPRINT]
     assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
 
@@ -154,8 +188,8 @@ def test_a_missing_file_is_an_error_of_ours(tmp_path):
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=3, gpukern="9.9"))
-    with pytest.raises(RunFileError, match=r"schema: is 3, written by 9\.9.*Upgrade pytest-gpukern"):
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=4, gpukern="9.9"))
+    with pytest.raises(RunFileError, match=r"schema: is 4, written by 9\.9.*Upgrade pytest-gpukern"):
         read_run_file(path)
 
 
