@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.drift import grown_errors, other_bits
-from pytest_gpukern.explain import because, significant
+from pytest_gpukern.explain import because, is_cause, significant
 from pytest_gpukern.resources import grown_resources
 from pytest_gpukern.result import Correctness, VerdictKind, plain
 
@@ -60,7 +60,12 @@ def _with_reasons(
     past = past_of(result.case, deciding[0].key)
     if past is None:
         return verdict
-    return dataclasses.replace(verdict, because=because(result, deciding, verdict, past))
+    said = because(result, deciding, verdict, past)
+    return dataclasses.replace(
+        verdict,
+        because=tuple(text for text in said if is_cause(text)),
+        unchanged=tuple(text for text in said if not is_cause(text)),
+    )
 
 
 def _findings(result: Result, past_of: PastOf, drift: float) -> tuple[Finding, ...]:

@@ -13,7 +13,7 @@ from pytest_gpukern.baseline import confirmed_slower
 from pytest_gpukern.further import measure_further
 from pytest_gpukern.gate import FEWEST, confirm, failing
 from pytest_gpukern.result import Result, SessionRole, Verdict, VerdictKind
-from pytest_gpukern.runner import how_judged, judged, under
+from pytest_gpukern.runner import how_judged, judged, naming_its_epoch, under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,8 @@ def confirmed(
         else:
             recorded = environment.recorded(result.case, key, on_gpu=result.case.on_gpu)
             how = how_judged(result, measurement, environment, marker)
-            verdicts[key] = confirm(suspicion, found, recorded, **how)
+            verdict = confirm(suspicion, found, recorded, **how)
+            verdicts[key] = naming_its_epoch(verdict, result, key, environment)
     return dataclasses.replace(result, verdicts=verdicts)
 
 

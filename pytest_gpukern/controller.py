@@ -47,6 +47,7 @@ class Controller:
         self.listed: dict[str, JsonDict] = {}
         self._failed: set[str] = set()
         self._failed_by_themselves: set[str] = set()
+        self._failed_by_the_gate: set[str] = set()
         self.problems: list[str] = []
         self.heading: list[str] = []
         self.closing: list[str] = []
@@ -130,8 +131,9 @@ class Controller:
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried["sessions"]]
         self._failed_by_themselves.discard(report.nodeid)
         # An `update` is there to accept what became slower, but not what the test itself found wrong.
-        if report.failed and not carried.get("failed_by_the_gate"):
-            self._failed_by_themselves.add(report.nodeid)
+        by_the_gate = carried.get("failed_by_the_gate")
+        if report.failed:
+            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -194,6 +196,7 @@ class Controller:
             accepts=settings_of(self._config).accepts,
             verbose=self._config.get_verbosity() > 0,
             compared_with=self.compared_with,
+            told=self._told_above,
         ):
             write(line.text, **line.markup)
         for text in (*self.closing, *self._written_lines()):
@@ -202,6 +205,13 @@ class Controller:
             write(f"gpukern: {TRY_THE_SIMULATOR}")
         for problem in self.problems:
             write(f"gpukern: {problem}", red=True)
+
+    @property
+    def _told_above(self) -> set[str]:
+        """The tests that the gate failed and whose failure tells why; what all share comes to that later."""
+        shown = self._config.option.tbstyle not in ("no", "line")
+        common = self._shift is not None and self._shift.common
+        return self._failed_by_the_gate if shown and not common else set()
 
     def _compare_all(self) -> None:
         """Looks at all compared results together, before anything is written."""

@@ -261,6 +261,10 @@ class Environment:
         """The sessions of the case's first epoch, where that is not the one it is judged by."""
         return self.store.anchor_for(case, self.model_key(on_gpu=on_gpu), key)
 
+    def newer_epoch(self, case: CaseInfo, key: str) -> str | None:
+        """When the case's newest epoch was opened, where that lacks `key` and an older one is judged by."""
+        return self.store.newer_epoch(case, self.model_key(on_gpu=case.on_gpu), key)
+
     def shared_spread(self, key: str, *, on_gpu: bool) -> SharedSpread | None:
         """What the recorded cases have in common under this scope and timer; None where none is recorded."""
         return self.store.shared_spread(self.model_key(on_gpu=on_gpu)).get(spread_key(key))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.past import Dimensions, Past
     from pytest_gpukern.result import Measurement, Result, Verdict
 
-SAME_CODE = "same machine code"
+SAME_CODE, NEW_CODE = "same machine code", "new machine code"
 SAME_CYCLES = "the same number of cycles: clock or power, not code"
 NOTHING_DIFFERS = "nothing else that is recorded differs"
 
@@ -31,7 +31,8 @@ _ALIKE = 3
 
 
 def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
-    """What else changed between the recorded sessions and a result, for a verdict that something did.
+    """What else changed between the recorded sessions and a result, for a verdict that something did; and, as
+    `is_cause` tells them apart, that the code did not, or nothing.
 
     A thing has changed where no recorded session had it as it is now.
 
@@ -63,6 +64,11 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
     if len(said) == of_code and said in ([], [SAME_CODE]):
         said.append(NOTHING_DIFFERS)
     return tuple(said)
+
+
+def is_cause(text: str) -> bool:
+    """Whether a sentence of `because` says that something changed: that something did not is no cause."""
+    return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
 
 
 def code_changes(now: Iterable[CompiledKernel], recorded: Sequence[Sequence[CompiledKernel]]) -> list[str]:
@@ -203,7 +209,7 @@ def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKern
     said = []
     if codes and known:
         told = f": {', '.join(resources)}" if resources else ""
-        said.append(SAME_CODE if codes <= known else f"new machine code{told}")
+        said.append(SAME_CODE if codes <= known else f"{NEW_CODE}{told}")
     if resources and not (said and said[0] != SAME_CODE):
         said.append(", ".join(resources))
     for what in ("grid", "block"):

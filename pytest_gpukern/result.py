@@ -242,6 +242,7 @@ class Verdict:
         sessions: fresh sessions that the ratio rests on.
         anchor: time now ÷ the record's first epoch, where that is not the one it was judged by.
         because: what else changed since the record, in words.
+        unchanged: what did not though it might have, which is no cause, in words.
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
     """
 
@@ -256,12 +257,14 @@ class Verdict:
     sessions: int = 1
     anchor: float | None = None
     because: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
     false_alarm: float = 0.0
 
     @property
     def explained(self) -> str:
-        """The reason, and what else changed since the record."""
-        return f"{self.reason}; because: {'; '.join(self.because)}" if self.because else self.reason
+        """The reason, and what else changed since the record, or did not."""
+        told = "; ".join((self.reason, *self.unchanged))
+        return f"{told}; because: {'; '.join(self.because)}" if self.because else told
 
 
 @dataclass(frozen=True)
@@ -406,6 +409,7 @@ class Result:
                     **verdict,
                     "kind": VerdictKind(verdict["kind"]),
                     "because": tuple(verdict.get("because", ())),
+                    "unchanged": tuple(verdict.get("unchanged", ())),
                 }
             )
             for key, verdict in data["verdicts"].items()

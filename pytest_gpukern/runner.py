@@ -417,6 +417,8 @@ def judged(
             recorded[measurement.key],
             **how_judged(result, measurement, environment, marker),
         )
+        if compares:
+            verdict = naming_its_epoch(verdict, result, measurement.key, environment)
         if not on_gpu and "host" not in environment.settings.gate_on:
             verdict = of_host(verdict)
         if compares or verdict.kind is VerdictKind.INVALID:
@@ -446,6 +448,15 @@ def how_judged(
         "shared": environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
         "anchor": environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
     }
+
+
+def naming_its_epoch(verdict: Verdict, result: Result, key: str, environment: Environment) -> Verdict:
+    """The verdict, saying where it rests on an older epoch because the newest has no time under its key."""
+    opened = environment.newer_epoch(result.case, key) if verdict.ratio is not None else None
+    if opened is None:
+        return verdict
+    reason = f"{verdict.reason}; by an older epoch, since that of {opened[:10]} has no {key}"
+    return dataclasses.replace(verdict, reason=reason)
 
 
 def of_host(verdict: Verdict) -> Verdict:

@@ -47,6 +47,8 @@ class Shift:
         canaries: name → how it moved; empty where none was recorded.
         usual: log ratio that a session's common shift stays within in 95 % of cases without any cause, as far
             as the recorded sessions tell.
+        other_timers: why canaries that were recorded cannot be compared, in words; empty where they can, or
+            where there are none.
     """
 
     cases: int
@@ -55,6 +57,7 @@ class Shift:
     high: float
     canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
     usual: float = 0.0
+    other_timers: str = ""
 
     @property
     def common(self) -> bool:
@@ -148,6 +151,20 @@ def canary_changes(
     return changes
 
 
+def other_timers(now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]) -> str:
+    """Why no canary of a run can be compared though some are recorded, in words, or nothing."""
+    new, old = _by_canary(now), _by_canary(recorded)
+    if not new or not old or new.keys() & old.keys():
+        return ""
+    before, after = (" and ".join(sorted({_timer(name) for name in found})) for found in (old, new))
+    if before == after:
+        return ""
+    return (
+        f"the canaries were recorded by {before} and are now timed by {after}, so that they cannot tell the "
+        "machine from what the kernels share"
+    )
+
+
 def told(shift: Shift, changed: Sequence[str]) -> str:
     """The finding in words.
 
@@ -163,7 +180,8 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
         f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
     )
     if not shift.canaries:
-        return f"{text}; no canaries are recorded that could tell the machine from what the kernels share"
+        none = "no canaries are recorded that could tell the machine from what the kernels share"
+        return f"{text}; {shift.other_timers or none}"
     readings = {name: f"{_name(name)} {_percent(c.ratio)}" for name, c in shift.canaries.items()}
     moved = shift.with_it
     if moved:
@@ -210,6 +228,12 @@ def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list
 
 def _plain(name: str) -> str:
     return name.partition("/")[0]
+
+
+def _timer(name: str) -> str:
+    """What a canary was timed by, in words: by CUPTI where its name says nothing else."""
+    timer = name.partition("/")[2] or "cupti"
+    return {"cupti": "CUPTI", "event": "events"}.get(timer, timer)
 
 
 def _name(name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.confirming import undecidable
+from pytest_gpukern.explain import NEW_CODE, SAME_CODE
 from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.result import Correctness, SessionRole, Verdict, VerdictKind
 from pytest_gpukern.runner import of_host
@@ -249,12 +250,15 @@ def _given(case: CaseRuns, key: str, threshold: float, spreads: Mapping[str, Sha
 
 def _with_remarks(case: CaseRuns, key: str, verdict: Verdict) -> Verdict:
     """A verdict that says what the machine code tells, and of pairs that were left out."""
-    code = {True: ("same machine code",), False: ("new machine code",), None: ()}[case.same_code]
+    same, new = [SAME_CODE] if case.same_code else [], [NEW_CODE] if case.same_code is False else []
     pairs = case.pairs(key)
     invalid = len(pairs) - len(_valid(pairs))
     reason = f"{verdict.reason}; {invalid} of {len(pairs)} pairs of sessions are not valid"
     return dataclasses.replace(
-        verdict, because=(*code, *verdict.because), reason=reason if invalid else verdict.reason
+        verdict,
+        because=(*new, *verdict.because),
+        unchanged=(*same, *verdict.unchanged),
+        reason=reason if invalid else verdict.reason,
     )
 
 

@@ -316,6 +316,14 @@ class Baseline:
         """The record of a case, or None."""
         return self.cases.get(case_id)
 
+    def newer_epoch(self, case_id: str, key: str) -> Epoch | None:
+        """The newest epoch of a case where that has no times under `key`, and an older one has."""
+        record = self.cases.get(case_id)
+        current = record.current(key) if record is not None else None
+        if record is None or current is None or current is record.epochs[-1]:
+            return None
+        return record.epochs[-1]
+
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """What the gate compares a measurement with, from the current epoch.
 

@@ -172,6 +172,12 @@ class Store:
         own = self.baseline(case, model_key)
         return () if own is None else own.anchor_times(case.id, key)
 
+    def newer_epoch(self, case: CaseInfo, model_key: str, key: str) -> str | None:
+        """When the newest epoch of a case was opened, where `key` is judged by an older one, or None."""
+        own = self.baseline(case, model_key)
+        newer = own.newer_epoch(case.id, key) if own is not None else None
+        return newer.opened if newer is not None else None
+
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """The spread that a device model's cases share, by `scope/timer`, from all files read so far."""
         if model_key not in self._spreads:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpukern.commands.sides import Side, Timed
+    from pytest_gpukern.report.layout import Column
     from pytest_gpukern.result import JsonDict
     from pytest_gpukern.spread import SharedSpread
 
@@ -238,17 +239,29 @@ def _total(rows: list[Row], b: Side) -> str:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    from pytest_gpukern.report import units
-    from pytest_gpukern.report.layout import Column, table
+    """A row a measurement; where ids do not fit beside it, each on a line of its own: none is shortened."""
+    from pytest_gpukern.report.layout import Column, display_width, table
 
-    names = [row.case for row in rows]
+    cases = [row.case for row in rows]
+    named = tuple("" if i and cases[i - 1] == case else case for i, case in enumerate(cases))
+    columns = _columns(rows)
+    flat, left_out = table([Column("case", named), *columns], exits.width())
+    if not left_out and max(map(display_width, flat)) <= exits.width():
+        return flat
+    header, *stacked = table(columns, exits.width(), indent="  ")[0]
+    lines = ["case", header]
+    for case, line in zip(named, stacked, strict=True):
+        lines += [case, line] if case else [line]
+    return lines
+
+
+def _columns(rows: list[Row]) -> list[Column]:
+    """All but the case."""
+    from pytest_gpukern.report import units
+    from pytest_gpukern.report.layout import Column
+
     verdicts = [row.verdict for row in rows]
-    columns = [
-        Column(
-            "case",
-            tuple("" if i and names[i - 1] == name else name for i, name in enumerate(names)),
-            narrowest=20,
-        ),
+    return [
         Column("measured", tuple(row.key for row in rows)),
         *([Column("device", tuple(row.model for row in rows))] if _several_models(rows) else []),
         Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
@@ -258,7 +271,6 @@ def _table(rows: list[Row]) -> list[str]:
         Column("90 % interval", tuple(_interval(verdict) for verdict in verdicts)),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
-    return table(columns, exits.width())[0]
 
 
 def _several_models(rows: Sequence[Row]) -> bool:

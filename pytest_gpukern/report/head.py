@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -11,7 +12,16 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.explain import ClockChange, sm_clock_change
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Line, wrapped
-from pytest_gpukern.shift import LEAST, Shift, canary_changes, kernel_ratios, shift_of, told, usual_shift
+from pytest_gpukern.shift import (
+    LEAST,
+    Shift,
+    canary_changes,
+    kernel_ratios,
+    other_timers,
+    shift_of,
+    told,
+    usual_shift,
+)
 from pytest_gpukern.surroundings import differences
 
 if TYPE_CHECKING:
@@ -61,9 +71,13 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> li
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """The common shift of compared results, with how the canaries moved; None where there are too few."""
     recorded = [session.canaries for each in compared for session in each.past.sessions]
-    canaries = canary_changes([each.result.canaries for each in compared], recorded)
+    now = [each.result.canaries for each in compared]
+    canaries = canary_changes(now, recorded)
     usual = usual_shift(times for each in compared for times in _session_times(each))
-    return shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
+    shift = shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
+    if shift is None:
+        return None
+    return dataclasses.replace(shift, other_timers=other_timers(now, recorded))
 
 
 def _session_times(compared: Compared) -> list[dict[str, float]]:

@@ -40,6 +40,8 @@ _EXPLAINED = (
     VerdictKind.INVALID,
 )
 
+_FAILING = (VerdictKind.SLOWER, VerdictKind.INVALID)
+
 
 @dataclass(frozen=True)
 class Footnote:
@@ -106,20 +108,23 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
     return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
 
 
-def rows_of(result: Result, peers: Sequence[Result], shared: Collection[str] = ()) -> list[Row]:
+def rows_of(
+    result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, told: bool = False
+) -> list[Row]:
     """The rows of one result; only the first names the case and its error.
 
     Args:
         result: what one test found out.
         peers: all results of its problem, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
+        told: whether the reasons of verdicts that fail a test were said already.
     """
     unmeasured = result.correctness is Correctness.INCORRECT or not result.measurements
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     if unmeasured:
         return [_unmeasured(result, size)]
     times = scope_times(result)
-    return [_measured(result, time, peers, size, first=time is times[0]) for time in times]
+    return [_measured(result, time, peers, size, first=time is times[0], told=told) for time in times]
 
 
 def _unmeasured(result: Result, size: str) -> Row:
@@ -141,7 +146,9 @@ def _unmeasured(result: Result, size: str) -> Row:
     )
 
 
-def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool) -> Row:
+def _measured(
+    result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool, told: bool
+) -> Row:
     measurement = time.shown
     kind, ratio, reason = verdict_of(result, time)
     measured = (measurement, *time.others)
@@ -153,7 +160,8 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         footnotes += [Footnote("", note) for note in result.notes]
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
     verdict = result.verdicts.get(measurement.key)
-    if kind in _EXPLAINED or (kind and verdict is not None and verdict.because):
+    explained = kind and verdict is not None and (verdict.because or verdict.unchanged)
+    if (kind in _EXPLAINED or explained) and not (told and kind in _FAILING):
         undecided = verdict is not None and verdict.kind is VerdictKind.UNDECIDED
         footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict and undecided else None))
     case = Row(

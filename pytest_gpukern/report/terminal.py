@@ -45,6 +45,7 @@ def render(
     accepts: bool = False,
     verbose: bool = False,
     compared_with: str = "baseline",
+    told: Collection[str] = (),
 ) -> list[Line]:
     """The whole report of a run: tables, skips and the last line; nothing for a run without any.
 
@@ -60,6 +61,7 @@ def render(
         accepts: whether the run opens epochs for what it measures, likewise.
         verbose: whether each table is followed by what the device did in each case.
         compared_with: what verdicts are about.
+        told: names of the tests that the gate failed and whose failure, with its reason, stands above.
     """
     if not results and not skips:
         return []
@@ -74,22 +76,25 @@ def render(
         accepts=accepts,
         compared_with=compared_with,
     )
-    shown = tables(results, width=width, verbose=verbose)
+    shown = tables(results, width=width, verbose=verbose, told=told)
     alarms = [line for text in false_alarms(results) for line in wrapped(text, width)]
     return [*shown, *skip_lines(skips, width=width), *alarms, Line(last, dict(_BOLD))]
 
 
-def tables(results: Sequence[Result], *, width: int, verbose: bool = False) -> list[Line]:
+def tables(
+    results: Sequence[Result], *, width: int, verbose: bool = False, told: Collection[str] = ()
+) -> list[Line]:
     """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
-    Where `verbose`, what the device did in each case follows, as far as a timer saw it.
+    Where `verbose`, what the device did in each case follows, as far as a timer saw it. Why a test that is
+    among those `told` failed at the gate is not said again.
     """
     problems: dict[str, list[Result]] = {}
     for result in results:
         problems.setdefault(result.case.problem, []).append(result)
     lines = []
     for name, members in problems.items():
-        lines += _problem(name, members, width)
+        lines += _problem(name, members, width, told)
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
     return lines
@@ -113,9 +118,13 @@ def _some(identifiers: Sequence[str]) -> str:
     return f"{shown}, …" if len(identifiers) > _IDS_SHOWN else shown
 
 
-def _problem(name: str, results: list[Result], width: int) -> list[Line]:
+def _problem(name: str, results: list[Result], width: int, told: Collection[str]) -> list[Line]:
     shared = shared_sizes(results)
-    rows = [row for result in _ordered(results) for row in rows_of(result, results, shared)]
+    rows = [
+        row
+        for result in _ordered(results)
+        for row in rows_of(result, results, shared, told=result.nodeid in told)
+    ]
     timings = _timings(rows)
     against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)
     if not any(row.speedup for row in rows):

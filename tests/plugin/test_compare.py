@@ -297,3 +297,32 @@ def test_a_folder_without_baselines_is_named(files, compare):
     status, _, complaints = compare(files / "before", files / "after")
     assert status == 3
     assert f"{files / 'before'}: holds no baseline files" in complaints
+
+
+def test_on_a_narrow_terminal_ids_stand_on_lines_of_their_own_and_are_not_shortened(
+    files, compare, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, shown, _ = compare(files / "before.json", files / "after.json")
+    lines = shown.splitlines()
+    assert {FIRST, SECOND} <= set(lines)
+    assert "…" not in "".join(line for line in lines if "doubling/" in line and "%" not in line)
+    assert any(line.startswith(f"  {KEY} ") and "SLOWER" in line for line in lines)
+
+
+def test_a_run_with_sessions_of_its_own_is_compared_by_those_that_stand_for_the_time(files, compare):
+    """Two confirmed the slowdown, and the session that raised the suspicion, at 1.1 µs, does not count."""
+
+    def confirmed(content):
+        (first,) = (each for each in content["results"] if each["case"]["id"] == FIRST)
+        told = {"kind": "SLOWER", "reason": "confirmed", "ratio": 1.05}
+        first["verdicts"] = {KEY: told}
+        content["sessions"] = [
+            {**first, "session": f"0000000{number}", "role": role, "verdicts": {}}
+            for number, role in enumerate(("further", "confirming", "confirming", "further"))
+        ]
+
+    edit(files / "after.json", confirmed)
+    _, shown, _ = compare(files / "before.json", files / "after.json", "--json")
+    found = json.loads(shown)["measurements"]
+    assert {row["case"]: row["b_sessions"] for row in found} == {FIRST: 3, SECOND: 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -106,3 +107,19 @@ def test_buffer_sets_travel_with_the_measurement(with_cupti, pytester):
     with_cupti("--gpukern-output=run.json")
     found = results_in(pytester.path / "run.json")[FIRST]["measurements"]
     assert [each["buffer_sets"] for each in found] == [3, 3]
+
+
+def test_what_the_newest_epoch_has_no_time_of_is_judged_by_an_older_one_which_the_reason_says(
+    with_cupti, monkeypatch, pytester
+):
+    with_cupti("--gpukern-baseline=create")
+    fake_gpu.install(monkeypatch)  # events only
+    monkeypatch.setenv("FIRST_TAKES_NS", "1500")
+    with_cupti("--gpukern-baseline=update", "-k", "first").assert_outcomes(passed=1, deselected=1)
+    fake_gpu.install(monkeypatch, cupti=True)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1000")
+    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    found = results_in(pytester.path / "run.json")
+    first, second = (found[case]["verdicts"][CUPTI]["reason"] for case in (FIRST, SECOND))
+    assert re.search(rf"; by an older epoch, since that of \d{{4}}-\d\d-\d\d has no {CUPTI}$", first)
+    assert "older epoch" not in second

@@ -154,11 +154,13 @@ def test_a_slower_host_variant_is_told_and_never_suspected():
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [("aa", ("same machine code",)), ("bb", ("new machine code",)), (None, ())]
+    ("code", "unchanged", "because"),
+    [("aa", ("same machine code",), ()), ("bb", (), ("new machine code",)), (None, (), ())],
 )
-def test_a_verdict_says_whether_the_machine_code_is_the_same(code, words):
+def test_a_verdict_says_whether_the_machine_code_is_the_same(code, unchanged, because):
     case = CaseRuns(sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
-    assert only_verdict(case).because == words
+    verdict = only_verdict(case)
+    assert (verdict.unchanged, verdict.because) == (unchanged, because)
 
 
 def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():

@@ -8,7 +8,7 @@ import pytest
 from made_up_past import accuracy, facts, kernel, now, past, session
 
 from pytest_gpukern.changes import explained
-from pytest_gpukern.explain import SAME_CODE
+from pytest_gpukern.explain import NOTHING_DIFFERS, SAME_CODE
 from pytest_gpukern.failures import failures
 from pytest_gpukern.result import Correctness, Finding, OutputError
 
@@ -21,24 +21,27 @@ def with_changes(result, recorded=None, drift=4.0):
     return explained(result, lambda case, key: recorded, drift=drift)
 
 
-def because(result):
+def reasons(result):
+    """What a verdict says did not change, and what did."""
     (verdict,) = with_changes(result).verdicts.values()
-    return verdict.because
+    return verdict.unchanged, verdict.because
 
 
 @pytest.mark.parametrize("kind", ["SLOWER", "FASTER"])
 def test_a_changed_time_has_reasons(kind):
-    assert because(now(kind=kind))[0] == SAME_CODE
+    assert reasons(now(kind=kind)) == ((SAME_CODE, NOTHING_DIFFERS), ())
+    assert reasons(now(kind=kind, sm_mhz=1800.0))[0] == (SAME_CODE,)
+    assert reasons(now(kind=kind, sm_mhz=1800.0))[1][0] == "clock 1980 → 1800 MHz"
 
 
 def test_an_undecided_time_has_reasons_where_its_change_is_significant():
-    assert because(now(1.02, "UNDECIDED"))[0] == SAME_CODE
-    assert because(now(1.005, "UNDECIDED")) == ()
+    assert reasons(now(1.02, "UNDECIDED"))[0] == (SAME_CODE, NOTHING_DIFFERS)
+    assert reasons(now(1.005, "UNDECIDED")) == ((), ())
 
 
 @pytest.mark.parametrize("kind", ["SAME", "NEW", "UNCOMPARABLE"])
 def test_what_did_not_change_needs_no_reasons(kind):
-    assert because(now(kind=kind)) == ()
+    assert reasons(now(kind=kind)) == ((), ())
 
 
 def test_nothing_recorded_leaves_a_result_as_it_is():
@@ -93,9 +96,16 @@ def test_a_run_chooses_what_fails_a_test(gate_on, lines):
     assert failures(now(findings=FINDINGS), strict=False, gate_on=gate_on) == lines
 
 
+def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothing_invalid():
+    gate = {"strict": True, "gate_on": ("time", "resources", "accuracy"), "accepts": True}
+    assert failures(now(findings=FINDINGS), **gate) == []
+    assert failures(now(kind="UNDECIDED"), **gate) == []
+    assert failures(now(kind="INVALID"), **gate) == ["INVALID (kernel/cupti/cold): measured"]
+
+
 def test_a_failure_names_the_reasons():
     (line,) = failures(with_changes(now(sm_mhz=1725.0)), strict=False, gate_on=("time",))
     assert line.endswith(
-        "measured; because: same machine code; clock 1980 → 1725 MHz; "
+        "measured; same machine code; because: clock 1980 → 1725 MHz; "
         "the same number of cycles: clock or power, not code"
     )

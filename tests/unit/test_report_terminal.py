@@ -252,6 +252,16 @@ def test_the_reason_of_a_verdict_that_needs_one_stands_under_the_table(kind):
     assert f"  cupy.exp n=1000 kernel: {kind}: the moon is full" in text
 
 
+@pytest.mark.parametrize("kind", ["SLOWER", "INVALID"])
+def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
+    failed = result("cupy.exp", measured(), verdicts=[verdict(kind, 1.1, reason="the moon is full")])
+    lines = render([failed], width=120, told={failed.nodeid})
+    assert "moon" not in "".join(line.text for line in lines)
+    assert any(kind in line.text for line in lines)
+    other = render([failed], width=120, told={"another"})
+    assert any(line.text.endswith(f"{kind}: the moon is full") for line in other)
+
+
 def test_reasons_of_same_and_new_are_not_repeated_under_the_table():
     assert "because" not in text_of(result("cupy.exp", measured(), verdicts=[verdict("SAME")]))
 
