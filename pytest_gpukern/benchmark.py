@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpukern.changes import explained
 from pytest_gpukern.failures import failures
+from pytest_gpukern.following import FollowedMemory
 from pytest_gpukern.measure import Repeated
 from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
 from pytest_gpukern.under_sanitizer import sanitizing_tool
@@ -56,6 +57,10 @@ class GpuBenchmark:
         """The broken case that `reject` looked at."""
         self.failed_by_the_gate = False
         """Whether the gate, and nothing before it, failed the test."""
+        self.memory = FollowedMemory(environment)
+        """The device's memory from the test's set-up to its teardown."""
+        self.concluded = False
+        """Whether its body came to its end."""
 
     # any callable of the user's
 
@@ -249,6 +254,7 @@ class GpuBenchmark:
         from pytest_gpukern.confirming import with_verdicts
 
         result, environment, settings = self.result, self._environment, self._environment.settings
+        self.concluded = True
         if result is None:
             return None
         if result.measurements:
@@ -301,7 +307,9 @@ class GpuBenchmark:
             with self._code_observed():
                 returned = call()
                 synchronize()
-        self._update(first_call_ns=float(time.perf_counter_ns() - start))
+            passed_ns = time.perf_counter_ns() - start
+            self._environment.look_at_memory()
+        self._update(first_call_ns=float(passed_ns))
         return returned
 
     def _code_observed(self) -> AbstractContextManager[None]:
@@ -349,7 +357,11 @@ class GpuBenchmark:
                 call_ns=warm.settled_ns,
                 rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
                 watch=BatchWatch(
-                    environment.instruments, floor=floor, device_timed=timer.name != "host", beside=beside
+                    environment.instruments,
+                    floor=floor,
+                    device_timed=timer.name != "host",
+                    beside=beside,
+                    memory=environment.memory,
                 ),
                 traffic_bytes=self._marker.bytes,
                 flops=self._marker.flops,

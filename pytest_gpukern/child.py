@@ -13,8 +13,8 @@ The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path 
 - `collects_all`: whether all that the command line names is collected, and what nobody wanted is told;
 - `lines`: the file that is written to, a JSON object a line, each whole and at once: what was measured before
   a crash is kept. They are told apart by `kind`: `uncollected` (a file that could not be, and why), `others`,
-  `start` (a test begins), `test` (what came of it), `listed` (how pytest-benchmark lists it), `modules` and
-  `end` (pytest is done).
+  `start` (a test begins), `test` (what came of it), `listed` (how pytest-benchmark lists it), `memory` (what
+  it left on the device), `modules` and `end` (pytest is done).
 """
 
 from __future__ import annotations
@@ -133,8 +133,10 @@ class Teller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tells what came of a test; what its teardown adds, and only that, comes later."""
         carried = getattr(report, "gpukern", None) or {}
-        if "listed" in carried:
+        if carried.get("listed") is not None:
             self._tell("listed", nodeid=report.nodeid, listed=carried["listed"])
+        if carried.get("memory") is not None:
+            self._tell("memory", nodeid=report.nodeid, memory=carried["memory"])
         if report.when != "call" and report.passed:
             return
         self._tell(

@@ -29,6 +29,9 @@ from pytest_gpukern.state import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpukern.benchmark import GpuBenchmark
+    from pytest_gpukern.result import JsonDict
+
 
 class GpukernWarning(UserWarning):
     """A verdict that would fail its test, under `--gpukern-gate=warn`; a marked test that is not measured."""
@@ -105,7 +108,22 @@ def conclude(item: pytest.Item) -> None:
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     if benchmark is None:
         return
-    complaint = benchmark.conclude()
+    _complain(item, benchmark, benchmark.conclude())
+
+
+def look_at_memory(item: pytest.Item) -> None:
+    """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is not None and benchmark.result is not None:
+        values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
+        passed = benchmark.concluded
+        _complain(
+            item, benchmark, benchmark.memory.finish(benchmark.result, passed=passed, let_go=values.clear)
+        )
+
+
+def _complain(item: pytest.Item, benchmark: GpuBenchmark, complaint: str | None) -> None:
+    """Fails a test with why the gate does, if it does; warns instead under `--gpukern-gate=warn`."""
     if complaint is None:
         return
     complaint = printable_lines(complaint)  # it may quote the record
@@ -121,7 +139,8 @@ def conclude(item: pytest.Item) -> None:
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
-    The report of the teardown carries how pytest-benchmark lists the test: fixtures may still add to that.
+    The report of the teardown carries how pytest-benchmark lists the test, to which fixtures may still add,
+    and what became of the device's memory.
     """
     if report.when == "teardown":
         note_lost_context(item)
@@ -133,8 +152,11 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "teardown":
         taken_over = taken_over_of(item)
         listed = taken_over.listed() if taken_over is not None else None
-        if listed is not None:
-            report.gpukern = getattr(report, "gpukern", {}) | {"listed": listed}  # type: ignore[attr-defined]
+        found = benchmark.memory.found
+        told: JsonDict = {"listed": listed, "memory": None if found is None else found.to_json()}
+        if any(each is not None for each in told.values()):
+            told |= {"failed_by_the_gate": benchmark.memory.failed}
+            report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
     case = case_of(item)
     report.gpukern = {  # type: ignore[attr-defined]

@@ -108,11 +108,7 @@ class Controller:
             self._finished += 1
             if self._results:
                 self._show_progress(next(reversed(self._results.values())))
-            if carried is not None and "listed" in carried:
-                self.listed[report.nodeid] = carried["listed"]
-            if report.failed and report.nodeid in self._results:
-                self._failed.add(report.nodeid)
-                self._failed_by_themselves.add(report.nodeid)
+            self._take_teardown(report, carried or {})
             return
         if carried is None or (report.when == "setup" and report.passed):
             return
@@ -128,13 +124,29 @@ class Controller:
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = result
-        self._sessions[report.nodeid] = [Result.from_json(each) for each in carried["sessions"]]
+        self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
         self._failed_by_themselves.discard(report.nodeid)
         # An `update` is there to accept what became slower, but not what the test itself found wrong.
         by_the_gate = carried.get("failed_by_the_gate")
         if report.failed:
             (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
+
+    def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
+        """How pytest-benchmark lists the test, what it left on the device, and whether it fails after all."""
+        if carried.get("listed") is not None:
+            self.listed[report.nodeid] = carried["listed"]
+        result, memory = self._results.get(report.nodeid), carried.get("memory")
+        if result is None:
+            return
+        if memory is not None:
+            from pytest_gpukern.device_memory import TeardownMemory
+
+            self._results[report.nodeid] = TeardownMemory.from_json(memory).added_to(result)
+        if report.failed:
+            self._failed.add(report.nodeid)
+            by_the_gate = carried.get("failed_by_the_gate")
+            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:

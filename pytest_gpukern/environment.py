@@ -15,6 +15,7 @@ from pytest_gpukern.baseline import Store
 from pytest_gpukern.canary import measure_canaries
 from pytest_gpukern.ceilings import load_or_measure
 from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.device_memory import MemoryWatch
 from pytest_gpukern.spread import spread_key
 from pytest_gpukern.watch import Instruments
 
@@ -209,6 +210,26 @@ class Environment:
             limits.sm_clock_mhz,
             limits.memory_clock_mhz,
         )
+
+    @functools.cached_property
+    def memory(self) -> MemoryWatch | None:
+        """What follows the device's memory through a test that measures; None where nothing is measured on a
+        GPU. Opens the device: ask while holding it."""
+        if not self.has_gpu or not self.settings.benchmark:
+            return None
+        from pytest_gpukern.backends.cuda import runtime
+        from pytest_gpukern.backends.memory_accounts import Accounts
+
+        return MemoryWatch(Accounts(runtime()), self._shares_the_device)
+
+    def _shares_the_device(self) -> bool:
+        """Whether processes of others have a context on the device now."""
+        return self.instruments is not None and bool(self.instruments.state().foreign)
+
+    def look_at_memory(self) -> None:
+        """Notes what is in use on the device now, where that is the most of a test so far."""
+        if self.memory is not None:
+            self.memory.look()
 
     @functools.cached_property
     def peaks(self) -> Peaks | None:

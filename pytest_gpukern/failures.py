@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.device_memory import MEMORY
 from pytest_gpukern.drift import ACCURACY, BITS
 from pytest_gpukern.gate import failing
 from pytest_gpukern.resources import RESOURCES
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import Result
 
-_GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy"}
+_GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy", MEMORY: "memory"}
 """Kind of a finding → what `--gpukern-gate-on` calls it."""
+
+_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS)
 
 
 def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
@@ -24,8 +27,8 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts:
     Args:
         result: with verdicts and findings.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too) and `host`, the times of a
-            host variant, fail a test.
+        gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too), `memory` and `host`, the
+            times of a host variant, fail a test.
         accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
             last one is reported, and only what is INVALID fails.
     """
@@ -34,6 +37,6 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts:
     if accepts:
         bad = {key: verdict for key, verdict in bad.items() if verdict.kind is VerdictKind.INVALID}
     lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]
-    since_the_record = [] if accepts else result.findings
-    found = [finding for finding in since_the_record if _GATE_OF.get(finding.kind) in gate_on]
+    told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
+    found = [finding for finding in told if _GATE_OF.get(finding.kind) in gate_on]
     return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]

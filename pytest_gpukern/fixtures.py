@@ -67,7 +67,9 @@ def gpu_benchmark(request: pytest.FixtureRequest) -> GpuBenchmark:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
     from pytest_gpukern.state import new_benchmark
 
-    return new_benchmark(request.node, _environment(request.config))
+    benchmark = new_benchmark(request.node, _environment(request.config))
+    benchmark.memory.begin()
+    return benchmark
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 TIMERS = ("cupti", "event", "graph", "host")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-GATES = ("time", "resources", "accuracy", "host")
+GATES = ("time", "resources", "accuracy", "memory", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_DRIFT = 4.0
 DEFAULT_TIMEOUT_S = 60.0
@@ -131,8 +131,8 @@ OPTIONS = (
     Option(
         "gate-on",
         "what fails a test, comma separated: time (default), resources that a kernel takes more of, "
-        "accuracy of outputs (other bits from the same machine code are a part of that), host: times of host "
-        "variants too",
+        "accuracy of outputs (other bits from the same machine code are a part of that), memory of the "
+        "device that is not given back, host: times of host variants too",
         GATES,
         listed=True,
     ),

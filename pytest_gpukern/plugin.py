@@ -162,6 +162,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return outcome
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Looks at the device's memory once all fixtures of the test have given back what they hold."""
+    __tracebackhide__ = True
+    from pytest_gpukern.concluding import look_at_memory
+
+    outcome = yield
+    look_at_memory(item)
+    return outcome
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Lets the result travel on the report as plain JSON."""

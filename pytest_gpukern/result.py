@@ -269,16 +269,34 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a comparison with the record found besides times.
+    """What was found besides times, most of it by comparing with the record.
 
     Attributes:
-        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew) or
-            `bits` (another result from the same machine code).
+        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew),
+            `bits` (another result from the same machine code) or `memory` (device memory is not given back).
         text: what was found, with both values.
     """
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Memory in use on the device around one test, in bytes; of the whole device, less this plugin's caches.
+
+    Attributes:
+        before_bytes: before the test was set up, libraries' caches given back.
+        peak_bytes: the most that was seen: behind launches and batches, and what libraries' own marks tell.
+        after_bytes: after its teardown, caches given back again.
+        kept_bytes: of arrays that it left alive. What is left of after less before is of others, or was
+            allocated once: modules, handles and workspaces of libraries.
+    """
+
+    before_bytes: int
+    peak_bytes: int
+    after_bytes: int
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -351,7 +369,8 @@ class Result:
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         notes: what else there is to say, in words.
-        findings: what comparing with the record found besides times.
+        findings: what was found besides times.
+        memory: in use on the device around the test; None without a GPU, and in a test that failed early.
         session: id of the process that measured, the same for all its results.
         role: what that session was measured for.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
@@ -374,6 +393,7 @@ class Result:
     speedup_against: str | None = None
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    memory: DeviceMemory | None = None
     session: str = ""
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = field(default_factory=dict)
@@ -416,6 +436,8 @@ class Result:
         }
         data["notes"] = tuple(data["notes"])
         data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
+        memory = data.get("memory")
+        data["memory"] = None if memory is None else DeviceMemory(**memory)
         data["role"] = SessionRole(data.get("role", SessionRole.MEASURED))
         return cls(**data)
 

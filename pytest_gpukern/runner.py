@@ -77,6 +77,7 @@ def run_case(
             wanted = sets_wanted(environment, marker) if timing else None
             with prepared_case(case, point, backend, environment, wanted) as sets:
                 first = sets[0]
+                environment.look_at_memory()
                 result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
@@ -87,6 +88,7 @@ def run_case(
                     checked_on = _other_contents_of_slow(first, point)
                     measurements = timed(sets, point, environment, marker)
                     recheck(sets, point, checked_on)
+                    environment.look_at_memory()
                     result = dataclasses.replace(
                         result,
                         measurements=measurements,
@@ -237,6 +239,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
     return dataclasses.replace(
         result,
         notes=(*result.notes, *environment.take_late_warnings()),
+        findings=(*result.findings, *(environment.memory.leaks() if environment.memory is not None else ())),
         kernels=kernel_facts(
             of_kernels[0].work if of_kernels else (),
             device.compute_capability,

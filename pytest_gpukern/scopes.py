@@ -114,6 +114,7 @@ def _measure_scope(
                 floor=floor,
                 device_timed=timer.name != "host",
                 beside=beside,
+                memory=environment.memory if backend.on_gpu else None,
             ),
             inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
             traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),

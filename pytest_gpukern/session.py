@@ -25,6 +25,7 @@ import pytest
 from pytest_gpukern import strict_json
 from pytest_gpukern.child_arguments import child_arguments, child_environment
 from pytest_gpukern.child_process import POLL_S, TO_END_S, end_group, end_in_words, last_lines, start
+from pytest_gpukern.device_memory import TeardownMemory
 from pytest_gpukern.json_shape import ShapeError, check_shape
 from pytest_gpukern.printable import bounded
 from pytest_gpukern.result import Result, plain
@@ -283,6 +284,8 @@ class Heard:
                 self.uncollected.append(f"{told['nodeid']}: {told['text']}")
             elif kind == "listed":
                 self.listed[_text(told["nodeid"])] = dict(told["listed"])
+            elif kind == "memory":
+                self._take_memory(_text(told["nodeid"]), told["memory"])
             elif kind == "others":
                 self.others = tuple(map(_text, told["nodeids"]))
             elif kind == "end":
@@ -296,6 +299,11 @@ class Heard:
         if told["result"] is not None:  # a failed teardown tells of none
             check_shape(told["result"], Result, "result")
             self.results[nodeid] = Result.from_json(told["result"])
+
+    def _take_memory(self, nodeid: str, told: JsonDict) -> None:
+        if nodeid in self.results:
+            check_shape(told, TeardownMemory, "memory")
+            self.results[nodeid] = TeardownMemory.from_json(told).added_to(self.results[nodeid])
 
 
 def _text(value: object) -> str:

@@ -65,7 +65,7 @@ class Settings:
         against: revision whose merge base with HEAD the working tree is measured against, or None.
         against_setup: shell command that sets the base's worktree up, or None.
         gate: `fail`, `warn` or `off`.
-        gate_on: which of `time`, `resources`, `accuracy` and `host` fail a test.
+        gate_on: which of `time`, `resources`, `accuracy`, `memory` and `host` fail a test.
         drift: factor by which an error may grow beyond the largest recorded.
         energy: whether the energy of a call is measured too, which takes a second or two a case.
         strict: whether verdicts that say "don't know" fail.

@@ -16,7 +16,6 @@ from pytest_gpukern.validity import (
     below_floor,
     device_notes,
     device_time_fault,
-    memory_growth,
     running_threads,
     thread_fault,
     thread_note,
@@ -25,6 +24,7 @@ from pytest_gpukern.validity import (
 if TYPE_CHECKING:
     from pytest_gpukern.backends.clock_probe import ClockProbe
     from pytest_gpukern.device import DeviceState, DeviceWatch, Floor
+    from pytest_gpukern.device_memory import MemoryWatch
     from pytest_gpukern.result import JsonDict
     from pytest_gpukern.timers import Batch
 
@@ -79,6 +79,7 @@ class BatchWatch:
         beside: whether a main timer's samples were taken just before, and looked after: then that look will
             do for a tenth of a second, and the end alone is no reason for another.
         recovery: pauses after disturbed batches.
+        memory: follows the device's memory; None on the host.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class BatchWatch:
         device_timed: bool = False,
         beside: bool = False,
         recovery: Recovery | None = None,
+        memory: MemoryWatch | None = None,
     ) -> None:
         self._instruments = instruments
         self._floor = floor
@@ -103,6 +105,7 @@ class BatchWatch:
         self._clocks: list[float | None] = []
         self._fault: str | None = None
         self._given_up: str | None = None
+        self._memory = memory.series() if memory is not None else None
 
     def before(self) -> None:
         """Notes the device's state, unless the last one is fresh, and the time."""
@@ -120,6 +123,8 @@ class BatchWatch:
         if self._device_timed and self._fault is None:
             passed_ns = self._guard.read().perf_ns - self._batch_began.perf_ns
             self._fault = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
+        if self._memory is not None:
+            self._memory.note(len(batch.samples_ns) * batch.iterations)
         if self._instruments is None:
             return None
         clock = self._instruments.probe.read() if self._instruments.probe is not None else None
@@ -152,6 +157,8 @@ class BatchWatch:
 
     def finish(self, samples_ns: list[float], *, resolution_ns: float) -> Watched:
         """The device's state over all batches, and what else was found."""
+        if self._memory is not None:
+            self._memory.end()
         threads = running_threads()
         found = (
             self._guard.fault(self._began),
@@ -161,7 +168,6 @@ class BatchWatch:
         )
         warnings = (
             self._recovery.note,
-            memory_growth([state.memory_used_bytes for state in self._states]),
             thread_note(self._threads, threads) if self._instruments is None else None,
             *device_notes(
                 self._states,

@@ -263,6 +263,12 @@ class CudaRuntime:
         while self._copies:
             self._copies.pop()[1].free()
 
+    @property
+    def kept_bytes(self) -> int:
+        """What this plugin keeps on the device from test to test: those copies, and what flushes the L2."""
+        flushing = self._flush_buffer.allocated_bytes if self._flush_buffer is not None else 0
+        return flushing + self._copied_bytes()
+
     def _copied_bytes(self) -> int:
         return sum(copy.allocated_bytes for _, copy in self._copies)
 

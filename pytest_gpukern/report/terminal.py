@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.device_memory import device_memory
 from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
@@ -86,8 +87,8 @@ def tables(
 ) -> list[Line]:
     """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
-    Where `verbose`, what the device did in each case follows, as far as a timer saw it. Why a test that is
-    among those `told` failed at the gate is not said again.
+    Where `verbose`, what the device did in each case follows, as far as a timer saw it, and its memory. Why a
+    test that is among those `told` failed at the gate is not said again.
     """
     problems: dict[str, list[Result]] = {}
     for result in results:
@@ -97,7 +98,15 @@ def tables(
         lines += _problem(name, members, width, told)
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
+        if verbose:
+            lines += _memory(_ordered(members), width)
     return lines
+
+
+def _memory(results: Sequence[Result], width: int) -> list[Line]:
+    """A line a result, and an empty one where there are any."""
+    lines = [line for result in results for line in device_memory(result, width=width)]
+    return [*lines, Line("")] if lines else []
 
 
 def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:

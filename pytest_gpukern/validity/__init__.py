@@ -8,17 +8,20 @@ from .clocks import ClockGuard, ClockReading, device_time_fault
 from .disturbance import LOWEST_CLOCK_SHARE, Disturbance, batch_fault, device_notes
 from .energy import NO_COUNTER, Energy, energy_per_call
 from .floor import below_floor
-from .growth import memory_growth
+from .growth import GRANULE_BYTES, Leak, MemoryReading, kept_bytes, kept_words, launch_leak, mib
 from .recovery import PausePolicy, Recovery
 from .threads import Threads, running_threads, thread_fault, thread_left_working, thread_note
 
 __all__ = [
+    "GRANULE_BYTES",
     "LOWEST_CLOCK_SHARE",
     "NO_COUNTER",
     "ClockGuard",
     "ClockReading",
     "Disturbance",
     "Energy",
+    "Leak",
+    "MemoryReading",
     "PausePolicy",
     "Recovery",
     "Threads",
@@ -27,7 +30,10 @@ __all__ = [
     "device_notes",
     "device_time_fault",
     "energy_per_call",
-    "memory_growth",
+    "kept_bytes",
+    "kept_words",
+    "launch_leak",
+    "mib",
     "running_threads",
     "thread_fault",
     "thread_left_working",

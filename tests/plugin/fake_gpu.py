@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import os
+import weakref
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -20,11 +21,45 @@ import pytest
 NAME = "Fake GPU"
 MODEL_KEY = "fake-gpu"
 EVENT_COST_NS = 500.0
+ALIVE = weakref.WeakSet()
+"""Arrays on the fake device."""
 CODE = {}
 """Kernel → hash of its machine code, as last launched."""
 FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 NO_CUPTI = "cupti-python is not installed"
+
+
+class Array:
+    """An array on the fake device: its memory is in use while something refers to it."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+        ALIVE.add(self)
+
+
+class Gauge:
+    """Accounts of that memory, as one library's; the device's use moves in granules, and with a workspace."""
+
+    workspace_bytes = 0
+
+    def used_bytes(self):
+        granule = 2 * 2**20
+        return 2**30 + self.workspace_bytes - granule * (-sum(each.nbytes for each in ALIVE) // granule)
+
+    def live_bytes(self):
+        return {"fake": sum(each.nbytes for each in ALIVE)}
+
+    def arrays(self):
+        return {("fake", id(each)): each.nbytes for each in ALIVE}
+
+    def high_bytes(self):
+        return 0
+
+    def reset_high(self):
+        pass
+
+    release = synchronize = reset_high
 
 
 def pytest_addoption():
@@ -76,6 +111,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     """
     from pytest_gpukern import backends, device, energy, scopes
     from pytest_gpukern.backends.host import HostBackend
+    from pytest_gpukern.device_memory import MemoryWatch
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.timers import Batch, TimerUnavailable
     from pytest_gpukern.watch import Instruments
@@ -122,6 +158,7 @@ def install(monkeypatch, *, cupti=False, board=None):
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 
+    memory = MemoryWatch(Gauge())
     fake = device.Device(
         index=0,
         name=NAME,
@@ -144,6 +181,9 @@ def install(monkeypatch, *, cupti=False, board=None):
         monkeypatch.setattr(Environment, "instruments", Instruments(board))
         timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
         monkeypatch.setattr(scopes, "energy_of_a_call", timed)
+    monkeypatch.setattr(
+        Environment, "memory", property(lambda self: memory if self.settings.benchmark else None)
+    )
     monkeypatch.setattr(Environment, "ceilings", None)
     monkeypatch.setattr(Environment, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
@@ -156,6 +196,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         monkeypatch,
         "pytest_gpukern.backends.cuda",
         runtime=lambda: runtime,
+        CudaError=OSError,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
     )
     code = SimpleNamespace(sha256=CODE, spills=lambda name: None)

@@ -215,7 +215,8 @@ class FakeEnvironment:
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []
         self.locked = False
-        self.instruments = self.peaks = self.ceilings = self.device = None
+        self.instruments = self.peaks = self.ceilings = self.device = self.memory = None
+        self.newer_epochs = {}
         self.has_gpu = False
         self.canaries = {}
         self.past = lambda case, key=None: None
@@ -227,6 +228,12 @@ class FakeEnvironment:
     def take_late_warnings(self):
         taken, self.late = tuple(self.late), []
         return taken
+
+    def look_at_memory(self):
+        pass
+
+    def newer_epoch(self, case, key):
+        return self.newer_epochs.get(key)
 
     def unusable(self, name):
         return self._missing.get(name)

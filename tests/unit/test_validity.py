@@ -25,12 +25,15 @@ from pytest_gpukern.validity import (
     NO_COUNTER,
     ClockGuard,
     Energy,
+    Leak,
+    MemoryReading,
     Threads,
     below_floor,
     clocks,
     device_time_fault,
     energy_per_call,
-    memory_growth,
+    kept_bytes,
+    launch_leak,
     running_threads,
     thread_fault,
     thread_left_working,
@@ -379,44 +382,93 @@ def test_the_number_of_native_threads_is_known_on_linux() -> None:
 # memory
 
 
-def growth(*mib: float | None) -> str | None:
-    return memory_growth([None if used is None else round(used * 2**20) for used in mib])
+def readings(*mib: float, live: bool = False) -> list[MemoryReading]:
+    """Behind batches of ten launches each: use in MiB, or what is alive."""
+    sizes = [round(each * 2**20) for each in mib]
+    return [
+        MemoryReading(10 * number, 2**30 if live else size, size if live else 0)
+        for number, size in enumerate(sizes)
+    ]
 
 
-def test_memory_that_grows_with_every_batch_is_a_leak() -> None:
-    assert growth(*range(1000, 1400, 40)) == (
-        "device memory grew by 280 MiB over the last 8 batches, from 1080 MiB to 1360 MiB, and never fell: "
-        "the calls leave memory behind"
+def text(leak: Leak | None) -> str:
+    assert leak is not None
+    return leak.text
+
+
+def test_use_that_grows_with_every_batch_is_a_leak() -> None:
+    leak = launch_leak(readings(*range(1000, 1400, 40)))
+    assert text(leak).startswith("70 launches left 280 MiB behind (about 4 MiB each), of the device's memory")
+    assert leak is not None
+    assert not leak.exact
+
+
+def test_arrays_that_stay_alive_are_an_exact_leak_however_small_each_is() -> None:
+    leak = launch_leak(readings(*(0.5 * number for number in range(4)), live=True))
+    assert leak == Leak(
+        "30 launches left 1.5 MiB behind (about 51.2 KiB each), and all of it is still alive", True
     )
 
 
 def test_a_leak_that_a_pool_turns_into_steps_is_one_too() -> None:
-    assert growth(*(20 * (batch // 4) for batch in range(24))) is not None
+    assert launch_leak(readings(*(20 * (batch // 4) for batch in range(24)))) is not None
 
 
-@pytest.mark.parametrize(
-    "used",
-    [
-        [],
-        [1000],
-        [1000] * 12,
-        [0, 500, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000],
-        [1000, 1020, 1040, 1060, 1000, 1020, 1040, 1060],
-        [None, 1000, None],
-        [0, 10, 20, 30, 40, 50, 60, 70, 80, 80, 80, 80, 80, 80, 80, 80],
-    ],
-    ids=["nothing", "one", "constant", "a pool that fills", "a garbage collector", "untold", "settles"],
-)
-def test_memory_that_settles_or_falls_is_no_leak(used: list[int | None]) -> None:
-    assert growth(*used) is None
+NO_LEAKS = {
+    "nothing": [],
+    "one": [1000],
+    "constant": [1000] * 12,
+    "a pool that fills": [0, 500, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000],
+    "a garbage collector": [1000, 1020, 1040, 1060, 1000, 1020, 1040, 1060],
+    "settles": [0, 10, 20, 30, 40, 50, 60, 70, 80, 80, 80, 80, 80, 80, 80, 80],
+    "one granule": [1000, 1000, 1000.5, 1001, 1001.5, 1002],
+}
 
 
-@given(st.lists(st.integers(0, 2**40), min_size=4, max_size=40))
-def test_memory_that_ever_falls_after_the_warm_up_is_no_leak(used: list[int]) -> None:
+@pytest.mark.parametrize("used", NO_LEAKS.values(), ids=NO_LEAKS)
+def test_use_that_settles_or_falls_is_no_leak(used: list[float]) -> None:
+    assert launch_leak(readings(*used)) is None
+
+
+@pytest.mark.parametrize("alive", [[5, 5, 5, 5, 5], [0, 8, 8, 8, 8, 8], [0, 1, 2, 3, 1], [0, 0.1, 0.2, 0.3]])
+def test_arrays_that_are_made_once_or_given_back_or_tiny_are_no_leak(alive: list[float]) -> None:
+    assert launch_leak(readings(*alive, live=True)) is None
+
+
+def test_what_a_garbage_collector_takes_in_the_end_was_no_leak() -> None:
+    grown = readings(*range(0, 40, 4), live=True)
+    assert launch_leak(grown) is not None
+    assert launch_leak(grown, MemoryReading(90, 2**30, 0)) is None
+
+
+@given(st.lists(st.integers(0, 2**20), min_size=4, max_size=40))
+def test_use_that_ever_falls_after_the_warm_up_is_no_leak(used: list[int]) -> None:
     warm = used[len(used) // 4 :]
-    if memory_growth(used) is not None:
+    if launch_leak(readings(*used)) is not None:
         assert warm == sorted(warm)
         assert warm[-1] > warm[0]
+
+
+ARRAYS = {("cupy", 1): 8 * 2**20, ("cupy", 2): 4 * 2**20, ("torch", 1): 2**20}
+
+
+def test_a_test_keeps_the_arrays_that_are_new() -> None:
+    before = {("cupy", 1): 8 * 2**20}
+    assert kept_bytes(before, ARRAYS, {"cupy": 4 * 2**20, "torch": 2**20}) == 5 * 2**20
+
+
+def test_what_is_gone_since_hides_nothing() -> None:
+    """The last test of a module is torn down with the module's arrays."""
+    before = {("cupy", 9): 100 * 2**20}
+    after = {("cupy", 1): 8 * 2**20}
+    assert kept_bytes(before, after, {"cupy": -92 * 2**20}) == 8 * 2**20
+    assert kept_bytes(before, {}, {"cupy": -100 * 2**20}) == 0
+
+
+def test_a_workspace_of_a_library_is_no_array_and_an_array_in_the_place_of_another_is_no_growth() -> None:
+    assert kept_bytes(ARRAYS, ARRAYS, {"cupy": 32 * 2**20}) == 0
+    assert kept_bytes({}, ARRAYS, {"cupy": 0, "torch": -5}) == 0
+    assert kept_bytes({}, {("cupy", 1): 2**19}, {"cupy": 2**19}) == 0, "too little to be worth a line"
 
 
 # energy

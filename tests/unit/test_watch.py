@@ -277,13 +277,17 @@ def test_a_patched_clock_is_invalid(monkeypatch):
 # what is told
 
 
-def test_device_memory_that_only_grows_is_told():
-    used = [state(100 * number, memory_used_bytes=2**30 + number * 2**20) for number in range(12)]
-    instruments = FakeInstruments(*used)
-    watch = watching(instruments)
-    assert {said for said, _ in batches(watch, instruments, *[0.2] * 11)} == {None}
-    (warning,) = finished(watch).warnings
-    assert warning.startswith("device memory grew by 8 MiB over the last 9 batches")
+@pytest.mark.parametrize("nvml", [True, False])
+def test_the_devices_memory_is_read_behind_each_batch_with_the_launches_so_far(nvml):
+    instruments = FakeInstruments() if nvml else None
+    log = []
+    series = SimpleNamespace(note=log.append, end=lambda: log.append("end"))
+    watch = watching(instruments, memory=SimpleNamespace(series=lambda: series))
+    for last in (False, True):
+        watch.before()
+        watch.after(BATCH, last=last)
+    finished(watch)
+    assert log == [len(BATCH.samples_ns) * BATCH.iterations] * 2 + ["end"]
 
 
 def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():

@@ -1,0 +1,182 @@
+"""Device memory of real libraries: what leaks is said of its test, and what is allocated once is not."""
+
+import json
+
+import pytest
+
+MIB = 2**20
+
+CUPY = """
+import cupy
+import pytest
+
+KEPT = []
+MIB = 2**20
+
+@pytest.fixture(scope="module")
+def shared():
+    return cupy.ones(16 * MIB, "uint8")
+
+@pytest.fixture
+def own():
+    return cupy.ones(64 * MIB, "uint8")
+
+def test_first_use_of_cublas(gpu_benchmark):
+    a = cupy.random.default_rng(0).random((2048, 2048), dtype=cupy.float32)
+    gpu_benchmark(lambda: a @ a)
+
+def test_clean(gpu_benchmark, shared, own):
+    gpu_benchmark(lambda: own + 1)
+
+def test_leaks(gpu_benchmark, shared):
+    gpu_benchmark(lambda: KEPT.append(shared[:MIB] + 1))
+
+def test_after(gpu_benchmark, shared, own):
+    gpu_benchmark(lambda: own + 1)
+
+def test_keeps(gpu_benchmark, shared):
+    KEPT.append(cupy.ones(8 * MIB, "uint8"))
+    gpu_benchmark(lambda: shared + 1)
+
+def test_last(gpu_benchmark, own):
+    gpu_benchmark(lambda: own + 1)
+"""
+
+NUMBA = """
+import numpy as np
+from numba import cuda
+
+KEPT = []
+
+@cuda.jit
+def fill(x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = 1
+
+def test_clean(gpu_benchmark):
+    x = cuda.device_array(4 << 20, np.float32)
+    gpu_benchmark(fill[x.size // 256, 256], x)
+
+def test_leaks(gpu_benchmark):
+    def leaks():
+        KEPT.append(cuda.device_array(1 << 18, np.float32))
+        fill[1024, 256](KEPT[-1])
+    gpu_benchmark(leaks)
+
+def test_after(gpu_benchmark):
+    x = cuda.device_array(4 << 20, np.float32)
+    gpu_benchmark(fill[x.size // 256, 256], x)
+"""
+
+PYCUDA = """
+import numpy as np
+import pycuda.autoprimaryctx
+from pycuda import gpuarray
+
+KEPT = []
+
+def test_clean(gpu_benchmark):
+    x = gpuarray.zeros(4 << 20, np.float32)
+    gpu_benchmark(lambda: x.fill(1))
+
+def test_keeps(gpu_benchmark):
+    KEPT.append(gpuarray.zeros(8 << 20, np.float32))
+    gpu_benchmark(lambda: KEPT[0].fill(1))
+
+def test_after(gpu_benchmark):
+    x = gpuarray.zeros(4 << 20, np.float32)
+    gpu_benchmark(lambda: x.fill(1))
+"""
+
+TORCH = """
+import torch
+
+KEPT = []
+
+def test_first_use_of_cublas(gpu_benchmark):
+    a = torch.rand(2048, 2048, device="cuda")
+    gpu_benchmark(lambda: a @ a)
+
+def test_leaks(gpu_benchmark):
+    gpu_benchmark(lambda: KEPT.append(torch.ones(1 << 20, dtype=torch.uint8, device="cuda")))
+
+def test_after(gpu_benchmark):
+    x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
+    gpu_benchmark(lambda: x + 1)
+"""
+
+
+@pytest.fixture
+def found(pytester, plugin_option):
+    """The results of a run of a file's tests, all of which pass, by test."""
+
+    def run(source, *options):
+        pytester.makepyfile(test_it=source)
+        options = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "-v", *options)
+        done = pytester.runpytest_subprocess(*options)
+        done.assert_outcomes(passed=source.count("def test_"))
+        done.stdout.fnmatch_lines(["*device memory in use: * before, * at most, * after*"])
+        results = json.loads((pytester.path / "run.json").read_text())["results"]
+        return {result["case"]["variant"]: result for result in results}
+
+    return run
+
+
+def findings(results):
+    """Test → what is said of its memory, of those of which something is."""
+    told = {
+        name: [each["text"] for each in result["findings"] if each["kind"] == "memory"]
+        for name, result in results.items()
+    }
+    return {name: texts for name, texts in told.items() if texts}
+
+
+def test_what_leaks_through_cupy_is_said_of_its_test_and_of_no_neighbour(found):
+    pytest.importorskip("cupy")
+    results = found(CUPY)
+    told = findings(results)
+    assert told.keys() == {"test_leaks", "test_keeps"}, told
+    (leak,), (keeps,) = told["test_leaks"], told["test_keeps"]
+    assert "(about 1 MiB each), and all of it is still alive" in leak
+    assert keeps.startswith("the test leaves 8 MiB of arrays alive")
+    memory = {name: result["memory"] for name, result in results.items()}
+    clean = memory["test_clean"]
+    assert clean["peak_bytes"] - clean["before_bytes"] >= 64 * MIB
+    assert clean["after_bytes"] - clean["before_bytes"] < 64 * MIB
+    assert memory["test_keeps"]["kept_bytes"] == 8 * MIB
+    assert memory["test_last"]["kept_bytes"] == 0
+
+
+def test_what_leaks_through_numba_is_said_of_its_test(found):
+    told = findings(found(NUMBA))
+    assert told.keys() == {"test_leaks"}, told
+    assert "(about 1 MiB each), and all of it is still alive" in told["test_leaks"][0]
+
+
+def test_what_pycuda_keeps_is_said_of_its_test_though_nobody_counts_it(found):
+    pytest.importorskip("pycuda")
+    told = findings(found(PYCUDA))
+    assert told.keys() == {"test_keeps"}, told
+    assert told["test_keeps"][0].startswith("the test leaves 32 MiB of arrays alive")
+
+
+def test_torchs_workspace_for_cublas_is_no_leak_and_its_tensors_are_one(found):
+    pytest.importorskip("torch")
+    results = found(TORCH)
+    told = findings(results)
+    assert told.keys() == {"test_leaks"}, told
+    assert "(about 1 MiB each), and all of it is still alive" in told["test_leaks"][0]
+
+
+def test_cases_of_the_suites_leak_nothing_and_have_figures(pytester, plugin_option):
+    from pathlib import Path
+
+    suites = Path(__file__).parents[2] / "suites"
+    options = ("--gpu-benchmark", "--gpukern-baseline=off", "--gpukern-size=smoke", *plugin_option)
+    output = f"--gpukern-output={pytester.path}/run.json"
+    pytester.runpytest_subprocess(*options, output, f"--rootdir={suites}", str(suites / "vector_exp"))
+    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    assert results
+    assert findings({result["nodeid"]: result for result in results}) == {}
+    assert all(result["memory"] for result in results)
