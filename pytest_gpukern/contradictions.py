@@ -131,14 +131,16 @@ def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> I
         f"the simulator is no GPU; drop it or {label}",
     )
     yield (
-        simulated and values.get("size") == "full",
+        simulated and values.get("size") in ("full", "huge"),
         "size",
-        f"full sizes never end in the simulator; use smoke or drop {label}",
+        f"{values.get('size')} sizes never end in the simulator; use smoke or drop {label}",
     )
 
 
 def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
     yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
+    huge = values.get("size") == "huge"
+    yield huge and benchmark, "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
     yield "sessions" in values and not benchmark, "sessions", "nothing is measured; add --gpu-benchmark"
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation."""
+MOST_CORNERS = 256
+"""Points that are held where they are small: those at which variants are checked besides their own."""
 _LARGE_BYTES = 2**30
 
 
@@ -105,21 +107,34 @@ class Datasets:
     """The data sets of the point in hand; those of the point before are dropped.
 
     Cases come point by point, so that keeping one point makes each reference once.
+
+    Args:
+        points: how many points of a problem are held, the newest ones.
     """
 
-    def __init__(self) -> None:
-        self._held: tuple[Problem, str] | None = None  # an id alone may come back for another problem
-        self._sets: dict[int, Dataset] = {}
+    def __init__(self, points: int = 1) -> None:
+        self._most = points
+        self._problem: Problem | None = None  # an id alone may come back for another problem
+        self._held: dict[str, dict[int, Dataset]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """The set `seed_offset` of a problem at a point."""
-        wanted = (problem, repr(sorted(point.items())))
-        if self._held != wanted:
-            self._sets.clear()
-            self._held = wanted
-        if seed_offset not in self._sets:
-            self._sets[seed_offset] = Dataset.make(problem, point, seed_offset)
-        return self._sets[seed_offset]
+        sets = self._at(problem, point)
+        if seed_offset not in sets:
+            sets[seed_offset] = Dataset.make(problem, point, seed_offset)
+        return sets[seed_offset]
+
+    def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
+        """What is held of a point, which drops the oldest where it is new, before anything is made."""
+        if self._problem is not problem:
+            self._held.clear()
+            self._problem = problem
+        wanted = repr(sorted(point.items()))
+        if wanted not in self._held:
+            while len(self._held) >= self._most:
+                del self._held[next(iter(self._held))]
+            self._held[wanted] = {}
+        return self._held[wanted]
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float
@@ -138,14 +153,14 @@ class Datasets:
         """
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
-        sets = [self.get(problem, point, 0)]
+        sets, held = [self.get(problem, point, 0)], self._at(problem, point)
         large = sets[0].host_bytes > _LARGE_BYTES
         if large:
             contents = min(contents, 2)
         while len(sets) < contents:
-            if len(sets) not in self._sets and sets[0].host_bytes > available_bytes / 3:
+            if len(sets) not in held and sets[0].host_bytes > available_bytes / 3:
                 break
-            if large and problem.rearranges and len(sets) not in self._sets:
-                self._sets[len(sets)] = sets[0].rearranged(problem, point, len(sets))
+            if large and problem.rearranges and len(sets) not in held:
+                held[len(sets)] = sets[0].rearranged(problem, point, len(sets))
             sets.append(self.get(problem, point, len(sets)))
         return sets

@@ -93,7 +93,12 @@ OPTIONS = (
         "default, off for none",
         metavar="SECONDS|off",
     ),
-    Option("size", "problem sizes; full by default with --gpu-benchmark on a GPU", choices=("smoke", "full")),
+    Option(
+        "size",
+        "problem sizes; full by default with --gpu-benchmark on a GPU; huge ones, beyond what 32 bits count, "
+        "are checked and never measured",
+        choices=("smoke", "full", "huge"),
+    ),
     Option(
         "axis",
         "values of a problem's axis instead of its own; repeatable",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import ProblemError, call_by_name
 from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.options import SANITIZERS
@@ -30,13 +31,14 @@ __all__ = [
     "Run",
     "Tolerance",
     "Variant",
+    "boundaries",
     "call_by_name",
     "elementwise",
     "random_array",
     "rolled",
 ]
 
-SIZES = ("smoke", "full")
+SIZES = ("smoke", "full", "huge")
 _LOOKED_AT = 1000
 """Elements of a rearranged output that have to differ from those before, but for chance."""
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
@@ -52,6 +54,8 @@ class Axis:
         awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
             any block. A variant runs there with the first values of its parameters and is measured in its
             first scope only, unless the run asks for other ones.
+        huge: values beyond what 32 bits count, such as 2**31 + 11 elements, for `--gpukern-size=huge` only. A
+            problem none of whose axes has any is left out there; its other axes keep their first smoke value.
 
     Raises:
         ProblemError: there is no value at one size, or one is both full and awkward.
@@ -60,6 +64,7 @@ class Axis:
     smoke: tuple[Any, ...]
     full: tuple[Any, ...]
     awkward: tuple[Any, ...] = ()
+    huge: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.smoke or not self.full:
@@ -69,7 +74,9 @@ class Axis:
             raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
 
     def values(self, size: str) -> tuple[Any, ...]:
-        """The values at `size`, which is "smoke" or "full"."""
+        """The values at `size`, which is "smoke", "full" or "huge"."""
+        if size == "huge":
+            return self.huge or self.smoke[:1]
         return self.smoke if size == "smoke" else (*self.full, *self.awkward)
 
 
@@ -128,6 +135,11 @@ class Problem:
         speedup_against: label of the variant that speed-up is reported against.
         shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.
         host_bytes: takes axes; host memory that inputs, outputs and reference need.
+        checked_at: further points at which every variant is checked and never timed, such as
+            `[{"n": n} for n in boundaries()]`; axes that one does not name keep their first smoke value. Or
+            what returns them, given the case's parameters by name, as `lambda block=256: …`. They are checked
+            once a variant and set of parameters, at the first point of a run that chooses no axis.
+        simulator_limits: axis → largest value that the simulator is given in `checked_at`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
@@ -155,6 +167,8 @@ class Problem:
         speedup_against: str | None = None,
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
+        checked_at: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+        simulator_limits: Mapping[str, float] | None = None,
         seed: int = 1,
         package: str | None = None,
     ) -> None:
@@ -168,6 +182,11 @@ class Problem:
             raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
             raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
+        unknown = [axis for axis in simulator_limits or {} if axis not in axes]
+        if unknown:
+            raise ProblemError(
+                f"problem {name!r}: simulator_limits names {unknown[0]!r}, none of its axes {sorted(axes)}"
+            )
         for scope in scopes:
             if scope not in SCOPES:
                 raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
@@ -181,6 +200,8 @@ class Problem:
         self.seed = seed
         self.shrink = shrink
         self.package = package
+        self.simulator_limits = dict(simulator_limits or {})
+        self._checked_at = checked_at
         self._make_inputs = make_inputs
         self._outputs = outputs
         self._reference = reference
@@ -204,6 +225,7 @@ class Problem:
         backend: str,
         *,
         limits: Mapping[str, float] | None = None,
+        least: Mapping[str, float] | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
         scopes: tuple[str, ...] | None = None,
@@ -221,6 +243,7 @@ class Problem:
             backend,
             parameters,
             limits=dict(limits or {}),
+            least=dict(least or {}),
             allocates=allocates,
             needs_gpu=needs_gpu,
             scopes=scopes,
@@ -284,7 +307,7 @@ class Problem:
             same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
             if not same_code:  # the same file imported twice, under two names, is no clash
                 raise ProblemError(f"problem {self.name!r} has two variants named {variant.label!r}")
-        unknown = [axis for axis in variant.limits if axis not in self.axes]
+        unknown = [axis for axis in (*variant.limits, *variant.least) if axis not in self.axes]
         if unknown:
             raise ProblemError(
                 f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
@@ -315,6 +338,8 @@ class Problem:
 
     def points(self, size: str, axes: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
         """The product of the axes at `size`, with the values in `axes` taking precedence."""
+        if size == "huge" and not any(axis.huge for axis in self.axes.values()):
+            return []
         chosen = {name: (axes or {}).get(name) or axis.values(size) for name, axis in self.axes.items()}
         return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
 
@@ -323,15 +348,51 @@ class Problem:
     ) -> Iterator[Case]:
         """All cases, point by point: inputs and reference are made once for all variants of a point."""
         variants = self.registered_wrong if wrong else self.registered
+        begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
         for point in self.points(size, axes):
-            awkward = size == "full" and any(
-                point[name] in axis.awkward for name, axis in self.axes.items() if name not in (axes or {})
+            awkward = size == "huge" or (
+                size == "full"
+                and any(
+                    point[name] in axis.awkward
+                    for name, axis in self.axes.items()
+                    if name not in (axes or {})
+                )
             )
             for variant in variants.values():
                 combinations = itertools.product(*variant.parameters.values())
                 for values in itertools.islice(combinations, 1 if awkward else None):
                     parameters = dict(zip(variant.parameters, values, strict=True))
-                    yield Case(self, variant, point, parameters, awkward)
+                    run = (variant.label, repr(values))
+                    runs = variant.limit_exceeded(point) is None
+                    first = runs and (wrong or run not in begun) and not axes and size != "huge"
+                    if runs:
+                        begun.add(run)
+                    yield Case(self, variant, point, parameters, awkward, first)
+
+    @property
+    def smoke_point(self) -> Point:
+        """The first of the smoke points."""
+        return {name: axis.smoke[0] for name, axis in self.axes.items()}
+
+    def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
+        """The points of `checked_at` for a variant with these parameters, each with what it names, as text.
+
+        Raises:
+            ProblemError: one is no mapping of axes to values.
+        """
+        declared = self._checked_at
+        if callable(declared):
+            declared = call_by_name(declared, dict(parameters))
+        points = []
+        for named in declared:
+            if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
+                raise ProblemError(
+                    f"problem {self.name!r}: checked_at has {named!r}; write axes with their values, such as "
+                    f"{{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
+                )
+            label = " ".join(f"{name}={value}" for name, value in named.items())
+            points.append((label, {**self.smoke_point, **named}))
+        return points
 
     # the problem at one point
 

@@ -340,6 +340,7 @@ class Result:
         findings: what comparing with the record found besides times.
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
+        corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
     """
 
     case: CaseInfo
@@ -361,6 +362,7 @@ class Result:
     findings: tuple[Finding, ...] = ()
     session: str = ""
     canaries: dict[str, float | None] = field(default_factory=dict)
+    corners: tuple[str, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -398,6 +400,7 @@ class Result:
             for key, verdict in data["verdicts"].items()
         }
         data["notes"] = tuple(data["notes"])
+        data["corners"] = tuple(data.get("corners", ()))
         data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
         return cls(**data)
 

@@ -21,6 +21,7 @@ from pytest_gpukern.check import (
     observed,
     turn_to,
 )
+from pytest_gpukern.corners import check_corners, corners_of
 from pytest_gpukern.dataset import CONTENTS
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
@@ -78,10 +79,17 @@ def run_case(
             with prepared_case(case, point, backend, environment, wanted) as sets:
                 first = sets[0]
                 result = dataclasses.replace(
+                    result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
+                )
+                corners = corners_of(case, simulated=backend.simulated)
+                check_corners(
+                    case, corners, backend, placing_of(case, environment), environment.corner_datasets
+                )
+                result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
-                    errors=first.errors_with_bits,
-                    first_call_ns=first.first_call_ns,
+                    corners=corners.labels,
+                    notes=(*result.notes, *corners.notes),
                 )
                 if timing:
                     checked_on = _other_contents_of_slow(first, point)
@@ -118,6 +126,8 @@ def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
             environment.exclusive(),
             prepared_case(case, case.point, backend, environment),
         ):
+            corners = corners_of(case, simulated=backend.simulated)
+            check_corners(case, corners, backend, placing_of(case, environment), environment.corner_datasets)
             return None
     except IncorrectError as error:
         return error.diagnosis
@@ -132,6 +142,8 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is None:
         reason = variant.limit_exceeded(case.point)
+    if reason is None and environment.simulated.active and environment.settings.size == "huge":
+        reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
     if reason is None and variant.needs_gpu and variant.backend != "host" and environment.simulated.active:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
@@ -139,6 +151,11 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     if environment.settings.benchmark and not scopes_of(case, environment):
         wanted = ",".join(environment.settings.scopes)
         raise NotRunError(f"not selected: --gpukern-scope={wanted}, and it has {','.join(case.scopes)}")
+
+
+def placing_of(case: Case, environment: Environment) -> Backend:
+    """The backend that makes a variant's arrays: its own, or the host's where it moves the data itself."""
+    return environment.backend("host" if case.variant.host_data else case.variant.backend)
 
 
 @contextmanager
@@ -169,9 +186,7 @@ def prepared_case(
         contents=CONTENTS if sets_for and backend.on_gpu else 2,
         available_bytes=available_host_bytes(),
     )
-    placing = backend
-    if case.variant.host_data:
-        placing = environment.backend("host")
+    placing = placing_of(case, environment)
     _refuse_too_large(datasets[0], placing)
     sets: list[Prepared] = []
     with ExitStack() as given_back:

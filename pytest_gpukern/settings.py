@@ -54,7 +54,7 @@ class Settings:
         cache: `cold` or `hot`.
         scopes: scopes asked for; empty for each problem's own.
         backends: backends asked for; empty for all.
-        size: `smoke`, `full`, or None for what fits the machine.
+        size: `smoke`, `full`, `huge`, or None for what fits the machine.
         axes: axis → values that replace the problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         baseline: `compare`, `create`, `append`, `update` or `off`.

@@ -44,6 +44,10 @@ matmul = Problem(
     "matmul",
     version=1,
     axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 4096, 10_000), awkward=(211,))},
+    checked_at=[
+        {"n": n} for n in (1, 2, 15, 16, 31, 33, 63, 64, 65, 127, 128, 129)
+    ],  # the edges of all tiles
+    simulator_limits={"n": 16},
     make_inputs=make_inputs,
     reference=reference,
     rearrange=rearrange,

@@ -6,7 +6,7 @@ no block or vector width divides it.
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance, elementwise, random_array
+from pytest_gpukern.problem import Axis, Problem, Tolerance, boundaries, elementwise, random_array
 
 # Four ULP; one ULP is at most 2⁻²³ of its value. CUDA documents 2 ULP for expf without fast math (CUDA C++
 # Programming Guide, "Mathematical Functions") and NumPy 2.52 for its vectorised float32 exp (release notes of
@@ -29,7 +29,8 @@ def reference(x):
 vector_exp = Problem(
     "vector_exp",
     version=1,
-    axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,))},
+    axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,), huge=(2**31 + 11,))},
+    checked_at=lambda block=256: [{"n": n} for n in boundaries(block)],
     make_inputs=make_inputs,
     reference=reference,
     outputs=lambda n: {"y": ((n,), "float32")},

@@ -208,3 +208,24 @@ def same_memory_each_time(x):
     """Saves an allocation: the next call overwrites what this one returned."""
     result = np.empty_like(x)
     return lambda: np.exp(x, out=result)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def only_default_shapes(x, y, n, stream):
+    """Tuned for the sizes that it is timed at; at any other it forgets the last element."""
+    count = n if n in (257, 1024) else n - 1
+    return lambda: exp_of_first[max(1, blocks(n)), BLOCK, stream](x, y, count)
+
+
+@vector_exp.wrong("numba", rejected_for="not written", block=(96,))
+def one_beyond_a_block(x, y, n, stream, block):
+    """Counts blocks from n - 1: where one element begins a new block, nobody computes it."""
+    grid = max(1, -(-(n - 1) // block))
+    return lambda: exp_of_first[grid, block, stream](x, y, n)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def one_short_of_a_warp(x, y, n, stream):
+    """Takes the last lane for the tail: where a warp lacks just that one, the last element is left out."""
+    count = n - 1 if n % 32 == 31 else n
+    return lambda: exp_of_first[max(1, blocks(n)), BLOCK, stream](x, y, count)

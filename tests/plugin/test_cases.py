@@ -237,3 +237,13 @@ def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):
     result = host("--gpukern-axis=n=8")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["the test never ran its case: call gpu_benchmark.run(case)"])
+
+
+def test_huge_sizes_are_run_by_name_only_and_a_problem_without_any_is_skipped(host, pytester):
+    host("--gpukern-size=huge").assert_outcomes(skipped=1)
+    test_file = pytester.path / "test_doubling.py"
+    declared = test_file.read_text(encoding="utf-8")
+    assert declared.count("full=(100,)") == 1
+    test_file.write_text(declared.replace("full=(100,)", "full=(100,), huge=(1000,)"), encoding="utf-8")
+    host("--gpukern-size=huge", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == {1000}

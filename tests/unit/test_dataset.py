@@ -73,6 +73,16 @@ def test_another_point_or_problem_drops_what_was_held(other):
     assert len(calls) == 2 + (other == "point")
 
 
+def test_of_small_points_as_many_are_held_as_were_asked_for():
+    problem, calls = counting()
+    sets = Datasets(points=2)
+    for n in (8, 9, 8, 10, 9):
+        assert len(sets.get(problem, {"n": n}, 0).inputs["a"]) == n
+    assert len(calls) == 3, "8 was dropped for 10, and 9 is still there"
+    sets.get(problem, {"n": 8}, 0)
+    assert len(calls) == 4
+
+
 def test_the_problem_is_kept_alive_so_that_no_other_is_taken_for_it():
     """Python gives the address of a dead object, and so its id, to the next."""
     sets = Datasets()

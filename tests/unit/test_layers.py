@@ -22,11 +22,11 @@ LAYERS = (
     | {"strides"},
     {"cubin", "occupancy"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
-    | {"comparison", "verify"},
+    | {"comparison", "verify", "boundaries"},
     {"settings", "problem", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
-    {"rotation", "gate"},
+    {"rotation", "gate", "corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "canary", "resources", "drift", "shift"},
     {"explain", "failures"},

@@ -154,6 +154,12 @@ def test_energy_of_a_run_that_does_not_measure_is_refused():
         read(given={"energy": True})
 
 
+def test_huge_sizes_are_refused_in_the_simulator():
+    with pytest.raises(SettingsError, match="--gpukern-size=huge: huge sizes never end in the simulator"):
+        read(given={"size": "huge", "simulator": "always"})
+    assert read(given={"size": "huge"}).size == "huge"
+
+
 @pytest.mark.parametrize("source", ["given", "ini"])
 def test_all_is_read_from_the_command_line_and_from_its_ini_twin(source):
     assert read(benchmark=True, **{source: {"all": True}}).measure_all
@@ -325,6 +331,7 @@ CONTRADICTIONS = [
         "--gpukern-size=full",
         "use smoke or drop --gpukern-simulator=always",
     ),
+    (True, {"size": "huge"}, {}, "--gpukern-size=huge", "checked, never measured; drop --gpu-benchmark"),
     (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "use host"),
     (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
     (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),
