@@ -22,7 +22,7 @@ from pytest_gpukern.verify import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.backends import Backend, Workspace
     from pytest_gpukern.dataset import Dataset
@@ -148,7 +148,7 @@ def check(
             turn_to(prepared, point, dataset)
         poisoned = number != len(POISONS) or dataset.expected is None
         checked_launch(prepared, earlier=datasets[:number], poisoned=poisoned)
-        if checked_again and not number and dataset.expected is not None:
+        if checked_again and not number and dataset.expected is not None and dataset.seed is None:
             prepared.bits = {name: workspace.bits(name) for name in dataset.specs}
         if case.problem.check is not None:
             prepared.runs[dataset.seed_offset] = observed(prepared, point)
@@ -174,6 +174,38 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
             checked_launch(prepared, earlier=before, poisoned=False)
 
 
+def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
+    """Launches a checked variant on further contents, and puts back those that the buffers held.
+
+    A statistical check judges as many runs together as it always does.
+
+    Args:
+        prepared: the variant.
+        point: where.
+        datasets: one at a time, since they may be large.
+
+    Raises:
+        IncorrectError: a launch was wrong; the message says on which contents.
+    """
+    before, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
+    runs: list[Run] = []
+    for dataset in datasets:
+        earlier = prepared.dataset
+        try:
+            turn_to(prepared, point, dataset)
+            checked_launch(prepared, earlier=[earlier])
+            if statistical is not None:
+                runs.append(observed(prepared, point))
+                if len(runs) == prepared.case.problem.check_seeds:
+                    _judge_runs(statistical, runs, errors)
+                    runs.clear()
+        except IncorrectError as error:
+            diagnosis = error.diagnosis
+            message = f"contents {dataset.seed_offset} of the seed: {diagnosis.message}"
+            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
+    turn_to(prepared, point, before)
+
+
 def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
     """Puts other contents into the buffers, and prepares the variant anew where they have other scalars."""
     workspace = prepared.workspace
@@ -192,9 +224,16 @@ def check_runs(prepared: Prepared) -> None:
         IncorrectError: it complains.
     """
     statistical = prepared.case.problem.check
-    complaint = statistical(list(prepared.runs.values())) if statistical is not None else None
+    if statistical is not None:
+        _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
+
+
+def _judge_runs(
+    statistical: Callable[[Sequence[Run]], str | None], runs: Sequence[Run], errors: Mapping[str, OutputError]
+) -> None:
+    complaint = statistical(runs)
     if complaint:
-        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors)
+        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), errors)
 
 
 def is_slow(prepared: Prepared) -> bool:

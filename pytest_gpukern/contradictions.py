@@ -62,6 +62,11 @@ def _of_baselines(
         "write-in-ci",
         "nothing would be written; add --gpukern-baseline=create, append or update",
     )
+    yield (
+        writes and "seed" in values,
+        "seed",
+        f"what is recorded is measured on each problem's own inputs; drop it or {labels.get('baseline')}",
+    )
     prunes = bool(values.get("prune"))
     yield "reason" in values and not updates, "reason", "an update keeps it; add --gpukern-baseline=update"
     yield prunes and not updates, "prune", "an update does it; add --gpukern-baseline=update"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from pytest_gpukern.problem import Output, Point, Problem, Tolerance
@@ -15,6 +17,8 @@ CONTENTS = 3
 MOST_CORNERS = 256
 """Points that are held where they are small: those at which variants are checked besides their own."""
 _LARGE_BYTES = 2**30
+_HELD_BYTES = 2**28
+"""Up to which the sets of all seeds that a case is checked on are held for the other variants."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Dataset:
         specs: shape and dtype of each output.
         expected: reference of each output; None where the problem has only a statistical check.
         tolerances: of each output.
+        seed: that was given for the whole run, or None for the problem's own.
         digests: type of a workspace → what its `digest` says while it holds the inputs.
     """
 
@@ -35,12 +40,13 @@ class Dataset:
     specs: dict[str, Output]
     expected: dict[str, np.ndarray[Any, Any]] | None
     tolerances: dict[str, Tolerance]
+    seed: int | None = None
     digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def make(cls, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+    def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
         """Draws the inputs and computes the reference, first, from arrays that nobody else holds."""
-        inputs = problem.inputs(point, seed_offset)
+        inputs = problem.inputs(point, seed_offset, seed)
         specs = problem.output_specs(point, inputs)
         return cls(
             seed_offset=seed_offset,
@@ -48,13 +54,14 @@ class Dataset:
             specs=specs,
             expected=problem.reference(point, inputs),
             tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
+            seed=seed,
         )
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Other contents, made of these and of their reference."""
         assert self.expected is not None
-        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset)
-        return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances)
+        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
+        return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances, self.seed)
 
     @property
     def input_bytes(self) -> int:
@@ -110,9 +117,11 @@ class Datasets:
 
     Args:
         points: how many points of a problem are held, the newest ones.
+        seed: of all inputs, instead of each problem's own.
     """
 
-    def __init__(self, points: int = 1) -> None:
+    def __init__(self, points: int = 1, seed: int | None = None) -> None:
+        self._seed = seed
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
@@ -121,8 +130,19 @@ class Datasets:
         """The set `seed_offset` of a problem at a point."""
         sets = self._at(problem, point)
         if seed_offset not in sets:
-            sets[seed_offset] = Dataset.make(problem, point, seed_offset)
+            sets[seed_offset] = Dataset.make(problem, point, seed_offset, self._seed)
         return sets[seed_offset]
+
+    def further(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
+        """The sets of further seeds, one after the other; those of a small point are held, of others one."""
+        first = self.get(problem, point, 0)
+        for offset in seed_offsets:
+            if first.host_bytes * seed_offsets.stop <= _HELD_BYTES:
+                yield self.get(problem, point, offset)
+            elif first.host_bytes > _LARGE_BYTES and problem.rearranges:
+                yield first.rearranged(problem, point, offset)
+            else:
+                yield Dataset.make(problem, point, offset, self._seed)
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
         """What is held of a point, which drops the oldest where it is new, before anything is made."""

@@ -60,8 +60,8 @@ class Environment:
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
-        self.datasets = Datasets()
-        self.corner_datasets = Datasets(points=MOST_CORNERS)
+        self.datasets = Datasets(seed=settings.seed)
+        self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
         self.session = secrets.token_hex(4)
         """Id of this process, which tells its measurements from those of other processes."""
         self.warnings: list[str] = []

@@ -106,6 +106,17 @@ OPTIONS = (
         repeatable=True,
     ),
     Option(
+        "seeds",
+        "check each case on inputs of so many different seeds; two or three by default",
+        metavar="N",
+    ),
+    Option(
+        "seed",
+        "draw all inputs from this seed instead of each problem's own, or from one that nobody knows before "
+        "(random); it is printed, so that a failure can be repeated",
+        metavar="N|random",
+    ),
+    Option(
         "baseline",
         "compare with the stored baseline (default), create what is missing, append sessions to what is "
         "current, update, or off",

@@ -396,15 +396,22 @@ class Problem:
 
     # the problem at one point
 
-    def inputs(self, point: Point, seed_offset: int = 0) -> dict[str, Any]:
-        """Fresh inputs for `point`: the same for the same offset, in every process."""
-        rng = self._rng(point, seed_offset)
+    def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
+        """Fresh inputs for `point`: the same for the same offset and seed, in every process.
+
+        Args:
+            point: where.
+            seed_offset: which contents.
+            seed: instead of the problem's own.
+        """
+        rng = self._rng(point, seed_offset, seed)
         return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
 
-    def _rng(self, point: Point, seed_offset: int) -> np.random.Generator:
+    def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
         import numpy as np
 
-        entropy = [self.seed, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
+        own = self.seed if seed is None else seed
+        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     @property
@@ -413,7 +420,7 @@ class Problem:
         return self._rearrange is not None
 
     def rearranged(
-        self, point: Point, inputs: Names, expected: Names, seed_offset: int
+        self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Inputs and expected outputs of another set, made of these.
 
@@ -421,7 +428,7 @@ class Problem:
             ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
         """
         assert self._rearrange is not None
-        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset)}
+        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset, seed)}
         made = dict(call_by_name(self._rearrange, available))
         outputs = {name: made.pop(name) for name in expected if name in made}
         if set(made) != set(inputs):

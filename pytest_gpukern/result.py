@@ -341,6 +341,7 @@ class Result:
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
+        seed: of its inputs, where a run gave one instead of the problem's own.
     """
 
     case: CaseInfo
@@ -363,6 +364,7 @@ class Result:
     session: str = ""
     canaries: dict[str, float | None] = field(default_factory=dict)
     corners: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def valid(self) -> bool:

@@ -14,6 +14,7 @@ from pytest_gpukern.check import (
     check_guards,
     check_outputs,
     check_runs,
+    check_seeds,
     checked_copy,
     checked_launch,
     is_slow,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.backends import Backend
+    from pytest_gpukern.corners import Corners
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.gate import SessionTime
@@ -71,6 +73,7 @@ def run_case(
         simulated=backend.simulated,
         speedup_against=case.problem.speedup_against,
         session=environment.session,
+        seed=environment.settings.seed,
     )
     with environment.exclusive():
         try:
@@ -81,10 +84,7 @@ def run_case(
                 result = dataclasses.replace(
                     result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
                 )
-                corners = corners_of(case, simulated=backend.simulated)
-                check_corners(
-                    case, corners, backend, placing_of(case, environment), environment.corner_datasets
-                )
+                corners = checked_further(first, point, environment)
                 result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
@@ -124,10 +124,9 @@ def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
     try:
         with (
             environment.exclusive(),
-            prepared_case(case, case.point, backend, environment),
+            prepared_case(case, case.point, backend, environment) as sets,
         ):
-            corners = corners_of(case, simulated=backend.simulated)
-            check_corners(case, corners, backend, placing_of(case, environment), environment.corner_datasets)
+            checked_further(sets[0], case.point, environment)
             return None
     except IncorrectError as error:
         return error.diagnosis
@@ -156,6 +155,26 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
 def placing_of(case: Case, environment: Environment) -> Backend:
     """The backend that makes a variant's arrays: its own, or the host's where it moves the data itself."""
     return environment.backend("host" if case.variant.host_data else case.variant.backend)
+
+
+def checked_further(prepared: Prepared, point: Point, environment: Environment) -> Corners:
+    """Checks a variant that was right at its own point in its corners, and on the seeds that were asked for.
+
+    Returns the corners. For a statistical check, seeds come in whole groups of those that it judges together.
+
+    Raises:
+        IncorrectError: it is wrong there.
+    """
+    case = prepared.case
+    corners = corners_of(case, simulated=prepared.backend.simulated)
+    check_corners(case, corners, prepared.backend, placing_of(case, environment), environment.corner_datasets)
+    seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
+    if case.problem.check is not None:
+        seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds
+    if seeds > known:
+        further = environment.datasets.further(case.problem, point, range(known, seeds))
+        check_seeds(prepared, point, further)
+    return corners
 
 
 @contextmanager

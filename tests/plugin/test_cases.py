@@ -247,3 +247,11 @@ def test_huge_sizes_are_run_by_name_only_and_a_problem_without_any_is_skipped(ho
     test_file.write_text(declared.replace("full=(100,)", "full=(100,), huge=(1000,)"), encoding="utf-8")
     host("--gpukern-size=huge", "--gpukern-output=run.json").assert_outcomes(passed=2)
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == {1000}
+
+
+def test_a_random_seed_is_printed_recorded_and_the_same_in_every_worker(host, pytester):
+    result = host("--gpukern-seed=random", "--gpukern-output=run.json", "-n2")
+    result.assert_outcomes(passed=4)
+    seeds = {each["seed"] for each in results_in(pytester.path / "run.json").values()}
+    assert len(seeds) == 1
+    result.stdout.fnmatch_lines([f"gpukern seed: {seeds.pop()} for all inputs; *"])
