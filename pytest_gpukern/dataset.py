@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.by_name import ProblemError
+from pytest_gpukern.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
     from pytest_gpukern.problem import Output, Point, Problem, Tolerance
+    from pytest_gpukern.variant import Names
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation."""
@@ -110,6 +114,39 @@ class Dataset:
         return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
 
 
+def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
+    """Why wrong outputs would pass at a point, in words with the remedy, from sets of different contents."""
+    first = sets[0]
+    for name, expected in (first.expected or {}).items():
+        dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
+
+        def again(output: str = name) -> np.ndarray[Any, Any]:
+            made = problem.reference(point, lower_inputs(first.inputs))
+            assert made is not None
+            return made[output]
+
+        zeros = passes_zeros(name, expected, dtype, tolerance)
+        if zeros is not None:
+            yield f"{zeros}; tighten atol, or make inputs whose results are larger"
+        if len(sets) > 1 and sets[1].expected is not None:
+            constant = hardly_varies(name, expected, sets[1].expected[name], dtype)
+            if constant is not None:
+                yield f"{constant}; have make_inputs draw from rng, so that results vary"
+        lower = None
+        if problem.lower_precision is None and zeros is None:
+            lower = passes_lower_precision(name, expected, dtype, tolerance, again)
+        if lower is not None:
+            yield f"{lower}; tighten the tolerance, or say in lower_precision why that may pass"
+
+
+def lower_inputs(inputs: Names) -> dict[str, Any]:
+    """Inputs rounded to the next lower precision of each."""
+    return {
+        name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
+        for name, value in inputs.items()
+    }
+
+
 class Datasets:
     """The data sets of the point in hand; those of the point before are dropped.
 
@@ -125,6 +162,7 @@ class Datasets:
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
+        self._complaints: dict[str, tuple[str, ...]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """The set `seed_offset` of a problem at a point."""
@@ -148,6 +186,7 @@ class Datasets:
         """What is held of a point, which drops the oldest where it is new, before anything is made."""
         if self._problem is not problem:
             self._held.clear()
+            self._complaints.clear()
             self._problem = problem
         wanted = repr(sorted(point.items()))
         if wanted not in self._held:
@@ -155,6 +194,24 @@ class Datasets:
                 del self._held[next(iter(self._held))]
             self._held[wanted] = {}
         return self._held[wanted]
+
+    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
+        """Looks once at what variants are compared with at a point; returns what is to be noted.
+
+        Raises:
+            ProblemError: at a point that the problem declares, what is wrong would pass.
+        """
+        self._at(problem, point)
+        key = repr(sorted(point.items()))
+        if key not in self._complaints:
+            self._complaints[key] = tuple(complaints(problem, point, sets))
+        found = self._complaints[key]
+        if found and problem.declares(point):
+            raise ProblemError(
+                f"problem {problem.name!r} cannot tell right from wrong at "
+                f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
+            )
+        return tuple(f"data that tell little: {complaint}" for complaint in found)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

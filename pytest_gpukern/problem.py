@@ -123,7 +123,9 @@ class Problem:
             result kept from the contents before would pass. Used where a set takes over a gigabyte, of which
             a second reference would take seconds.
         tolerance: a `Tolerance`, a dict of them by output, or a callable that takes axes and returns either;
-            by default `Tolerance.for_dtype` of the output.
+            by default `Tolerance.for_dtype` of the output. One that the next lower precision would meet too,
+            or an output of zeros, is refused at the points of `axes`; elsewhere a note says so.
+        lower_precision: why the next lower precision may pass, in words; then it is not refused.
         traffic_bytes: takes axes; the fewest bytes that device memory must move.
         flops: takes axes; floating-point operations of the work.
         transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
@@ -158,6 +160,7 @@ class Problem:
         reference: Callable[..., Any] | None = None,
         rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
+        lower_precision: str | None = None,
         traffic_bytes: Callable[..., float] | None = None,
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
@@ -201,6 +204,7 @@ class Problem:
         self.shrink = shrink
         self.package = package
         self.simulator_limits = dict(simulator_limits or {})
+        self.lower_precision = lower_precision
         self._checked_at = checked_at
         self._make_inputs = make_inputs
         self._outputs = outputs
@@ -368,6 +372,12 @@ class Problem:
                     if runs:
                         begun.add(run)
                     yield Case(self, variant, point, parameters, awkward, first)
+
+    def declares(self, point: Point) -> bool:
+        """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
+        return all(
+            point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.axes.items()
+        )
 
     @property
     def smoke_point(self) -> Point:

@@ -89,7 +89,11 @@ def run_case(
                     result,
                     correctness=Correctness.PASSED,
                     corners=corners.labels,
-                    notes=(*result.notes, *corners.notes),
+                    notes=(
+                        *result.notes,
+                        *environment.datasets.examined(case.problem, point, first.datasets),
+                        *corners.notes,
+                    ),
                 )
                 if timing:
                     checked_on = _other_contents_of_slow(first, point)
@@ -198,6 +202,7 @@ def prepared_case(
     Raises:
         IncorrectError: the check found a fault.
         NotRunError: the arrays do not fit.
+        ProblemError: with these data, what is wrong would pass.
     """
     datasets = environment.datasets.for_check(
         case.problem,
@@ -205,6 +210,7 @@ def prepared_case(
         contents=CONTENTS if sets_for and backend.on_gpu else 2,
         available_bytes=available_host_bytes(),
     )
+    environment.datasets.examined(case.problem, point, datasets)
     placing = placing_of(case, environment)
     _refuse_too_large(datasets[0], placing)
     sets: list[Prepared] = []

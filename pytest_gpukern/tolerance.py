@@ -27,13 +27,14 @@ class Tolerance:
 
     @classmethod
     def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
-        """The default for an element-wise result of `dtype`: the bounds of `torch.testing.assert_close`.
+        """The default for an element-wise result of `dtype`, as rtol/atol.
 
-        float16 1e-3/1e-5, float32 1.3e-6/1e-5, float64 1e-7/1e-7; anything that is not a float must be equal.
+        float16 1e-3/1e-5 and float32 1.3e-6/1e-5, the bounds of `torch.testing.assert_close`; float64
+        1e-9/1e-9, since theirs, 1e-7, would pass a result of float32. What is no float must be equal.
         """
         import numpy as np
 
-        known = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
+        known = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-9, 1e-9)}
         name = np.dtype(dtype).name
         name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
         return cls(*known.get(name, (0.0, 0.0)))

@@ -60,6 +60,21 @@ def test_sizes_are_the_small_ones_unless_somebody_says_otherwise(host, pytester,
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == sizes
 
 
+def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(host, pytester):
+    test_file = pytester.path / "test_doubling.py"
+    declared = test_file.read_text(encoding="utf-8")
+    test_file.write_text(declared.replace("Tolerance()", "Tolerance(rtol=1e-6)"), encoding="utf-8")
+    result = host("-k", "add")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "problem 'doubling' cannot tell right from wrong at n=8",
+            "  y: rtol=1e-06, atol=0 would pass float32 too, *; tighten the tolerance, or say in *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
 def test_a_wrong_variant_fails_its_own_test_with_the_diagnosis(host, pytester):
     pytester.makepyfile(
         test_doubling=HOST_PROBLEM

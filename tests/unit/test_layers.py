@@ -23,7 +23,7 @@ LAYERS = (
     {"cubin", "occupancy"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"comparison", "verify", "boundaries"},
-    {"settings", "problem", "kernel_facts", "comparability", "spread"},
+    {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
     {"rotation", "gate", "corners"},

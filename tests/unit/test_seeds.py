@@ -66,7 +66,7 @@ def test_a_result_kept_from_the_seed_before_is_stale():
 
 def test_scalars_of_a_seed_are_prepared_with():
     problem = doubling(
-        make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32), "k": int(rng.integers(9))},
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32), "k": int(rng.integers(1, 9))},
         reference=lambda a, k: a.astype(np.float64) * k,
     )
 
