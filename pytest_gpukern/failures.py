@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.drift import ACCURACY, BITS
+from pytest_gpukern.drift import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate import failing
 from pytest_gpukern.resources import RESOURCES
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import Result
 
-_GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy"}
+_GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy", DETERMINISM: "accuracy"}
 """Kind of a finding → what `--gpukern-gate-on` calls it."""
 
 

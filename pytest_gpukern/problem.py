@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import ProblemError, call_by_name
+from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.options import SANITIZERS
 from pytest_gpukern.tolerance import Tolerance
@@ -233,6 +234,7 @@ class Problem:
         allocates: bool = False,
         needs_gpu: str | None = None,
         scopes: tuple[str, ...] | None = None,
+        determinism: str | None = None,
         host_data: bool = False,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
@@ -251,6 +253,7 @@ class Problem:
             allocates=allocates,
             needs_gpu=needs_gpu,
             scopes=scopes,
+            determinism=determinism,
             host_data=host_data,
         )
 
@@ -262,6 +265,7 @@ class Problem:
         judged_by: str | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
+        determinism: str | None = None,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers a deliberately broken variant, which must be rejected.
@@ -286,6 +290,7 @@ class Problem:
             parameters,
             allocates=allocates,
             needs_gpu=needs_gpu,
+            determinism=determinism,
             rejected_for=rejected_for,
             judged_by=judged_by,
         )
@@ -320,6 +325,11 @@ class Problem:
         if taken:
             raise ProblemError(
                 f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis or the stream; rename it"
+            )
+        if variant.determinism not in (None, *Determinism):
+            raise ProblemError(
+                f"variant {variant.label!r}: determinism={variant.determinism!r} is none of "
+                f"{', '.join(Determinism)}"
             )
         for scope in variant.scopes or ():
             if scope not in SCOPES:

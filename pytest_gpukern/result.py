@@ -205,6 +205,8 @@ class OutputError:
         max_rel: largest |actual − expected| / |expected| over non-zero expected values.
         max_ulp: largest distance in units in the last place of the output's dtype; None for integers.
         bits: hash of the output's bytes for the first data set, or None where it was not taken.
+        determinism: `bitwise`, `run-to-run` or `tolerant` (see `determinism.Determinism`), or None where that
+            was not looked at.
     """
 
     size: int
@@ -213,6 +215,7 @@ class OutputError:
     max_rel: float | None
     max_ulp: float | None
     bits: str | None = None
+    determinism: str | None = None
 
 
 @dataclass(frozen=True)
@@ -258,8 +261,8 @@ class Finding:
     """What a comparison with the record found besides times.
 
     Attributes:
-        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew) or
-            `bits` (another result from the same machine code).
+        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew),
+            `bits` (another result from the same machine code) or `determinism` (it became another).
         text: what was found, with both values.
     """
 

@@ -74,9 +74,9 @@ def passes_lower_precision(
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
         return None
     wanted = _sample(expected)
-    found = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poisoned=False)
+    found = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
     if not found.mismatches and again is not None:
-        found = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poisoned=False)
+        found = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
     if found.mismatches:
         return None
     off = f"{found.relative.value:.3g} relative and {found.absolute.value:.3g} absolute"
@@ -90,7 +90,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
     wanted = _sample(expected)
     if (
         not wanted.size
-        or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poisoned=False).mismatches
+        or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches
     ):
         return None
     return f"{name}: {_bounds(tolerance)} would pass an output of zeros"

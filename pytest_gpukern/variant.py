@@ -30,6 +30,8 @@ class Variant:
         allocates: the launch returns new arrays instead of writing those it was given.
         needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
         scopes: scopes in which it is measured, or None for the problem's.
+        determinism: `bitwise` or `run-to-run`: it is INCORRECT where two launches on the same inputs give
+            other bits; `tolerant` or None: they may. See `determinism.Determinism`.
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
         judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
@@ -46,6 +48,7 @@ class Variant:
     allocates: bool = False
     needs_gpu: str | None = None
     scopes: tuple[str, ...] | None = None
+    determinism: str | None = None
     host_data: bool = False
     rejected_for: str | None = None
     judged_by: str | None = None

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.checks import checks
 from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
@@ -79,7 +80,7 @@ def render(
 def tables(results: Sequence[Result], *, width: int, verbose: bool = False) -> list[Line]:
     """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
-    Where `verbose`, what the device did in each case follows, as far as a timer saw it.
+    Where `verbose`, what was checked and what the device did in each case follow, as far as known.
     """
     problems: dict[str, list[Result]] = {}
     for result in results:
@@ -87,6 +88,7 @@ def tables(results: Sequence[Result], *, width: int, verbose: bool = False) -> l
     lines = []
     for name, members in problems.items():
         lines += _problem(name, members, width)
+        lines += checks(_ordered(members), width=width) if verbose else []
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
     return lines
