@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import IncorrectError, check
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pytest_gpukern.backends import Backend
-    from pytest_gpukern.dataset import Datasets
+    from pytest_gpukern.dataset import Dataset, Datasets
     from pytest_gpukern.problem import Case, Point
+
+
+_LABELS = {"special": "special values", "exact": "exact integers", "kept": "one input kept"}
 
 
 @dataclass(frozen=True)
 class Corner:
-    """A point at which a variant is checked.
+    """A point at which a variant is checked, or contents.
 
     Attributes:
         label: what is special about it, such as `n=257`; begins the diagnosis of what fails there.
         point: all axes.
+        contents: of its inputs: `random`, `special`, `exact`, or `kept`: random ones, then others of which in
+            turn one array is as before, since a result may be remembered by one of the inputs alone.
     """
 
     label: str
     point: Point
+    contents: str = "random"
 
 
 @dataclass(frozen=True)
@@ -57,19 +67,27 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
     """
     if not case.first:
         return Corners()
+    problem = case.problem
+    declared = [
+        *(Corner(_LABELS[contents], problem.smoke_point, contents) for contents in problem.contents),
+        *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
+    ]
     checked, left_out = [], []
-    for label, point in case.problem.boundary_points(case.parameters):
-        corner = Corner(label, point)
-        reason = case.variant.limit_exceeded(point)
+    for corner in declared:
+        reason = case.variant.limit_exceeded(corner.point)
         if reason is not None:
             reason = f"{reason.partition(':')[0]} for the variant"
-        elif simulated and any(point[axis] > most for axis, most in case.problem.simulator_limits.items()):
+        elif simulated and corner.contents == "random" and _beyond(corner.point, problem.simulator_limits):
             reason = "too large for the simulator"
         if reason is None:
             checked.append(corner)
         else:
             left_out.append((corner, reason))
     return Corners(tuple(checked), tuple(left_out))
+
+
+def _beyond(point: Point, limits: Mapping[str, float]) -> bool:
+    return any(point[axis] > most for axis, most in limits.items())
 
 
 def check_corners(
@@ -88,13 +106,34 @@ def check_corners(
         IncorrectError: it is wrong at one of them, which its message names first.
     """
     for corner in corners.checked:
-        sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
+        if corner.contents == "random":
+            sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
+        else:
+            sets = datasets.other(case.problem, corner.point, corner.contents)
         workspace = placing.workspace(sets[0].inputs, sets[0].specs)
         try:
-            check(case, corner.point, backend, workspace, sets).let_go()
+            with _no_warnings() if corner.contents == "special" else nullcontext():
+                check(case, corner.point, backend, workspace, sets).let_go()
         except IncorrectError as error:
-            diagnosis = error.diagnosis
-            message = f"{corner.label}: {diagnosis.message}"
-            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
+            message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
+            diagnosis = dataclasses.replace(error.diagnosis, message=message)
+            raise IncorrectError(diagnosis, error.errors) from error
         finally:
             workspace.close()
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """What NumPy warns of on special values is what they are there for, also in the simulator's threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def _planted(dataset: Dataset) -> str:
+    """Where special values are, a line an input."""
+    return "".join(
+        f"\n  planted in {name}, by flat index: "
+        + ", ".join(f"{value:g} at {place}" for place, value in places.items())
+        for name, places in dataset.planted.items()
+    )

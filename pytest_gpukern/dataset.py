@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.by_name import ProblemError
 from pytest_gpukern.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+from pytest_gpukern.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from pytest_gpukern.problem import Output, Point, Problem, Tolerance
+    from pytest_gpukern.problem import Output, Point, Problem
     from pytest_gpukern.variant import Names
 
 CONTENTS = 3
@@ -35,6 +36,7 @@ class Dataset:
         specs: shape and dtype of each output.
         expected: reference of each output; None where the problem has only a statistical check.
         tolerances: of each output.
+        planted: input → flat index → special value that was put there.
         seed: that was given for the whole run, or None for the problem's own.
         digests: type of a workspace → what its `digest` says while it holds the inputs.
     """
@@ -45,6 +47,7 @@ class Dataset:
     expected: dict[str, np.ndarray[Any, Any]] | None
     tolerances: dict[str, Tolerance]
     seed: int | None = None
+    planted: dict[str, dict[int, float]] = field(default_factory=dict)
     digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -60,6 +63,39 @@ class Dataset:
             tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
             seed=seed,
         )
+
+    @classmethod
+    def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
+        """The set of integers, which is met bit by bit.
+
+        Raises:
+            ProblemError: a value of the reference is none of the output's dtype, so nothing could equal it.
+        """
+        import numpy as np
+
+        inputs = problem.exact(point, seed)
+        specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
+        assert expected is not None
+        for name, spec in specs.items():
+            inexact = int((expected[name].astype(spec.dtype) != expected[name]).sum())
+            if inexact:
+                raise ProblemError(
+                    f"problem {problem.name!r}: of exact_inputs follow {inexact} values of {name!r} that "
+                    f"{np.dtype(spec.dtype)} does not hold; make them smaller integers"
+                )
+        return cls(0, inputs, specs, expected, dict.fromkeys(specs, Tolerance()), seed)
+
+    @classmethod
+    def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
+        """The set with special values; the reference is computed with them."""
+        import numpy as np
+
+        inputs, planted = problem.with_special(point, seed)
+        specs = problem.output_specs(point, inputs)
+        with np.errstate(all="ignore"):
+            expected = problem.reference(point, inputs)
+        tolerances = {name: problem.tolerance(name, spec, point) for name, spec in specs.items()}
+        return cls(0, inputs, specs, expected, tolerances, seed, planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Other contents, made of these and of their reference."""
@@ -139,6 +175,17 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
             yield f"{lower}; tighten the tolerance, or say in lower_precision why that may pass"
 
 
+def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
+    """The first set, then for each of its input arrays one with that array and all others of the second."""
+    arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
+    sets = [first]
+    for number, name in enumerate(arrays, start=1):
+        inputs = {**second.inputs, name: first.inputs[name]}
+        expected = problem.reference(point, inputs)
+        sets.append(Dataset(number, inputs, second.specs, expected, second.tolerances, first.seed))
+    return sets
+
+
 def lower_inputs(inputs: Names) -> dict[str, Any]:
     """Inputs rounded to the next lower precision of each."""
     return {
@@ -170,6 +217,18 @@ class Datasets:
         if seed_offset not in sets:
             sets[seed_offset] = Dataset.make(problem, point, seed_offset, self._seed)
         return sets[seed_offset]
+
+    def other(self, problem: Problem, point: Point, contents: str) -> list[Dataset]:
+        """The sets of `special`, `exact` or `kept` contents of a problem at a point; see `corners.Corner`."""
+        sets = self._at(problem, {**point, "contents of": contents})
+        if not sets:
+            if contents == "kept":
+                made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
+            else:
+                make = Dataset.special if contents == "special" else Dataset.exact
+                made = [make(problem, point, self._seed)]
+            sets.update(enumerate(made))
+        return list(sets.values())
 
     def further(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
         """The sets of further seeds, one after the other; those of a small point are held, of others one."""

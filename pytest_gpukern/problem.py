@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,6 +143,12 @@ class Problem:
             `[{"n": n} for n in boundaries()]`; axes that one does not name keep their first smoke value. Or
             what returns them, given the case's parameters by name, as `lambda block=256: …`. They are checked
             once a variant and set of parameters, at the first point of a run that chooses no axis.
+        special: input → values such as NaN, infinities, subnormals and -0.0, or a callable that takes axes
+            and returns that. Every variant is checked once with all of them among random values, at the first
+            smoke point: NaN is right where the reference has it, and only there.
+        exact_inputs: as `make_inputs`, of integers so small that every sum and product of them is exact in
+            the outputs' dtypes, for work that is linear in its inputs. Every variant is checked on them once,
+            at the first smoke point, and must equal the reference, whatever the order of its sums.
         simulator_limits: axis → largest value that the simulator is given in `checked_at`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
@@ -172,6 +179,8 @@ class Problem:
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
         checked_at: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+        special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
+        exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         simulator_limits: Mapping[str, float] | None = None,
         seed: int = 1,
         package: str | None = None,
@@ -186,6 +195,8 @@ class Problem:
             raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
             raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
+        if reference is None and (special is not None or exact_inputs is not None):
+            raise ProblemError(f"problem {name!r}: special and exact_inputs need a reference to compare with")
         unknown = [axis for axis in simulator_limits or {} if axis not in axes]
         if unknown:
             raise ProblemError(
@@ -207,6 +218,8 @@ class Problem:
         self.simulator_limits = dict(simulator_limits or {})
         self.lower_precision = lower_precision
         self._checked_at = checked_at
+        self._special = special
+        self._exact_inputs = exact_inputs
         self._make_inputs = make_inputs
         self._outputs = outputs
         self._reference = reference
@@ -426,6 +439,49 @@ class Problem:
         """
         rng = self._rng(point, seed_offset, seed)
         return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
+
+    @functools.cached_property
+    def contents(self) -> tuple[str, ...]:
+        """The contents that variants are checked on once besides random ones; see `corners.Corner`."""
+        found = {"special": self._special is not None, "exact": self._exact_inputs is not None}
+        inputs = self.inputs(self.smoke_point) if self._reference is not None else {}
+        found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
+        return tuple(name for name, there in found.items() if there)
+
+    def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
+        """The inputs of integers."""
+        assert self._exact_inputs is not None
+        return dict(call_by_name(self._exact_inputs, {**point, "rng": self._rng(point, 0, seed)}))
+
+    def with_special(
+        self, point: Point, seed: int | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
+        """Random inputs with the special values among them, and where they are: input → flat index → value.
+
+        Raises:
+            ProblemError: values are declared for what is no array of floats, or more than it has elements.
+        """
+        import numpy as np
+
+        declared = self._special
+        if callable(declared):
+            declared = call_by_name(declared, dict(point))
+        inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
+        planted: dict[str, dict[int, float]] = {}
+        for name, values in (declared or {}).items():
+            changed = np.array(inputs.get(name))
+            if changed.dtype.kind not in "fc" or len(values) > changed.size:
+                raise ProblemError(
+                    f"problem {self.name!r}: special has {len(values)} values for {name!r}, which takes an "
+                    f"input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
+                )
+            places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
+            planted[name] = dict(zip(places, map(float, values), strict=True))
+            with np.errstate(all="ignore"):
+                for place, value in planted[name].items():
+                    changed.reshape(-1)[place] = value
+            inputs[name] = changed
+        return inputs, planted
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
         import numpy as np

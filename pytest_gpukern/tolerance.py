@@ -25,6 +25,15 @@ class Tolerance:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name}={value!r}: a tolerance is a finite number ≥ 0, such as 1e-6")
 
+    def flushing(self, dtype: DTypeLike) -> Tolerance:
+        """The same where subnormal results of `dtype` may come out as zero, as with nvcc's `-ftz=true`.
+
+        The absolute bound becomes the smallest normal number at least, which matters for no other result.
+        """
+        import numpy as np
+
+        return Tolerance(self.rtol, max(self.atol, float(np.finfo(np.dtype(dtype)).tiny)))
+
     @classmethod
     def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
         """The default for an element-wise result of `dtype`, as rtol/atol.

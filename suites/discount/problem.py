@@ -47,6 +47,11 @@ def flops(t, i, k):
     return t * i * k
 
 
+# NaN, infinities, signed zeros, the smallest subnormal, a larger one, the largest number: one multiplication
+# is rounded correctly for all of them, and float64 has no flushing to zero.
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -1e-310, 1.7976931348623157e308)
+
+
 def checked_at(block=128, steps=4):
     """The edges of a block of columns and of the time steps that a thread takes; without rows is no work."""
     columns = [{"t": 1, "i": n, "k": 1} for n in boundaries(block, minimum=1)]
@@ -63,6 +68,7 @@ discount = Problem(
         "fill": Axis(smoke=("random",), full=("random",)),
     },
     checked_at=checked_at,
+    special={"mult": SPECIAL, "discount": SPECIAL},
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

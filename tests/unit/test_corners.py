@@ -8,7 +8,7 @@ from fakes import FakeEnvironment, doubling, right, run
 
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.corners import Corner, corners_of
-from pytest_gpukern.problem import Axis, ProblemError, boundaries
+from pytest_gpukern.problem import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.result import Correctness
 from pytest_gpukern.runner import diagnose_case
 from pytest_gpukern.settings import Settings
@@ -223,3 +223,152 @@ def test_a_problem_without_huge_sizes_has_no_case_there():
     problem = doubling()
     problem.variant("host")(right)
     assert cases_of(problem, "huge") == []
+
+
+# special values, exact integers, an input that stays
+
+
+def summing(**changes):
+    """out = a + b in float32."""
+    return doubling(
+        make_inputs=lambda rng, n: {name: rng.random(n).astype(np.float32) for name in "ab"},
+        reference=lambda a, b: a.astype(np.float64) + b,
+        tolerance=Tolerance(1e-6),
+        **changes,
+    )
+
+
+def add(a, b, out):
+    return lambda: np.add(a, b, out=out)
+
+
+SPECIAL = {"a": (np.nan, np.inf, -np.inf, 1e-45)}
+
+
+def test_special_values_are_planted_once_each_at_places_that_are_always_the_same():
+    problem = summing(special=SPECIAL)
+    inputs, planted = problem.with_special({"n": 8})
+    again, _ = problem.with_special({"n": 8})
+    assert np.array_equal(inputs["a"], again["a"], equal_nan=True)
+    assert sorted(map(repr, planted["a"].values())) == sorted(map(repr, map(float, SPECIAL["a"])))
+    random = problem.inputs({"n": 8})
+    assert np.array_equal(inputs["b"], random["b"])
+    elsewhere = np.ones(8, bool)
+    elsewhere[list(planted["a"])] = False
+    assert np.array_equal(inputs["a"][elsewhere], random["a"][elsewhere])
+    assert [
+        np.array_equal(inputs["a"][at], np.float32(value), equal_nan=True)
+        for at, value in planted["a"].items()
+    ] == [True] * 4
+
+
+def test_nan_is_right_where_the_reference_has_it():
+    result = checked(summing(special=SPECIAL), add)
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == ("special values", "one input kept")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lambda out: np.nan_to_num(out, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf), "wrong values"),
+        (lambda out: np.clip(out, -3e38, 3e38, out=out), "wrong values"),
+        (lambda out: np.copyto(out, np.nan, where=np.isinf(out)), "unexpected NaN"),
+    ],
+)
+def test_what_is_wrong_for_special_values_only_says_what_was_planted_where(spoil, fault):
+    def prepare(a, b, out):
+        return lambda: (np.add(a, b, out=out), spoil(out))
+
+    result = checked(summing(special=SPECIAL), prepare)
+    assert result.diagnosis.startswith(f"special values: out: {fault}")
+    *_, last = result.diagnosis.splitlines()
+    assert last.startswith("  planted in a, by flat index: ")
+    assert last.count(" at ") == 4
+
+
+def test_warnings_about_special_values_are_none_of_the_variants():
+    """This suite's warnings are errors, which would be failed launches."""
+
+    def without_infinities(a, b, out):
+        return lambda: np.add(a + b, a - a, out=out)
+
+    problem = summing(special={"a": (np.nan, np.inf)})
+    assert checked(problem, without_infinities).diagnosis.startswith("special values: out: unexpected NaN")
+
+
+def test_subnormal_results_may_be_flushed_where_the_tolerance_says_so():
+    def flushing(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            out[np.abs(out) < np.finfo("float32").tiny] = 0
+
+        return launch
+
+    special = {"a": (1e-39, -1e-45)}
+    assert checked(doubling(special=special), flushing).diagnosis.startswith(
+        "special values: out: wrong values"
+    )
+    flushed = Tolerance().flushing("float32")
+    assert flushed == Tolerance(0.0, float(np.finfo("float32").tiny))
+    problem = doubling(special=special, tolerance=flushed)
+    assert checked(problem, flushing).correctness is Correctness.PASSED
+
+
+@pytest.mark.parametrize("special", [{"c": (1.0,)}, {"a": (0.0,) * 9}])
+def test_special_values_that_have_no_place_are_refused_with_the_inputs(special):
+    with pytest.raises(
+        ProblemError, match="takes an input that is an array of as many floats; there is a, b"
+    ):
+        summing(special=special).with_special({"n": 8})
+
+
+def test_special_values_may_follow_the_point():
+    problem = summing(special=lambda n: {"a": (np.inf,) * n})
+    assert np.isinf(problem.with_special({"n": 8})[0]["a"]).all()
+
+
+def integers(rng, n):
+    return {name: rng.integers(-99, 99, n).astype(np.float32) for name in "ab"}
+
+
+def test_integers_have_to_be_met_bit_by_bit_whatever_the_tolerance():
+    def nearly(a, b, out):
+        return lambda: np.multiply(a + b, np.float32(1 + 2.0**-23), out=out)
+
+    assert checked(summing(), nearly).correctness is Correctness.PASSED
+    result = checked(summing(exact_inputs=integers), nearly)
+    assert result.diagnosis.startswith("exact integers: out: wrong values")
+    assert "rtol=0, atol=0" in result.diagnosis
+    assert checked(summing(exact_inputs=integers), add).corners[0] == "exact integers"
+
+
+def test_integers_that_are_not_exact_in_the_outputs_dtype_are_refused():
+    problem = summing(exact_inputs=lambda rng, n: {"a": np.full(n, 2.0**24), "b": np.ones(n)})
+    with pytest.raises(ProblemError, match="8 values of 'out' that float32 does not hold; make them smaller"):
+        checked(problem, add)
+
+
+@pytest.mark.parametrize("remembered", ["a", "b"])
+def test_a_result_that_is_remembered_by_one_input_alone_is_stale(remembered):
+    def prepare(a, b, out):
+        answers, key = {}, {"a": a, "b": b}[remembered]
+
+        def launch():
+            out[...] = answers.setdefault(key.tobytes(), a + b)
+
+        return launch
+
+    assert checked(summing(), prepare).diagnosis.startswith("one input kept: out: stale result")
+
+
+def test_with_one_input_array_there_is_nothing_to_keep():
+    assert checked(doubling(), right).corners == ()
+    scaled = doubling(make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": 3})
+    assert checked(scaled, right).corners == ()
+
+
+@pytest.mark.parametrize("declared", [{"special": SPECIAL}, {"exact_inputs": integers}])
+def test_contents_without_a_reference_are_refused(declared):
+    with pytest.raises(ProblemError, match="need a reference to compare with"):
+        doubling(reference=None, check=lambda runs: None, **declared)
