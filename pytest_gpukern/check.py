@@ -36,7 +36,7 @@ SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 1e8
 """A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
 _LAUNCHES = 3
-"""On the same inputs, from which an output's determinism is told; of a slow kernel two."""
+"""On the same inputs, from which an output's determinism is told; of what is slow two."""
 _VERY_SLOW_NS = 1e9
 """A launch this long is not repeated for that."""
 _RUNS_OF_SLOW = 3
@@ -192,7 +192,9 @@ def check_determinism(prepared: Prepared) -> None:
     """
     workspace, names = prepared.workspace, list(prepared.dataset.specs)
     found = {name: [workspace.bits(name)] for name in names}
-    for _ in range(_repeats(prepared)):
+    for repeats in range(_LAUNCHES - 1):
+        if not _worth_another(prepared, repeats):
+            break
         checked_launch(prepared)
         for name in names:
             found[name].append(workspace.bits(name))
@@ -213,13 +215,16 @@ def check_determinism(prepared: Prepared) -> None:
             )
 
 
-def _repeats(prepared: Prepared) -> int:
-    """How often a variant is launched again on the same inputs."""
+def _worth_another(prepared: Prepared, repeats: int) -> bool:
+    """Whether a variant is launched once more on the same inputs, after so many repeats.
+
+    On the device one repeat is for all but the slowest, since a first launch may have compiled; a slow one on
+    the host is repeated only for what it declares.
+    """
     if not is_slow(prepared):
-        return _LAUNCHES - 1
-    declared = prepared.case.variant.determinism is not None
-    affordable = (prepared.last_call_ns or 0.0) <= _VERY_SLOW_NS
-    return int(affordable and (prepared.backend.on_gpu or declared))
+        return True
+    wanted = prepared.backend.on_gpu or prepared.case.variant.determinism is not None
+    return wanted and not repeats and (prepared.last_call_ns or 0.0) <= _VERY_SLOW_NS
 
 
 def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:

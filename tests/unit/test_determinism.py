@@ -120,6 +120,20 @@ def test_every_repeated_launch_is_checked():
     assert "out: wrong values" in found.diagnosis
 
 
+def test_a_first_launch_that_compiled_is_no_slow_one(monkeypatch):
+    times = iter([0, 9e8, 1e9, 1e9 + 1, 2e9, 2e9 + 1])
+    monkeypatch.setattr(check_module.time, "perf_counter_ns", lambda: next(times))
+    problem = doubling()
+    case = case_of(right, "host", problem, determinism="bitwise")
+    environment = FakeEnvironment()
+    sets = environment.datasets.for_check(problem, case.point, contents=1, available_bytes=1e9)
+    backend = environment.backend("host")
+    workspace = backend.workspace(sets[0].inputs, sets[0].specs)
+    prepared = check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
+    assert prepared.determinism == {"out": "bitwise"}
+    assert next(times, None) is None, "three launches"
+
+
 @pytest.mark.parametrize(
     ("took_ns", "on_gpu", "declared", "launches"),
     [
