@@ -170,14 +170,17 @@ def check(
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     """Launches once more where too few sets were there for both poisons, or for an answer to be found.
 
-    The latter only where a launch takes no time to speak of, as it does in the simulator.
+    The latter only where a launch takes no time to speak of, as it does in the simulator, where a single set
+    is that of a corner: at its own point the variant has met both poisons.
 
     Raises:
         IncorrectError: that launch was wrong.
     """
-    quick = not (is_slow(prepared) or prepared.backend.simulated)
+    simulated = prepared.backend.simulated
+    quick = not (is_slow(prepared) or simulated)
     if len(prepared.datasets) == 1 and not checked_again:
-        checked_launch(prepared)
+        if not simulated:
+            checked_launch(prepared)
     elif len(prepared.datasets) == len(POISONS) and prepared.dataset.expected and quick:
         before = load_other_contents(prepared)
         if before:

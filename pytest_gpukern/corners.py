@@ -8,7 +8,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.check import IncorrectError, check
+from pytest_gpukern.check import check
+from pytest_gpukern.verify import IncorrectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -88,10 +88,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
     import numpy as np
 
     wanted = _sample(expected)
-    if (
-        not wanted.size
-        or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches
-    ):
+    if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
     return f"{name}: {_bounds(tolerance)} would pass an output of zeros"
 
