@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.result import Measurement
     from pytest_gpukern.rounds import Rounds
     from pytest_gpukern.timers import Timer
+    from pytest_gpukern.tolerance import Tolerance
     from pytest_gpukern.verify import Diagnosis
 
 
@@ -170,7 +171,7 @@ class GpuBenchmark:
         Args:
             actual: array on the device or the host, any shape.
             expected: reference of the same shape.
-            rtol: relative bound; by default that of `torch.testing.assert_close` for the dtype of `actual`.
+            rtol: relative bound; by default that of `Tolerance.for_dtype` for the dtype of `actual`.
             atol: absolute bound; 0 where only `rtol` is given.
 
         Raises:
@@ -202,6 +203,8 @@ class GpuBenchmark:
             bits = bits_of(found) if self._measures else None
             errors = {name: dataclasses.replace(comparison.error, bits=bits)}
             diagnosis = diagnose_values(name, comparison, tolerance)
+        if diagnosis is None and self.result is not None and (rtol, atol) != (None, None):
+            self._note_loose(name, reference, found.dtype, tolerance)
         self._record_check(diagnosis, errors)
 
     # cases of a problem
@@ -212,6 +215,7 @@ class GpuBenchmark:
         The test is skipped, with the reason, where the case cannot run here.
         """
         __tracebackhide__ = True
+        from pytest_gpukern.problem import ProblemError
         from pytest_gpukern.runner import NotRunError, run_case
 
         self._refuse_second_use()
@@ -219,12 +223,15 @@ class GpuBenchmark:
             self.result = run_case(case, self._environment, self._marker, self._nodeid, self._test_file)
         except NotRunError as reason:
             pytest.skip(str(reason))
+        except ProblemError as error:
+            _fail(str(error))
         if self.result.correctness is Correctness.INCORRECT:
             _fail(f"INCORRECT: {self.result.diagnosis}")
 
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
+        from pytest_gpukern.problem import ProblemError
         from pytest_gpukern.runner import NotRunError, diagnose_case
 
         self.rejected, judge = case, case.variant.judged_by
@@ -234,6 +241,8 @@ class GpuBenchmark:
             diagnosis = diagnose_case(case, self._environment)
         except NotRunError as reason:
             pytest.skip(str(reason))
+        except ProblemError as error:
+            _fail(str(error))
         if judge is not None:
             return  # its values may be right or wrong: the tool tells
         if diagnosis is None:
@@ -422,6 +431,16 @@ class GpuBenchmark:
             )
         if diagnosis is not None:
             _fail(f"INCORRECT: {diagnosis.message}")
+
+    def _note_loose(self, name: str, reference: Any, dtype: Any, tolerance: Tolerance) -> None:
+        """Notes what else would have passed within bounds that the test gave."""
+        from pytest_gpukern.soundness import passes_lower_precision, passes_zeros
+
+        loose = passes_lower_precision(name, reference, dtype, tolerance)
+        if reference.any():
+            loose = passes_zeros(name, reference, dtype, tolerance) or loose
+        if loose is not None:
+            self._add_note(loose)
 
     def _add_note(self, note: str) -> None:
         assert self.result is not None

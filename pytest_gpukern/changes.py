@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.drift import grown_errors, other_bits
+from pytest_gpukern.drift import grown_errors, other_bits, other_determinism, over_sessions
 from pytest_gpukern.explain import because, is_cause, significant
 from pytest_gpukern.resources import grown_resources
 from pytest_gpukern.result import Correctness, VerdictKind, plain
@@ -46,8 +46,14 @@ def explained(
         if verdict is not None:
             rests_on = (deciding or {}).get(measurement.key) or [measurement]
             verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past_of)
+    past = _of_the_same_work(result, past_of)
+    if past is None:
+        return dataclasses.replace(result, verdicts=verdicts)
     return dataclasses.replace(
-        result, verdicts=verdicts, findings=(*result.findings, *_findings(result, past_of, drift))
+        result,
+        verdicts=verdicts,
+        errors=over_sessions(result.errors, result.kernels, past),
+        findings=(*result.findings, *_findings(result, past, drift)),
     )
 
 
@@ -68,15 +74,19 @@ def _with_reasons(
     )
 
 
-def _findings(result: Result, past_of: PastOf, drift: float) -> tuple[Finding, ...]:
-    """What grew, against the newest epoch; nothing where that is of another problem version or point."""
+def _of_the_same_work(result: Result, past_of: PastOf) -> Past | None:
+    """The newest epoch; None where that is of another problem version or point."""
     past, case = past_of(result.case, None), result.case
     if past is None or past.problem_version != case.problem_version:
-        return ()
-    if past.measured_point != plain(case.measured_point):
-        return ()
+        return None
+    return past if past.measured_point == plain(case.measured_point) else None
+
+
+def _findings(result: Result, past: Past, drift: float) -> tuple[Finding, ...]:
+    """What grew or became another, against the newest epoch."""
     return (
         *grown_resources(result.kernels, past),
         *grown_errors(result.errors, past, factor=drift),
         *other_bits(result.errors, result.kernels, past),
+        *other_determinism(result.errors, past),
     )

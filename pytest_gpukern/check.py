@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.comparison import POISONS
+from pytest_gpukern.determinism import Determinism, of_launches
 from pytest_gpukern.problem import Run, call_by_name
 from pytest_gpukern.returned import adopt_returned
 from pytest_gpukern.validity import running_threads, thread_left_working
@@ -22,7 +23,7 @@ from pytest_gpukern.verify import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.backends import Backend, Workspace
     from pytest_gpukern.dataset import Dataset
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 1e8
 """A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
+_LAUNCHES = 3
+"""On the same inputs, from which an output's determinism is told; of what is slow two."""
+_VERY_SLOW_NS = 1e9
+"""A launch this long is not repeated for that."""
 _RUNS_OF_SLOW = 3
 """Before timing; the timed launch is one more, with a seed of its own."""
 
@@ -48,6 +53,7 @@ class Prepared:
         datasets: all sets that it is checked on, in that order.
         errors: worst error of each output so far.
         bits: hash of each output for the first data set, where it is to be timed.
+        determinism: of each output, where that was looked at.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
         last_returned: what the last launch of an allocating variant returned, held as a caller would.
@@ -63,6 +69,7 @@ class Prepared:
     datasets: list[Dataset] = field(default_factory=list)
     errors: dict[str, OutputError] = field(default_factory=dict)
     bits: dict[str, str | None] = field(default_factory=dict)
+    determinism: dict[str, Determinism | None] = field(default_factory=dict)
     first_call_ns: float | None = None
     last_call_ns: float | None = None
     last_returned: Any = None
@@ -71,9 +78,10 @@ class Prepared:
 
     @property
     def errors_with_bits(self) -> dict[str, OutputError]:
-        """The worst errors, each with the hash of its output for the first data set."""
+        """The worst errors, each with the hash of its output for the first data set, and its determinism."""
         return {
-            name: dataclasses.replace(error, bits=self.bits.get(name)) for name, error in self.errors.items()
+            name: dataclasses.replace(error, bits=self.bits.get(name), determinism=self.determinism.get(name))
+            for name, error in self.errors.items()
         }
 
     def let_go(self) -> None:
@@ -148,8 +156,10 @@ def check(
             turn_to(prepared, point, dataset)
         poisoned = number != len(POISONS) or dataset.expected is None
         checked_launch(prepared, earlier=datasets[:number], poisoned=poisoned)
-        if checked_again and not number and dataset.expected is not None:
+        if checked_again and not number and dataset.expected is not None and dataset.seed is None:
             prepared.bits = {name: workspace.bits(name) for name in dataset.specs}
+        if not number and (checked_again or case.variant.determinism is not None):
+            check_determinism(prepared)
         if case.problem.check is not None:
             prepared.runs[dataset.seed_offset] = observed(prepared, point)
     check_runs(prepared)
@@ -160,18 +170,96 @@ def check(
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     """Launches once more where too few sets were there for both poisons, or for an answer to be found.
 
-    The latter only where a launch takes no time to speak of, as it does in the simulator.
+    The latter only where a launch takes no time to speak of, as it does in the simulator, where a single set
+    is that of a corner: at its own point the variant has met both poisons.
 
     Raises:
         IncorrectError: that launch was wrong.
     """
-    quick = not (is_slow(prepared) or prepared.backend.simulated)
+    simulated = prepared.backend.simulated
+    quick = not (is_slow(prepared) or simulated)
     if len(prepared.datasets) == 1 and not checked_again:
-        checked_launch(prepared)
+        if not simulated:
+            checked_launch(prepared)
     elif len(prepared.datasets) == len(POISONS) and prepared.dataset.expected and quick:
         before = load_other_contents(prepared)
         if before:
             checked_launch(prepared, earlier=before, poisoned=False)
+
+
+def check_determinism(prepared: Prepared) -> None:
+    """Launches again on the same inputs, checks each launch, and keeps whether the bits were the same.
+
+    Raises:
+        IncorrectError: a launch was wrong, or the bits differ where the variant declares that they do not.
+    """
+    workspace, names = prepared.workspace, list(prepared.dataset.specs)
+    found = {name: [workspace.bits(name)] for name in names}
+    for repeats in range(_LAUNCHES - 1):
+        if not _worth_another(prepared, repeats):
+            break
+        checked_launch(prepared)
+        for name in names:
+            found[name].append(workspace.bits(name))
+    prepared.determinism = {name: of_launches(bits) for name, bits in found.items()}
+    declared = prepared.case.variant.determinism
+    if declared in (None, Determinism.TOLERANT):
+        return
+    for name, kind in prepared.determinism.items():
+        if kind is Determinism.TOLERANT:
+            counts = f"{len(set(found[name]))} results from {len(found[name])} launches on the same inputs"
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.NOT_DETERMINISTIC,
+                    f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, all within the tolerance, "
+                    f"and the variant declares determinism={declared!r}",
+                ),
+                prepared.errors,
+            )
+
+
+def _worth_another(prepared: Prepared, repeats: int) -> bool:
+    """Whether a variant is launched once more on the same inputs, after so many repeats.
+
+    On the device one repeat is for all but the slowest, since a first launch may have compiled; a slow one on
+    the host is repeated only for what it declares.
+    """
+    if not is_slow(prepared):
+        return True
+    wanted = prepared.backend.on_gpu or prepared.case.variant.determinism is not None
+    return wanted and not repeats and (prepared.last_call_ns or 0.0) <= _VERY_SLOW_NS
+
+
+def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
+    """Launches a checked variant on further contents, and puts back those that the buffers held.
+
+    A statistical check judges as many runs together as it always does.
+
+    Args:
+        prepared: the variant.
+        point: where.
+        datasets: one at a time, since they may be large.
+
+    Raises:
+        IncorrectError: a launch was wrong; the message says on which contents.
+    """
+    before, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
+    runs: list[Run] = []
+    for dataset in datasets:
+        earlier = prepared.dataset
+        try:
+            turn_to(prepared, point, dataset)
+            checked_launch(prepared, earlier=[earlier])
+            if statistical is not None:
+                runs.append(observed(prepared, point))
+                if len(runs) == prepared.case.problem.check_seeds:
+                    _judge_runs(statistical, runs, errors)
+                    runs.clear()
+        except IncorrectError as error:
+            diagnosis = error.diagnosis
+            message = f"contents {dataset.seed_offset} of the seed: {diagnosis.message}"
+            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
+    turn_to(prepared, point, before)
 
 
 def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
@@ -192,9 +280,16 @@ def check_runs(prepared: Prepared) -> None:
         IncorrectError: it complains.
     """
     statistical = prepared.case.problem.check
-    complaint = statistical(list(prepared.runs.values())) if statistical is not None else None
+    if statistical is not None:
+        _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
+
+
+def _judge_runs(
+    statistical: Callable[[Sequence[Run]], str | None], runs: Sequence[Run], errors: Mapping[str, OutputError]
+) -> None:
+    complaint = statistical(runs)
     if complaint:
-        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), prepared.errors)
+        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), errors)
 
 
 def is_slow(prepared: Prepared) -> bool:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simulator", "energy")
+MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "seeds", "simulator", "energy")
 """Options of this plugin that say how to measure: a child measures as its parent does. The device is named by
-its UUID instead, and a child neither judges nor writes."""
+its UUID instead, the seed by its number, and a child neither judges nor writes."""
 
 _OURS = tuple(option.name for option in OPTIONS)
 _DROPPED_PREFIXES = (
@@ -60,7 +60,7 @@ _ASKED_OF_FAILURES = frozenset(
 )
 _REPEATING = ("--reruns", "--only-rerun", "--rerun-except")
 """What shapes the report of a test, or repeats it, as the process that measures for the run is to do."""
-_NOT_TWICE = ("device", "isolate", "against", "against-setup")
+_NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Options of this plugin that are done with once a run has begun."""
 _OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _DROPPED_VARIABLES = (
@@ -140,6 +140,9 @@ def child_arguments(
     emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
     measures_only = [] if judges else ["--gpukern-baseline=off", "--gpukern-gate=off"]
     ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
+    seed = getattr(config.option, "gpukern_seed", None)
+    if seed:  # the number that was drawn, where it was to be random: see `state.settings_of`
+        ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")
     return ChildArguments((*kept, *named, *ours), tuple(positional))

@@ -190,6 +190,9 @@ def header(config: pytest.Config) -> list[str]:
     environment = environment_of(config)
     reason = environment.simulated.reason if environment.simulated.active else environment.missing_gpu
     lines = header_lines(environment.device, environment.fingerprint, reason)
+    seed = environment.settings.seed
+    if seed is not None:
+        lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
     return lines + [f"gpukern warning: {warning}" for warning in environment.warnings]
 
 

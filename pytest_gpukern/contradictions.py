@@ -62,6 +62,11 @@ def _of_baselines(
         "write-in-ci",
         "nothing would be written; add --gpukern-baseline=create, append or update",
     )
+    yield (
+        writes and "seed" in values,
+        "seed",
+        f"what is recorded is measured on each problem's own inputs; drop it or {labels.get('baseline')}",
+    )
     prunes = bool(values.get("prune"))
     yield "reason" in values and not updates, "reason", "an update keeps it; add --gpukern-baseline=update"
     yield prunes and not updates, "prune", "an update does it; add --gpukern-baseline=update"
@@ -131,14 +136,16 @@ def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> I
         f"the simulator is no GPU; drop it or {label}",
     )
     yield (
-        simulated and values.get("size") == "full",
+        simulated and values.get("size") in ("full", "huge"),
         "size",
-        f"full sizes never end in the simulator; use smoke or drop {label}",
+        f"{values.get('size')} sizes never end in the simulator; use smoke or drop {label}",
     )
 
 
 def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
     yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
+    huge = values.get("size") == "huge"
+    yield huge and benchmark, "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
     yield "sessions" in values and not benchmark, "sessions", "nothing is measured; add --gpu-benchmark"
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))

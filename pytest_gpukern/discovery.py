@@ -129,7 +129,17 @@ def _why_not(
     return None
 
 
-_ATTRIBUTES = ("limits", "allocates", "needs_gpu", "scopes", "host_data", "rejected_for", "judged_by")
+_ATTRIBUTES = (
+    "limits",
+    "least",
+    "allocates",
+    "needs_gpu",
+    "scopes",
+    "determinism",
+    "host_data",
+    "rejected_for",
+    "judged_by",
+)
 
 
 def _placeholder(entry: Declared, reason: str) -> Variant:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.past import CompiledKernel
+from pytest_gpukern.determinism import Determinism, of_sessions
 from pytest_gpukern.result import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.past import Past
+    from pytest_gpukern.baseline.past import Past, PastSession
     from pytest_gpukern.result import KernelFacts, OutputError
 
-ACCURACY, BITS = "accuracy", "bits"
+ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
 
 FEWEST_WITH_THE_SAME_BITS = 2
 """Recorded sessions that must agree in their bits: one cannot show that an output is deterministic."""
@@ -82,6 +84,56 @@ def other_bits(
             text = f"{name}: other bits from the same machine code and inputs: {first} in {len(recorded)} "
             findings.append(Finding(BITS, f"{text}sessions, now {error.bits}"))
     return tuple(findings)
+
+
+def over_sessions(
+    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
+) -> dict[str, OutputError]:
+    """The errors with each output's determinism over this session and those of the same machine code.
+
+    Without such sessions, or where the machine code is not known, it is what this session found.
+    """
+    code = _code(map(CompiledKernel.of_facts, kernels))
+    alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
+    return {
+        name: dataclasses.replace(
+            error,
+            determinism=of_sessions(
+                [(error.determinism, error.bits), *_found(name, alike)] if error.determinism else ()
+            ),
+        )
+        for name, error in errors.items()
+    }
+
+
+def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
+    """A finding for each output that was the same in every launch and no longer is, or the other way round.
+
+    Whatever code it comes from: an atomic addition where there was a tree is what is to be told. That an
+    output became `bitwise` is told only where several sessions saw it differ.
+
+    Args:
+        errors: output name → worst error with its determinism, as just found.
+        past: the sessions of the record's newest epoch, of the same problem version and measured point.
+    """
+    findings = []
+    for name, error in errors.items():
+        seen = [kind for kind, _ in _found(name, past.sessions) if kind is not None]
+        if error.determinism is None or not seen:
+            continue
+        differs = error.determinism == Determinism.TOLERANT
+        differed = [kind == Determinism.TOLERANT for kind in seen]
+        steadied = all(differed) and len(seen) >= FEWEST_WITH_THE_SAME_BITS and not differs
+        if (differs and not any(differed)) or steadied:
+            text = f"{name}: {seen[-1]} in {len(seen)} recorded sessions, now {error.determinism}"
+            findings.append(Finding(DETERMINISM, text))
+    return tuple(findings)
+
+
+def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None, str | None]]:
+    """What each session found of an output's determinism, and its hash."""
+    outputs = [session.outputs[name] for session in sessions if name in session.outputs]
+    return [(output.determinism, output.bits) for output in outputs]
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from pytest_gpukern import backends, device, simulator
 from pytest_gpukern.baseline import Store
 from pytest_gpukern.canary import measure_canaries
 from pytest_gpukern.ceilings import load_or_measure
-from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.dataset import MOST_CORNERS, Datasets
 from pytest_gpukern.device_memory import MemoryWatch
 from pytest_gpukern.spread import spread_key
 from pytest_gpukern.watch import Instruments
@@ -61,7 +61,8 @@ class Environment:
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
-        self.datasets = Datasets()
+        self.datasets = Datasets(seed=settings.seed)
+        self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
         self.session = secrets.token_hex(4)
         """Id of this process, which tells its measurements from those of other processes."""
         self.warnings: list[str] = []
@@ -135,7 +136,7 @@ class Environment:
 
     @property
     def size(self) -> str:
-        """`smoke` or `full`: full sizes are for measuring on a real GPU, unless somebody says otherwise."""
+        """`smoke`, `full` or `huge`: full is for measuring on a real GPU, unless somebody says otherwise."""
         if self.settings.size is not None:
             return self.settings.size
         return "full" if self.settings.benchmark and self.has_gpu else "smoke"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.device_memory import MEMORY
-from pytest_gpukern.drift import ACCURACY, BITS
+from pytest_gpukern.drift import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate import failing
 from pytest_gpukern.resources import RESOURCES
 from pytest_gpukern.result import VerdictKind
@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.result import Result
 
-_GATE_OF = {RESOURCES: "resources", ACCURACY: "accuracy", BITS: "accuracy", MEMORY: "memory"}
+_GATE_OF = {
+    RESOURCES: "resources",
+    ACCURACY: "accuracy",
+    BITS: "accuracy",
+    DETERMINISM: "accuracy",
+    MEMORY: "memory",
+}
 """Kind of a finding → what `--gpukern-gate-on` calls it."""
 
-_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS)
+_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM)
 
 
 def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:

@@ -93,12 +93,28 @@ OPTIONS = (
         "default, off for none",
         metavar="SECONDS|off",
     ),
-    Option("size", "problem sizes; full by default with --gpu-benchmark on a GPU", choices=("smoke", "full")),
+    Option(
+        "size",
+        "problem sizes; full by default with --gpu-benchmark on a GPU; huge ones, beyond what 32 bits count, "
+        "are checked and never measured",
+        choices=("smoke", "full", "huge"),
+    ),
     Option(
         "axis",
         "values of a problem's axis instead of its own; repeatable",
         metavar="NAME=V[,V…]",
         repeatable=True,
+    ),
+    Option(
+        "seeds",
+        "check each case on inputs of so many different seeds; two or three by default",
+        metavar="N",
+    ),
+    Option(
+        "seed",
+        "draw all inputs from this seed instead of each problem's own, or from one that nobody knows before "
+        "(random); it is printed, so that a failure can be repeated",
+        metavar="N|random",
     ),
     Option(
         "baseline",

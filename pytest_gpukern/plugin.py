@@ -215,6 +215,7 @@ def pytest_configure_node(node: Any) -> None:
         device = environment.device
         if device is not None and not device.is_simulated:
             node.workerinput["gpukern_device"] = device.uuid
+        node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
 
 
 @pytest.hookimpl(optionalhook=True)

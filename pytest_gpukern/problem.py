@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import ProblemError, call_by_name
+from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.options import SANITIZERS
 from pytest_gpukern.tolerance import Tolerance
@@ -30,13 +33,14 @@ __all__ = [
     "Run",
     "Tolerance",
     "Variant",
+    "boundaries",
     "call_by_name",
     "elementwise",
     "random_array",
     "rolled",
 ]
 
-SIZES = ("smoke", "full")
+SIZES = ("smoke", "full", "huge")
 _LOOKED_AT = 1000
 """Elements of a rearranged output that have to differ from those before, but for chance."""
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
@@ -52,6 +56,8 @@ class Axis:
         awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
             any block. A variant runs there with the first values of its parameters and is measured in its
             first scope only, unless the run asks for other ones.
+        huge: values beyond what 32 bits count, such as 2**31 + 11 elements, for `--gpukern-size=huge` only. A
+            problem none of whose axes has any is left out there; its other axes keep their first smoke value.
 
     Raises:
         ProblemError: there is no value at one size, or one is both full and awkward.
@@ -60,6 +66,7 @@ class Axis:
     smoke: tuple[Any, ...]
     full: tuple[Any, ...]
     awkward: tuple[Any, ...] = ()
+    huge: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.smoke or not self.full:
@@ -69,7 +76,9 @@ class Axis:
             raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
 
     def values(self, size: str) -> tuple[Any, ...]:
-        """The values at `size`, which is "smoke" or "full"."""
+        """The values at `size`, which is "smoke", "full" or "huge"."""
+        if size == "huge":
+            return self.huge or self.smoke[:1]
         return self.smoke if size == "smoke" else (*self.full, *self.awkward)
 
 
@@ -116,7 +125,9 @@ class Problem:
             result kept from the contents before would pass. Used where a set takes over a gigabyte, of which
             a second reference would take seconds.
         tolerance: a `Tolerance`, a dict of them by output, or a callable that takes axes and returns either;
-            by default `Tolerance.for_dtype` of the output.
+            by default `Tolerance.for_dtype` of the output. One that the next lower precision would meet too,
+            or an output of zeros, is refused at the points of `axes`; elsewhere a note says so.
+        lower_precision: why the next lower precision may pass, in words; then it is not refused.
         traffic_bytes: takes axes; the fewest bytes that device memory must move.
         flops: takes axes; floating-point operations of the work.
         transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
@@ -128,6 +139,17 @@ class Problem:
         speedup_against: label of the variant that speed-up is reported against.
         shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.
         host_bytes: takes axes; host memory that inputs, outputs and reference need.
+        checked_at: further points at which every variant is checked and never timed, such as
+            `[{"n": n} for n in boundaries()]`; axes that one does not name keep their first smoke value. Or
+            what returns them, given the case's parameters by name, as `lambda block=256: …`. They are checked
+            once a variant and set of parameters, at the first point of a run that chooses no axis.
+        special: input → values such as NaN, infinities, subnormals and -0.0, or a callable that takes axes
+            and returns that. Every variant is checked once with all of them among random values, at the first
+            smoke point: NaN is right where the reference has it, and only there.
+        exact_inputs: as `make_inputs`, of integers so small that every sum and product of them is exact in
+            the outputs' dtypes, for work that is linear in its inputs. Every variant is checked on them once,
+            at the first smoke point, and must equal the reference, whatever the order of its sums.
+        simulator_limits: axis → largest value that the simulator is given in `checked_at`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
@@ -146,6 +168,7 @@ class Problem:
         reference: Callable[..., Any] | None = None,
         rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
+        lower_precision: str | None = None,
         traffic_bytes: Callable[..., float] | None = None,
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
@@ -155,6 +178,10 @@ class Problem:
         speedup_against: str | None = None,
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
+        checked_at: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+        special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
+        exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
+        simulator_limits: Mapping[str, float] | None = None,
         seed: int = 1,
         package: str | None = None,
     ) -> None:
@@ -168,6 +195,13 @@ class Problem:
             raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
             raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
+        if reference is None and (special is not None or exact_inputs is not None):
+            raise ProblemError(f"problem {name!r}: special and exact_inputs need a reference to compare with")
+        unknown = [axis for axis in simulator_limits or {} if axis not in axes]
+        if unknown:
+            raise ProblemError(
+                f"problem {name!r}: simulator_limits names {unknown[0]!r}, none of its axes {sorted(axes)}"
+            )
         for scope in scopes:
             if scope not in SCOPES:
                 raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
@@ -181,6 +215,11 @@ class Problem:
         self.seed = seed
         self.shrink = shrink
         self.package = package
+        self.simulator_limits = dict(simulator_limits or {})
+        self.lower_precision = lower_precision
+        self._checked_at = checked_at
+        self._special = special
+        self._exact_inputs = exact_inputs
         self._make_inputs = make_inputs
         self._outputs = outputs
         self._reference = reference
@@ -204,9 +243,11 @@ class Problem:
         backend: str,
         *,
         limits: Mapping[str, float] | None = None,
+        least: Mapping[str, float] | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
         scopes: tuple[str, ...] | None = None,
+        determinism: str | None = None,
         host_data: bool = False,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
@@ -221,9 +262,11 @@ class Problem:
             backend,
             parameters,
             limits=dict(limits or {}),
+            least=dict(least or {}),
             allocates=allocates,
             needs_gpu=needs_gpu,
             scopes=scopes,
+            determinism=determinism,
             host_data=host_data,
         )
 
@@ -235,6 +278,7 @@ class Problem:
         judged_by: str | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
+        determinism: str | None = None,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers a deliberately broken variant, which must be rejected.
@@ -259,6 +303,7 @@ class Problem:
             parameters,
             allocates=allocates,
             needs_gpu=needs_gpu,
+            determinism=determinism,
             rejected_for=rejected_for,
             judged_by=judged_by,
         )
@@ -284,7 +329,7 @@ class Problem:
             same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
             if not same_code:  # the same file imported twice, under two names, is no clash
                 raise ProblemError(f"problem {self.name!r} has two variants named {variant.label!r}")
-        unknown = [axis for axis in variant.limits if axis not in self.axes]
+        unknown = [axis for axis in (*variant.limits, *variant.least) if axis not in self.axes]
         if unknown:
             raise ProblemError(
                 f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
@@ -293,6 +338,11 @@ class Problem:
         if taken:
             raise ProblemError(
                 f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis or the stream; rename it"
+            )
+        if variant.determinism not in (None, *Determinism):
+            raise ProblemError(
+                f"variant {variant.label!r}: determinism={variant.determinism!r} is none of "
+                f"{', '.join(Determinism)}"
             )
         for scope in variant.scopes or ():
             if scope not in SCOPES:
@@ -315,6 +365,8 @@ class Problem:
 
     def points(self, size: str, axes: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
         """The product of the axes at `size`, with the values in `axes` taking precedence."""
+        if size == "huge" and not any(axis.huge for axis in self.axes.values()):
+            return []
         chosen = {name: (axes or {}).get(name) or axis.values(size) for name, axis in self.axes.items()}
         return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
 
@@ -323,27 +375,119 @@ class Problem:
     ) -> Iterator[Case]:
         """All cases, point by point: inputs and reference are made once for all variants of a point."""
         variants = self.registered_wrong if wrong else self.registered
+        begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
         for point in self.points(size, axes):
-            awkward = size == "full" and any(
-                point[name] in axis.awkward for name, axis in self.axes.items() if name not in (axes or {})
+            awkward = size == "huge" or (
+                size == "full"
+                and any(
+                    point[name] in axis.awkward
+                    for name, axis in self.axes.items()
+                    if name not in (axes or {})
+                )
             )
             for variant in variants.values():
                 combinations = itertools.product(*variant.parameters.values())
                 for values in itertools.islice(combinations, 1 if awkward else None):
                     parameters = dict(zip(variant.parameters, values, strict=True))
-                    yield Case(self, variant, point, parameters, awkward)
+                    run = (variant.label, repr(values))
+                    runs = variant.limit_exceeded(point) is None
+                    first = runs and (wrong or run not in begun) and not axes and size != "huge"
+                    if runs:
+                        begun.add(run)
+                    yield Case(self, variant, point, parameters, awkward, first)
+
+    def declares(self, point: Point) -> bool:
+        """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
+        return all(
+            point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.axes.items()
+        )
+
+    @property
+    def smoke_point(self) -> Point:
+        """The first of the smoke points."""
+        return {name: axis.smoke[0] for name, axis in self.axes.items()}
+
+    def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
+        """The points of `checked_at` for a variant with these parameters, each with what it names, as text.
+
+        Raises:
+            ProblemError: one is no mapping of axes to values.
+        """
+        declared = self._checked_at
+        if callable(declared):
+            declared = call_by_name(declared, dict(parameters))
+        points = []
+        for named in declared:
+            if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
+                raise ProblemError(
+                    f"problem {self.name!r}: checked_at has {named!r}; write axes with their values, such as "
+                    f"{{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
+                )
+            label = " ".join(f"{name}={value}" for name, value in named.items())
+            points.append((label, {**self.smoke_point, **named}))
+        return points
 
     # the problem at one point
 
-    def inputs(self, point: Point, seed_offset: int = 0) -> dict[str, Any]:
-        """Fresh inputs for `point`: the same for the same offset, in every process."""
-        rng = self._rng(point, seed_offset)
+    def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
+        """Fresh inputs for `point`: the same for the same offset and seed, in every process.
+
+        Args:
+            point: where.
+            seed_offset: which contents.
+            seed: instead of the problem's own.
+        """
+        rng = self._rng(point, seed_offset, seed)
         return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
 
-    def _rng(self, point: Point, seed_offset: int) -> np.random.Generator:
+    @functools.cached_property
+    def contents(self) -> tuple[str, ...]:
+        """The contents that variants are checked on once besides random ones; see `corners.Corner`."""
+        found = {"special": self._special is not None, "exact": self._exact_inputs is not None}
+        inputs = self.inputs(self.smoke_point) if self._reference is not None else {}
+        found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
+        return tuple(name for name, there in found.items() if there)
+
+    def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
+        """The inputs of integers."""
+        assert self._exact_inputs is not None
+        return dict(call_by_name(self._exact_inputs, {**point, "rng": self._rng(point, 0, seed)}))
+
+    def with_special(
+        self, point: Point, seed: int | None = None
+    ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
+        """Random inputs with the special values among them, and where they are: input → flat index → value.
+
+        Raises:
+            ProblemError: values are declared for what is no array of floats, or more than it has elements.
+        """
         import numpy as np
 
-        entropy = [self.seed, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
+        declared = self._special
+        if callable(declared):
+            declared = call_by_name(declared, dict(point))
+        inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
+        planted: dict[str, dict[int, float]] = {}
+        for name, values in (declared or {}).items():
+            changed = np.array(inputs.get(name))
+            if changed.dtype.kind not in "fc" or len(values) > changed.size:
+                raise ProblemError(
+                    f"problem {self.name!r}: special has {len(values)} values for {name!r}, which takes an "
+                    f"input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
+                )
+            places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
+            planted[name] = dict(zip(places, map(float, values), strict=True))
+            with np.errstate(all="ignore"):
+                for place, value in planted[name].items():
+                    changed.reshape(-1)[place] = value
+            inputs[name] = changed
+        return inputs, planted
+
+    def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
+        import numpy as np
+
+        own = self.seed if seed is None else seed
+        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     @property
@@ -352,7 +496,7 @@ class Problem:
         return self._rearrange is not None
 
     def rearranged(
-        self, point: Point, inputs: Names, expected: Names, seed_offset: int
+        self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Inputs and expected outputs of another set, made of these.
 
@@ -360,7 +504,7 @@ class Problem:
             ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
         """
         assert self._rearrange is not None
-        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset)}
+        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset, seed)}
         made = dict(call_by_name(self._rearrange, available))
         outputs = {name: made.pop(name) for name in expected if name in made}
         if set(made) != set(inputs):

@@ -216,6 +216,8 @@ class OutputError:
         max_rel: largest |actual − expected| / |expected| over non-zero expected values.
         max_ulp: largest distance in units in the last place of the output's dtype; None for integers.
         bits: hash of the output's bytes for the first data set, or None where it was not taken.
+        determinism: `bitwise`, `run-to-run` or `tolerant` (see `determinism.Determinism`), or None where that
+            was not looked at.
     """
 
     size: int
@@ -224,6 +226,7 @@ class OutputError:
     max_rel: float | None
     max_ulp: float | None
     bits: str | None = None
+    determinism: str | None = None
 
 
 @dataclass(frozen=True)
@@ -273,7 +276,8 @@ class Finding:
 
     Attributes:
         kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew),
-            `bits` (another result from the same machine code) or `memory` (device memory is not given back).
+            `bits` (another result from the same machine code), `determinism` (it became another) or `memory`
+            (device memory is not given back).
         text: what was found, with both values.
     """
 
@@ -374,6 +378,8 @@ class Result:
         session: id of the process that measured, the same for all its results.
         role: what that session was measured for.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
+        corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
+        seed: of its inputs, where a run gave one instead of the problem's own.
     """
 
     case: CaseInfo
@@ -397,6 +403,8 @@ class Result:
     session: str = ""
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = field(default_factory=dict)
+    corners: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def valid(self) -> bool:
@@ -435,6 +443,7 @@ class Result:
             for key, verdict in data["verdicts"].items()
         }
         data["notes"] = tuple(data["notes"])
+        data["corners"] = tuple(data.get("corners", ()))
         data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
         memory = data.get("memory")
         data["memory"] = None if memory is None else DeviceMemory(**memory)

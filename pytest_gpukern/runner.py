@@ -14,6 +14,7 @@ from pytest_gpukern.check import (
     check_guards,
     check_outputs,
     check_runs,
+    check_seeds,
     checked_copy,
     checked_launch,
     is_slow,
@@ -21,6 +22,7 @@ from pytest_gpukern.check import (
     observed,
     turn_to,
 )
+from pytest_gpukern.corners import check_corners, corners_of
 from pytest_gpukern.dataset import CONTENTS
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.backends import Backend
+    from pytest_gpukern.corners import Corners
     from pytest_gpukern.dataset import Dataset
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.gate import SessionTime
@@ -70,6 +73,7 @@ def run_case(
         simulated=backend.simulated,
         speedup_against=case.problem.speedup_against,
         session=environment.session,
+        seed=environment.settings.seed,
     )
     with environment.exclusive():
         try:
@@ -79,10 +83,18 @@ def run_case(
                 first = sets[0]
                 environment.look_at_memory()
                 result = dataclasses.replace(
+                    result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
+                )
+                corners = checked_further(first, point, environment)
+                result = dataclasses.replace(
                     result,
                     correctness=Correctness.PASSED,
-                    errors=first.errors_with_bits,
-                    first_call_ns=first.first_call_ns,
+                    corners=corners.labels,
+                    notes=(
+                        *result.notes,
+                        *environment.datasets.examined(case.problem, point, first.datasets),
+                        *corners.notes,
+                    ),
                 )
                 if timing:
                     checked_on = _other_contents_of_slow(first, point)
@@ -118,8 +130,9 @@ def diagnose_case(case: Case, environment: Environment) -> Diagnosis | None:
     try:
         with (
             environment.exclusive(),
-            prepared_case(case, case.point, backend, environment),
+            prepared_case(case, case.point, backend, environment) as sets,
         ):
+            checked_further(sets[0], case.point, environment)
             return None
     except IncorrectError as error:
         return error.diagnosis
@@ -134,6 +147,8 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is None:
         reason = variant.limit_exceeded(case.point)
+    if reason is None and environment.simulated.active and environment.settings.size == "huge":
+        reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
     if reason is None and variant.needs_gpu and variant.backend != "host" and environment.simulated.active:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
@@ -141,6 +156,31 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     if environment.settings.benchmark and not scopes_of(case, environment):
         wanted = ",".join(environment.settings.scopes)
         raise NotRunError(f"not selected: --gpukern-scope={wanted}, and it has {','.join(case.scopes)}")
+
+
+def placing_of(case: Case, environment: Environment) -> Backend:
+    """The backend that makes a variant's arrays: its own, or the host's where it moves the data itself."""
+    return environment.backend("host" if case.variant.host_data else case.variant.backend)
+
+
+def checked_further(prepared: Prepared, point: Point, environment: Environment) -> Corners:
+    """Checks a variant that was right at its own point in its corners, and on the seeds that were asked for.
+
+    Returns the corners. For a statistical check, seeds come in whole groups of those that it judges together.
+
+    Raises:
+        IncorrectError: it is wrong there.
+    """
+    case = prepared.case
+    corners = corners_of(case, simulated=prepared.backend.simulated)
+    check_corners(case, corners, prepared.backend, placing_of(case, environment), environment.corner_datasets)
+    seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
+    if case.problem.check is not None:
+        seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds
+    if seeds > known:
+        further = environment.datasets.further(case.problem, point, range(known, seeds))
+        check_seeds(prepared, point, further)
+    return corners
 
 
 @contextmanager
@@ -164,6 +204,7 @@ def prepared_case(
     Raises:
         IncorrectError: the check found a fault.
         NotRunError: the arrays do not fit.
+        ProblemError: with these data, what is wrong would pass.
     """
     datasets = environment.datasets.for_check(
         case.problem,
@@ -171,9 +212,8 @@ def prepared_case(
         contents=CONTENTS if sets_for and backend.on_gpu else 2,
         available_bytes=available_host_bytes(),
     )
-    placing = backend
-    if case.variant.host_data:
-        placing = environment.backend("host")
+    environment.datasets.examined(case.problem, point, datasets)
+    placing = placing_of(case, environment)
     _refuse_too_large(datasets[0], placing)
     sets: list[Prepared] = []
     with ExitStack() as given_back:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,10 @@ class Settings:
         cache: `cold` or `hot`.
         scopes: scopes asked for; empty for each problem's own.
         backends: backends asked for; empty for all.
-        size: `smoke`, `full`, or None for what fits the machine.
+        size: `smoke`, `full`, `huge`, or None for what fits the machine.
         axes: axis → values that replace the problem's own.
+        seeds: on how many seeds each case is checked, or None for what its check and timing take.
+        seed: of all inputs, or None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         baseline: `compare`, `create`, `append`, `update` or `off`.
         reason: why the times changed, kept with what an update records; None where nothing was said.
@@ -87,6 +90,8 @@ class Settings:
     backends: tuple[str, ...] = ()
     size: str | None = None
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    seeds: int | None = None
+    seed: int | None = None
     sessions: int = 1
     baseline: str = "compare"
     reason: str | None = None
@@ -179,6 +184,8 @@ class Settings:
             backends=values.get("backend", ()),
             size=values.get("size"),
             axes=values.get("axis", {}),
+            seeds=values.get("seeds"),
+            seed=values.get("seed"),
             sessions=values.get("sessions", SESSIONS_A_SIDE if against else _usual_sessions(values)),
             baseline="off" if against is not None else values.get("baseline", "compare"),
             reason=values.get("reason"),
@@ -230,8 +237,10 @@ def _parse(option: Option, value: Any, label: str) -> Any:
         return parse_timeout(str(value), label)
     if option.name == "drift":
         return parse_drift(str(value), label)
-    if option.name == "sessions":
-        return _whole_number(str(value), label)
+    if option.name in _COUNTED:
+        return _whole_number(str(value), label, _COUNTED[option.name])
+    if option.name == "seed":
+        return _seed(str(value), label)
     if option.listed:
         entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
         for entry in entries:
@@ -245,14 +254,26 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
+_COUNTED = {"sessions": "processes", "seeds": "seeds"}
 _MOST_DIGITS = 6
+_SEEDS = 2**32
 
 
-def _whole_number(text: str, label: str) -> int:
+def _whole_number(text: str, label: str, counted: str) -> int:
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
     if not (number and int(stripped) >= 1):
-        raise SettingsError(f"{label}: a whole number of processes, 1 or more, such as 5")
+        raise SettingsError(f"{label}: a whole number of {counted}, 1 or more, such as 5")
+    return int(stripped)
+
+
+def _seed(text: str, label: str) -> int:
+    """A seed, or with `random` one that no kernel can have been tuned to."""
+    stripped = text.strip()
+    if stripped == "random":
+        return secrets.randbelow(_SEEDS)
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 10 and int(stripped) < _SEEDS):
+        raise SettingsError(f"{label}: a seed is a whole number from 0 to {_SEEDS - 1}, or random")
     return int(stripped)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
@@ -116,9 +117,12 @@ def settings_of(config: pytest.Config) -> Settings:
         from pytest_gpukern.settings import Settings
 
         try:
-            config.stash[SETTINGS] = Settings.from_config(config)
+            settings = Settings.from_config(config)
         except SettingsError as error:
             raise pytest.UsageError(str(error)) from error
+        if settings.seed is not None:  # which may have been drawn: child sessions are to have the same
+            config.option.gpukern_seed = str(settings.seed)
+        config.stash[SETTINGS] = settings
     return config.stash[SETTINGS]
 
 
@@ -158,10 +162,13 @@ def environment_of(config: pytest.Config) -> Environment:
         from pytest_gpukern.device import DeviceError
         from pytest_gpukern.environment import Environment
 
+        told = getattr(config, "workerinput", {})  # which xdist adds after the options were read
+        if told.get("gpukern_seed") is not None:
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=told["gpukern_seed"])
         environment = Environment(
             settings_of(config),
             simulator_of(config),
-            device_spec=getattr(config, "workerinput", {}).get("gpukern_device"),
+            device_spec=told.get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
             children=lambda: children_of(config),
             waiting=lambda: waiting(config),

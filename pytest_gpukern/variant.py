@@ -26,9 +26,12 @@ class Variant:
             None where the variant's file could not be imported.
         parameters: the variant's own parameters, each with the values to try.
         limits: for an axis, the largest value at which the variant can finish.
+        least: for an axis, the least value that the variant takes.
         allocates: the launch returns new arrays instead of writing those it was given.
         needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
         scopes: scopes in which it is measured, or None for the problem's.
+        determinism: `bitwise` or `run-to-run`: it is INCORRECT where two launches on the same inputs give
+            other bits; `tolerant` or None: they may. See `determinism.Determinism`.
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
         judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
@@ -41,9 +44,11 @@ class Variant:
     prepare: Prepare | None
     parameters: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    least: dict[str, float] = field(default_factory=dict)
     allocates: bool = False
     needs_gpu: str | None = None
     scopes: tuple[str, ...] | None = None
+    determinism: str | None = None
     host_data: bool = False
     rejected_for: str | None = None
     judged_by: str | None = None
@@ -60,10 +65,13 @@ class Variant:
         return f"{self.backend}.{self.name}"
 
     def limit_exceeded(self, point: Names) -> str | None:
-        """Why the variant cannot finish at `point`, in words, or None."""
+        """Why the variant cannot run at `point`, in words, or None."""
         for axis, limit in self.limits.items():
             if point[axis] > limit:
                 return f"too large: {axis}={point[axis]}, and the variant declares a limit of {limit:g}"
+        for axis, least in self.least.items():
+            if point[axis] < least:
+                return f"too small: {axis}={point[axis]}, and the variant takes {least:g} or more"
         return None
 
 
@@ -73,6 +81,7 @@ class Case:
 
     Attributes:
         awkward: whether the point is there to be checked more than to be measured.
+        first: whether it is the first of its variant and parameters, which is checked in the corners too.
     """
 
     problem: Problem
@@ -80,6 +89,7 @@ class Case:
     point: Point
     parameters: dict[str, Any]
     awkward: bool = False
+    first: bool = False
 
     @property
     def id(self) -> str:

@@ -35,6 +35,7 @@ class Fault(enum.StrEnum):
     INPUT_MODIFIED = "input modified"
     STILL_RUNNING = "still running"
     STATISTICS = "statistics"
+    NOT_DETERMINISTIC = "not deterministic"
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ class OutputAccuracy:
         max_rel: largest relative error.
         max_ulp: largest error in units in the last place.
         bits: hash of the output's bytes for the first data set, or None.
+        determinism: `bitwise`, `run-to-run` or `tolerant`; None where the session did not look, as in records
+            of older releases.
         extra: unknown fields.
     """
 
@@ -98,12 +100,19 @@ class OutputAccuracy:
     max_rel: float | None
     max_ulp: float | None
     bits: str | None = None
+    determinism: str | None = None
     extra: JsonDict = field(default_factory=dict)
 
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
         """What a record keeps of an output's comparison; non-finite errors become None."""
-        return cls(_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp), error.bits)
+        return cls(
+            _finite(error.max_abs),
+            _finite(error.max_rel),
+            _finite(error.max_ulp),
+            error.bits,
+            error.determinism,
+        )
 
     def to_json(self) -> JsonDict:
         """The value as plain JSON."""

@@ -218,6 +218,7 @@ def _accuracy(node: Node) -> OutputAccuracy:
         max_rel=node["max_rel"].optional_number(),
         max_ulp=node["max_ulp"].optional_number(),
         bits=node.optional("bits").optional_text(),
+        determinism=node.optional("determinism").optional_text(),
         extra=node.others(*(each.name for each in fields(OutputAccuracy))),
     )
 

@@ -118,7 +118,7 @@ def _clock(compared: Sequence[Compared]) -> str | None:
 
 
 def _correctness(compared: Sequence[Compared]) -> str:
-    kinds = ("accuracy", "bits")
+    kinds = ("accuracy", "bits", "determinism")
     texts = [
         f"{each.result.case.id}: {finding.text}"
         for each in compared

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.checks import checks
 from pytest_gpukern.report.device_memory import device_memory
 from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
@@ -87,8 +88,8 @@ def tables(
 ) -> list[Line]:
     """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
-    Where `verbose`, what the device did in each case follows, as far as a timer saw it, and its memory. Why a
-    test that is among those `told` failed at the gate is not said again.
+    Where `verbose`, what was checked, what the device did in each case, as far as a timer saw it, and its
+    memory follow. Why a test that is among those `told` failed at the gate is not said again.
     """
     problems: dict[str, list[Result]] = {}
     for result in results:
@@ -96,6 +97,7 @@ def tables(
     lines = []
     for name, members in problems.items():
         lines += _problem(name, members, width, told)
+        lines += checks(_ordered(members), width=width) if verbose else []
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
         if verbose:

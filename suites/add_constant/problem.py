@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, elementwise, random_array
+from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, boundaries, elementwise, random_array
 
 
 def make_inputs(rng, z, y, x, fill):
@@ -41,6 +41,18 @@ def flops(z, y, x):
     return z * y * x
 
 
+# NaN, infinities, signed zeros, the smallest subnormal, the largest number, and those beside which 2 is lost
+# or half rounded: one addition is rounded correctly for all of them.
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1.7976931348623157e308, -2.0, 2.0**53, 2.0**54, 1e17)
+
+
+def checked_at(block=256, width=32):
+    """The edges of a block along x, alone and in a volume, and of a block's height; no planes are no work."""
+    rows = [{"z": 1, "y": 1, "x": n} for n in boundaries(block, minimum=1)]
+    height = 256 // width
+    return rows + [{"z": 2, "y": y, "x": 3} for y in (height - 1, height + 1)] + [{"z": 3, "y": 1, "x": 1}]
+
+
 add_constant = Problem(
     "add_constant",
     version=1,
@@ -50,6 +62,8 @@ add_constant = Problem(
         "x": Axis(smoke=(16, 13), full=(512, 37)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
+    checked_at=checked_at,
+    special={"a": SPECIAL},
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

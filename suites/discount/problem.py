@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, elementwise, random_array
+from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, boundaries, elementwise, random_array
 
 
 def make_inputs(rng, t, i, k, fill):
@@ -47,6 +47,17 @@ def flops(t, i, k):
     return t * i * k
 
 
+# NaN, infinities, signed zeros, the smallest subnormal, a larger one, the largest number: one multiplication
+# is rounded correctly for all of them, and float64 has no flushing to zero.
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -1e-310, 1.7976931348623157e308)
+
+
+def checked_at(block=128, steps=4):
+    """The edges of a block of columns and of the time steps that a thread takes; without rows is no work."""
+    columns = [{"t": 1, "i": n, "k": 1} for n in boundaries(block, minimum=1)]
+    return columns + [{"t": t, "i": 1, "k": 1} for t in (steps - 1, steps + 1)]
+
+
 discount = Problem(
     "discount",
     version=1,
@@ -56,6 +67,8 @@ discount = Problem(
         "k": Axis(smoke=(5,), full=(5,)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
+    checked_at=checked_at,
+    special={"mult": SPECIAL, "discount": SPECIAL},
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

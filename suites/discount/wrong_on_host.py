@@ -86,3 +86,74 @@ def last_time_step_deferred(mult, discount, cv):
         threading.Thread(target=finish, name="last time step").start()
 
     return launch
+
+
+@discount.wrong("host", rejected_for="wrong values")
+def all_zero(cv):
+    """Fills the output with zeros: right enough for a tolerance that is absolute."""
+    return lambda: cv.fill(0.0)
+
+
+@discount.wrong("host", rejected_for="wrong values")
+def mean_of_all_inputs(cv):
+    """A constant answer: the product of two means of 0.5, right on average."""
+    return lambda: cv.fill(0.25)
+
+
+@discount.wrong("host", rejected_for="not written")
+def nothing_after_the_first_call(mult, discount, cv):
+    """Writes once, and then trusts that the answer is still there."""
+    calls = []
+
+    def launch():
+        if not calls:
+            np.multiply(mult, discount, out=cv)
+        calls.append(True)
+
+    return launch
+
+
+@discount.wrong("host", rejected_for="stale result")
+def cached_by_id(mult, discount, cv):
+    """Remembers the product by the identity of its operands, which stays when their contents change."""
+    answers = {}
+
+    def launch():
+        key = id(mult), id(discount)
+        if key not in answers:
+            answers[key] = mult * discount
+        np.copyto(cv, answers[key])
+
+    return launch
+
+
+@discount.wrong("host", rejected_for="stale result")
+def cached_by_one_operand(mult, discount, cv):
+    """Remembers the product by the contents of `mult`, which tell nothing of `discount`."""
+    answers = {}
+
+    def launch():
+        key = mult.tobytes()
+        if key not in answers:
+            answers[key] = mult * discount
+        np.copyto(cv, answers[key])
+
+    return launch
+
+
+@discount.wrong("host", rejected_for="wrong values")
+def infinities_clamped(mult, discount, cv):
+    """Clamps to the finite range, as against overflow: where infinity is the answer, it is wrong."""
+    largest = np.finfo(np.float64).max
+    return lambda: np.clip(mult * discount, -largest, largest, out=cv)
+
+
+@discount.wrong("host", rejected_for="wrong values")
+def subnormals_flushed(mult, discount, cv):
+    """Flushes subnormal results to zero, which float64 on a GPU does not."""
+
+    def launch():
+        np.multiply(mult, discount, out=cv)
+        cv[np.abs(cv) < np.finfo(np.float64).tiny] = 0.0
+
+    return launch

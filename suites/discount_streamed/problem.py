@@ -7,7 +7,7 @@ Slabs are pieces of the flat arrays: `mult` (400 MB) stays on the device and beg
 
 from __future__ import annotations
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance
+from pytest_gpukern.problem import Axis, Problem, Tolerance, boundaries
 
 from ..discount.problem import flops, make_inputs, outputs, reference, traffic_bytes
 
@@ -26,6 +26,7 @@ discount_streamed = Problem(
         "k": Axis(smoke=(5,), full=(5,)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
+    checked_at=[{"t": 1, "i": n, "k": 1} for n in boundaries(minimum=1)],
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

@@ -29,6 +29,11 @@ def rearrange(rng, A, B, C):
     return {"A": rolled(A, (rows, 0)), "B": rolled(B, (0, columns)), "C": rolled(C, (rows, columns))}
 
 
+def exact_inputs(rng, n):
+    """Integers from -8 to 8: TF32 and float16 hold them, and float32 every partial sum below n = 2**18."""
+    return {name: rng.integers(-8, 9, (n, n)).astype(np.float32) for name in "AB"}
+
+
 def tolerance(n):
     """8 eps √n · √n, absolute for the most part.
 
@@ -44,6 +49,12 @@ matmul = Problem(
     "matmul",
     version=1,
     axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 4096, 10_000), awkward=(211,))},
+    checked_at=[
+        {"n": n} for n in (1, 2, 15, 16, 31, 33, 63, 64, 65, 127, 128, 129)
+    ],  # the edges of all tiles
+    simulator_limits={"n": 16},
+    special={"A": (np.nan, np.inf, -np.inf)},  # a row each, of NaN or of both infinities
+    exact_inputs=exact_inputs,
     make_inputs=make_inputs,
     reference=reference,
     rearrange=rearrange,

@@ -46,6 +46,6 @@ def raw_16_bytes(x, y, n, block):
         if array.data.ptr % 16:
             raise ValueError(f"{name} starts at {array.data.ptr:#x}, not a multiple of 16: no float4 there")
     threads = -(-n // 4)
-    grid = (-(-threads // block),)
+    grid = (max(1, -(-threads // block)),)  # a grid of no blocks is no launch
     arguments = (x, y, np.int64(n))
     return lambda: exp_by_four(grid, (block,), arguments)

@@ -56,19 +56,19 @@ def ufunc(x, y, stream):
 @vector_exp.variant("numba", block=(128, 256, 512))
 def one_element(x, y, n, stream, block):
     """One thread an element, the plain way; neighbouring threads touch neighbouring addresses."""
-    grid = -(-n // block)
+    grid = max(1, -(-n // block))  # a grid of no blocks is no launch
     return lambda: exp_one_element[grid, block, stream](x, y)
 
 
 @vector_exp.variant("numba", block=(128, 256), most_blocks=(1056, 8448))
 def grid_stride(x, y, n, stream, block, most_blocks):
     """A bounded grid (8 or 64 blocks on each of an H200's 132 multiprocessors) strides over any n."""
-    grid = min(-(-n // block), most_blocks)
+    grid = max(1, min(-(-n // block), most_blocks))
     return lambda: exp_grid_stride[grid, block, stream](x, y)
 
 
 @vector_exp.variant("numba", block=(128, 256))
 def four_elements(x, y, n, stream, block):
     """Four coalesced elements a thread: their loads are in flight together."""
-    grid = -(-n // (block * ELEMENTS_PER_THREAD))
+    grid = max(1, -(-n // (block * ELEMENTS_PER_THREAD)))
     return lambda: exp_four_elements[grid, block, stream](x, y)

@@ -47,11 +47,12 @@ def on_pool(array):
     return GPUArray(array.shape, array.dtype, allocator=pool.allocate, base=array, gpudata=array.gpudata)
 
 
-@vector_exp.variant("pycuda", allocates=True, allocator=("driver", "pool"))
+@vector_exp.variant("pycuda", least={"n": 1}, allocates=True, allocator=("driver", "pool"))
 def cumath_exp(x, stream, allocator):
     """`pycuda.cumath.exp` as in the seed: a new array a call, freed when the next one replaces it.
 
-    `cuMemFree` waits for the device, so with the driver's allocator no two calls can be queued.
+    A GPUArray of no elements has no memory, and so no address. `cuMemFree` waits for the device, so with the
+    driver's allocator no two calls can be queued.
     """
     source = on_pool(x) if allocator == "pool" else x
     return lambda: cumath.exp(source, stream=stream)
@@ -76,5 +77,5 @@ def source_16_bytes(x, y, n, stream):
     for name, array in (("x", x), ("y", y)):
         if array.ptr % 16:
             raise ValueError(f"{name} starts at {array.ptr:#x}, not a multiple of 16: no float4 there")
-    kernel, grid = exp_by_four(), (-(-n // (4 * BLOCK)), 1)
+    kernel, grid = exp_by_four(), (max(1, -(-n // (4 * BLOCK))), 1)  # a grid of no blocks is no launch
     return lambda: kernel(x, y, np.int64(n), grid=grid, block=(BLOCK, 1, 1), stream=stream)

@@ -6,14 +6,18 @@ no block or vector width divides it.
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance, elementwise, random_array
+from pytest_gpukern.problem import Axis, Problem, Tolerance, boundaries, elementwise, random_array
 
 # Four ULP; one ULP is at most 2⁻²³ of its value. CUDA documents 2 ULP for expf without fast math (CUDA C++
 # Programming Guide, "Mathematical Functions") and NumPy 2.52 for its vectorised float32 exp (release notes of
 # 1.17); the reference is float64, so its own rounding does not count. Purely relative: |x| < 7 for any sample
 # that fits a machine, hence 9e-4 < y < 1.1e3, far from denormals and overflow. float16 inside is off by up to
 # 2⁻¹¹, a thousand times the bound.
-FOUR_ULP = Tolerance(rtol=4 * 2.0**-23, atol=0.0)
+# Subnormal results, below exp(-87.3), may be flushed to zero, as with -ftz=true.
+FOUR_ULP = Tolerance(rtol=4 * 2.0**-23, atol=0.0).flushing("float32")
+
+# exp of these is 0, infinite, NaN, 1, just below overflow, above it, near the smallest normal, subnormal, 0.
+SPECIAL = (-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-40, 88.7, 89.0, -87.3, -100.0, -104.0)
 
 
 def make_inputs(rng, n):
@@ -29,7 +33,9 @@ def reference(x):
 vector_exp = Problem(
     "vector_exp",
     version=1,
-    axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,))},
+    axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,), huge=(2**31 + 11,))},
+    checked_at=lambda block=256: [{"n": n} for n in boundaries(block)],
+    special={"x": SPECIAL},
     make_inputs=make_inputs,
     reference=reference,
     outputs=lambda n: {"y": ((n,), "float32")},

@@ -208,3 +208,67 @@ def same_memory_each_time(x):
     """Saves an allocation: the next call overwrites what this one returned."""
     result = np.empty_like(x)
     return lambda: np.exp(x, out=result)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def only_default_shapes(x, y, n, stream):
+    """Tuned for the sizes that it is timed at; at any other it forgets the last element."""
+    count = n if n in (257, 1024) else n - 1
+    return lambda: exp_of_first[max(1, blocks(n)), BLOCK, stream](x, y, count)
+
+
+@vector_exp.wrong("numba", rejected_for="not written", block=(96,))
+def one_beyond_a_block(x, y, n, stream, block):
+    """Counts blocks from n - 1: where one element begins a new block, nobody computes it."""
+    grid = max(1, -(-(n - 1) // block))
+    return lambda: exp_of_first[grid, block, stream](x, y, n)
+
+
+@vector_exp.wrong("numba", rejected_for="not written")
+def one_short_of_a_warp(x, y, n, stream):
+    """Takes the last lane for the tail: where a warp lacks just that one, the last element is left out."""
+    count = n - 1 if n % 32 == 31 else n
+    return lambda: exp_of_first[max(1, blocks(n)), BLOCK, stream](x, y, count)
+
+
+@vector_exp.wrong("host", rejected_for="wrong values")
+def nan_swallowed(x, y):
+    """Clamps from below by `fmax`, which prefers the number: NaN goes in and zero comes out."""
+    return lambda: np.exp(np.fmax(x, np.float32(-103)), out=y)
+
+
+@vector_exp.wrong("host", rejected_for="unexpected NaN")
+def zero_by_zero(x, y):
+    """1 + x · (expm1(x) / x): more accurate near zero, and 0/0 at it."""
+
+    def launch():
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.float64)
+            y[:] = np.where(np.abs(wide) < 80, 1 + wide * (np.expm1(wide) / wide), np.exp(wide))
+
+    return launch
+
+
+@vector_exp.wrong("host", rejected_for="wrong values")
+def right_for_the_first_seed(x, y):
+    """Knows the contents of the first seed by one element, and has the answer; the rest it takes lightly."""
+    first, answer = x[0].copy(), np.exp(x)
+
+    def launch():
+        y[:] = answer if x[0] == first else np.exp(x.astype(np.float16))
+
+    return launch
+
+
+@vector_exp.wrong("host", rejected_for="not deterministic", determinism="bitwise")
+def sometimes_an_ulp_more(x, y):
+    """Says that it is bitwise, and is an ULP off in every second launch, as sums in another order are."""
+    launches = []
+
+    def launch():
+        launches.append(1)
+        np.exp(x, out=y)
+        if len(launches) % 2 == 0:
+            np.nextafter(y, np.float32(np.inf), out=y)
+
+    return launch

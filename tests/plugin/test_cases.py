@@ -60,6 +60,21 @@ def test_sizes_are_the_small_ones_unless_somebody_says_otherwise(host, pytester,
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == sizes
 
 
+def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(host, pytester):
+    test_file = pytester.path / "test_doubling.py"
+    declared = test_file.read_text(encoding="utf-8")
+    test_file.write_text(declared.replace("Tolerance()", "Tolerance(rtol=1e-6)"), encoding="utf-8")
+    result = host("-k", "add")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "problem 'doubling' cannot tell right from wrong at n=8",
+            "  y: rtol=1e-06, atol=0 would pass float32 too, *; tighten the tolerance, or say in *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
 def test_a_wrong_variant_fails_its_own_test_with_the_diagnosis(host, pytester):
     pytester.makepyfile(
         test_doubling=HOST_PROBLEM
@@ -237,3 +252,21 @@ def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):
     result = host("--gpukern-axis=n=8")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["the test never ran its case: call gpu_benchmark.run(case)"])
+
+
+def test_huge_sizes_are_run_by_name_only_and_a_problem_without_any_is_skipped(host, pytester):
+    host("--gpukern-size=huge").assert_outcomes(skipped=1)
+    test_file = pytester.path / "test_doubling.py"
+    declared = test_file.read_text(encoding="utf-8")
+    assert declared.count("full=(100,)") == 1
+    test_file.write_text(declared.replace("full=(100,)", "full=(100,), huge=(1000,)"), encoding="utf-8")
+    host("--gpukern-size=huge", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == {1000}
+
+
+def test_a_random_seed_is_printed_recorded_and_the_same_in_every_worker(host, pytester):
+    result = host("--gpukern-seed=random", "--gpukern-output=run.json", "-n2")
+    result.assert_outcomes(passed=4)
+    seeds = {each["seed"] for each in results_in(pytester.path / "run.json").values()}
+    assert len(seeds) == 1
+    result.stdout.fnmatch_lines([f"gpukern seed: {seeds.pop()} for all inputs; *"])

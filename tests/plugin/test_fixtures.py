@@ -173,6 +173,25 @@ def test_wrong_shape(gpu_benchmark):
     assert found["test_doubling/test_wrong"]["correctness"] == "INCORRECT"
 
 
+def test_verify_notes_what_else_would_have_passed_within_bounds_of_the_tests_own(plain, pytester):
+    plain(
+        """
+x = np.random.default_rng(0).random(100).astype("float32")
+
+@pytest.mark.parametrize("bounds", [{"rtol": 1e-2}, {"atol": 2}, {"rtol": 1e-6}, {}])
+def test_it(gpu_benchmark, bounds):
+    gpu_benchmark(lambda: None)
+    gpu_benchmark.verify(x, x.astype("float64"), **bounds)
+""",
+        "--gpukern-output=run.json",
+    ).assert_outcomes(passed=4)
+    loose, zeros, tight, default = results_in(pytester.path / "run.json").values()
+    (note,) = loose["notes"]
+    assert note.startswith("output: rtol=0.01, atol=0 would pass float16 too, by which")
+    assert zeros["notes"] == ["output: rtol=0, atol=2 would pass an output of zeros"]
+    assert tight["notes"] == default["notes"] == []
+
+
 def test_a_test_that_never_verifies_is_unchecked_and_says_so(plain):
     result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
     result.stdout.fnmatch_lines(["gpukern: 0 passed, 1 unchecked*"])

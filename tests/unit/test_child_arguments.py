@@ -135,6 +135,7 @@ def configured(pytestconfig):
             getini=lambda name: {"addopts": list(addopts)}[name],
             invocation_params=SimpleNamespace(args=tuple(given), plugins=plugins),
             pluginmanager=SimpleNamespace(is_blocked=lambda name: name in blocked),
+            option=SimpleNamespace(),
             _parser=SimpleNamespace(_anonymous=parser._anonymous, _groups=[*parser._groups, own]),
         )
 
@@ -223,3 +224,13 @@ def test_what_stands_in_for_the_run_judges_and_shapes_reports_as_that_was_asked_
     assert again == tokenized(shlex.split(asked), known)[0]
     done = "-x --maxfail=3 -k exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
     assert kept_by_it(done) == []
+
+
+def test_children_get_the_number_of_the_seed_that_was_drawn(configured):
+    config = configured(["--gpukern-seed=random", "--gpukern-seeds=3"])
+    config.option.gpukern_seed = "1234"  # as `state.settings_of` leaves it
+    options = child_arguments(config, {}).options
+    assert "--gpukern-seed=1234" in options
+    assert "--gpukern-seed=random" not in options
+    assert "-ogpukern_seed=" in options, "or the ini file's would be drawn anew"
+    assert "--gpukern-seeds=3" in options

@@ -73,6 +73,16 @@ def test_another_point_or_problem_drops_what_was_held(other):
     assert len(calls) == 2 + (other == "point")
 
 
+def test_of_small_points_as_many_are_held_as_were_asked_for():
+    problem, calls = counting()
+    sets = Datasets(points=2)
+    for n in (8, 9, 8, 10, 9):
+        assert len(sets.get(problem, {"n": n}, 0).inputs["a"]) == n
+    assert len(calls) == 3, "8 was dropped for 10, and 9 is still there"
+    sets.get(problem, {"n": 8}, 0)
+    assert len(calls) == 4
+
+
 def test_the_problem_is_kept_alive_so_that_no_other_is_taken_for_it():
     """Python gives the address of a dead object, and so its id, to the next."""
     sets = Datasets()
@@ -134,3 +144,52 @@ def test_a_statistical_check_gets_as_many_sets_as_it_declares():
     sets = for_check(Datasets(), problem)
     assert [one.seed_offset for one in sets] == [0, 1, 2, 3]
     assert [one.expected for one in sets] == [None] * 4
+
+
+def test_a_seed_of_the_run_changes_all_contents_and_goes_with_each_set():
+    own, other = Datasets(), Datasets(seed=2)
+    problem = doubling()
+    assert not np.array_equal(
+        own.get(problem, POINT, 0).inputs["a"], other.get(problem, POINT, 0).inputs["a"]
+    )
+    assert np.array_equal(
+        other.get(problem, POINT, 1).inputs["a"], Datasets(seed=2).get(problem, POINT, 1).inputs["a"]
+    )
+    assert (own.get(problem, POINT, 0).seed, other.get(problem, POINT, 0).seed) == (None, 2)
+
+
+def test_further_sets_of_a_small_point_are_held_for_the_next_variant():
+    problem, calls = counting()
+    sets = Datasets()
+    first = list(sets.further(problem, POINT, range(2, 5)))
+    assert [one.seed_offset for one in first] == [2, 3, 4]
+    assert list(sets.further(problem, POINT, range(2, 5))) == first
+    assert len(calls) == 4, "and set 0, which tells their size"
+
+
+def test_further_sets_of_a_large_point_are_held_one_at_a_time(monkeypatch):
+    problem = doubling()
+    one = Dataset.make(problem, POINT, 0)
+    monkeypatch.setattr(dataset_module, "_HELD_BYTES", 5 * one.host_bytes - 1)
+    sets = Datasets()
+    alive = []
+    for made in sets.further(problem, POINT, range(2, 5)):
+        assert all(before() is None for before in alive)
+        alive.append(weakref.ref(made.inputs["a"]))
+        del made
+        gc.collect()
+
+
+def test_further_sets_of_a_very_large_point_follow_from_the_first_where_the_problem_says_how(monkeypatch):
+    monkeypatch.setattr(dataset_module, "_HELD_BYTES", 0)
+    monkeypatch.setattr(dataset_module, "_LARGE_BYTES", 0)
+
+    def turned(rng, a, out):
+        shift = int(rng.integers(1, len(a)))
+        return {"a": np.roll(a, shift), "out": np.roll(out, shift)}
+
+    problem, calls = counting(rearrange=turned)
+    made = list(Datasets(seed=5).further(problem, POINT, range(1, 4)))
+    assert len(calls) == 1
+    assert all(np.array_equal(one.expected["out"], 2.0 * one.inputs["a"]) for one in made)
+    assert [one.seed for one in made] == [5, 5, 5]

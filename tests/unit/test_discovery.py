@@ -35,7 +35,7 @@ from .problem import p
 def fast(a, out, block):
     return lambda: None
 
-@p.variant("numba", host_data=True)
+@p.variant("numba", host_data=True, least={{"n": 1}}, determinism="bitwise")
 @p.variant("cupy")
 def shared(a, out):
     return lambda: None
@@ -106,6 +106,8 @@ def as_declared(variant):
     return (
         variant.parameters,
         variant.limits,
+        variant.least,
+        variant.determinism,
         variant.allocates,
         variant.needs_gpu,
         variant.scopes,

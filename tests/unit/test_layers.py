@@ -20,13 +20,13 @@ LAYERS = (
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
     | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
     | {"strides"},
-    {"cubin", "occupancy"},
+    {"cubin", "occupancy", "determinism"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
-    | {"comparison", "verify"},
-    {"settings", "problem", "kernel_facts", "comparability", "spread"},
+    | {"comparison", "verify", "boundaries"},
+    {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
-    {"rotation", "gate"},
+    {"rotation", "gate", "corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "device_memory", "canary", "resources", "drift", "shift"},
     {"explain", "failures"},

@@ -473,14 +473,14 @@ def test_a_bound_that_is_negative_or_not_finite_is_refused(name, value):
     [
         ("float16", 1e-3, 1e-5),
         ("float32", 1.3e-6, 1e-5),
-        ("float64", 1e-7, 1e-7),
+        ("float64", 1e-9, 1e-9),
         ("complex64", 1.3e-6, 1e-5),
-        ("complex128", 1e-7, 1e-7),
+        ("complex128", 1e-9, 1e-9),
         ("int32", 0, 0),
         ("bool", 0, 0),
     ],
 )
-def test_the_default_tolerance_is_that_of_pytorch_and_exact_for_what_is_no_float(dtype, rtol, atol):
+def test_the_default_tolerance_is_near_that_of_pytorch_and_exact_for_what_is_no_float(dtype, rtol, atol):
     assert Tolerance.for_dtype(dtype) == Tolerance(rtol, atol)
 
 

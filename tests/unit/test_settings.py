@@ -51,6 +51,8 @@ VALUES = [
     ("backend", "numba,host", "backends", ("numba", "host")),
     ("size", "full", "size", "full"),
     ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
+    ("seeds", "50", "seeds", 50),
+    ("seed", "7", "seed", 7),
     ("baseline", "off", "baseline", "off"),
     ("gate", "warn", "gate", "warn"),
     ("gate-on", "time, accuracy,time", "gate_on", ("time", "accuracy")),
@@ -152,6 +154,28 @@ def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
 def test_energy_of_a_run_that_does_not_measure_is_refused():
     with pytest.raises(SettingsError, match="--gpukern-energy: nothing is measured; add --gpu-benchmark"):
         read(given={"energy": True})
+
+
+def test_a_random_seed_is_another_each_time():
+    drawn = {read(given={"seed": "random"}).seed for _ in range(8)}
+    assert len(drawn) > 1
+    assert all(0 <= seed < 2**32 for seed in drawn)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "4294967296", "some", "²", "99999999999999999999"])
+def test_a_seed_that_is_none_is_refused_with_what_is(text):
+    assert f"--gpukern-seed={text}: a seed is a whole number" in refused(given={"seed": text})
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many"])
+def test_a_number_of_seeds_that_is_none_is_refused(text):
+    assert f"--gpukern-seeds={text}: a whole number of seeds, 1 or more" in refused(given={"seeds": text})
+
+
+def test_huge_sizes_are_refused_in_the_simulator():
+    with pytest.raises(SettingsError, match="--gpukern-size=huge: huge sizes never end in the simulator"):
+        read(given={"size": "huge", "simulator": "always"})
+    assert read(given={"size": "huge"}).size == "huge"
 
 
 @pytest.mark.parametrize("source", ["given", "ini"])
@@ -325,6 +349,14 @@ CONTRADICTIONS = [
         "--gpukern-size=full",
         "use smoke or drop --gpukern-simulator=always",
     ),
+    (
+        True,
+        {"seed": "7", "baseline": "create"},
+        {},
+        "--gpukern-seed=7",
+        "drop it or --gpukern-baseline=create",
+    ),
+    (True, {"size": "huge"}, {}, "--gpukern-size=huge", "checked, never measured; drop --gpu-benchmark"),
     (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "use host"),
     (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
     (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),

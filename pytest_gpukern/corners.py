@@ -1,0 +1,140 @@
+"""Corner cases: what a variant is checked on beside its own point, and is never timed on."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.check import check
+from pytest_gpukern.verify import IncorrectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpukern.backends import Backend
+    from pytest_gpukern.dataset import Dataset, Datasets
+    from pytest_gpukern.problem import Case, Point
+
+
+_LABELS = {"special": "special values", "exact": "exact integers", "kept": "one input kept"}
+
+
+@dataclass(frozen=True)
+class Corner:
+    """A point at which a variant is checked, or contents.
+
+    Attributes:
+        label: what is special about it, such as `n=257`; begins the diagnosis of what fails there.
+        point: all axes.
+        contents: of its inputs: `random`, `special`, `exact`, or `kept`: random ones, then others of which in
+            turn one array is as before, since a result may be remembered by one of the inputs alone.
+    """
+
+    label: str
+    point: Point
+    contents: str = "random"
+
+
+@dataclass(frozen=True)
+class Corners:
+    """The corners of a case, and those that are left out here, with the reason of each."""
+
+    checked: tuple[Corner, ...] = ()
+    left_out: tuple[tuple[Corner, str], ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What was checked, in words."""
+        return tuple(corner.label for corner in self.checked)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out and why, a note for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for corner, reason in self.left_out:
+            by_reason.setdefault(reason, []).append(corner.label)
+        return tuple(f"not checked at {', '.join(at)}: {reason}" for reason, at in by_reason.items())
+
+
+def corners_of(case: Case, *, simulated: bool) -> Corners:
+    """Where a case is checked besides its own point; nowhere unless it is the first of its variant.
+
+    Args:
+        case: problem, variant, point and parameters.
+        simulated: whether its kernels run in the simulator, which is given small sizes only.
+    """
+    if not case.first:
+        return Corners()
+    problem = case.problem
+    declared = [
+        *(Corner(_LABELS[contents], problem.smoke_point, contents) for contents in problem.contents),
+        *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
+    ]
+    checked, left_out = [], []
+    for corner in declared:
+        reason = case.variant.limit_exceeded(corner.point)
+        if reason is not None:
+            reason = f"{reason.partition(':')[0]} for the variant"
+        elif simulated and corner.contents == "random" and _beyond(corner.point, problem.simulator_limits):
+            reason = "too large for the simulator"
+        if reason is None:
+            checked.append(corner)
+        else:
+            left_out.append((corner, reason))
+    return Corners(tuple(checked), tuple(left_out))
+
+
+def _beyond(point: Point, limits: Mapping[str, float]) -> bool:
+    return any(point[axis] > most for axis, most in limits.items())
+
+
+def check_corners(
+    case: Case, corners: Corners, backend: Backend, placing: Backend, datasets: Datasets
+) -> None:
+    """Checks the variant at each of the corners, by one launch on data of their own.
+
+    Args:
+        case: problem, variant and parameters.
+        corners: where.
+        backend: the variant's.
+        placing: makes its arrays.
+        datasets: holds data sets of many small points.
+
+    Raises:
+        IncorrectError: it is wrong at one of them, which its message names first.
+    """
+    for corner in corners.checked:
+        if corner.contents == "random":
+            sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
+        else:
+            sets = datasets.other(case.problem, corner.point, corner.contents)
+        workspace = placing.workspace(sets[0].inputs, sets[0].specs)
+        try:
+            with _no_warnings() if corner.contents == "special" else nullcontext():
+                check(case, corner.point, backend, workspace, sets).let_go()
+        except IncorrectError as error:
+            message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
+            diagnosis = dataclasses.replace(error.diagnosis, message=message)
+            raise IncorrectError(diagnosis, error.errors) from error
+        finally:
+            workspace.close()
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """What NumPy warns of on special values is what they are there for, also in the simulator's threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def _planted(dataset: Dataset) -> str:
+    """Where special values are, a line an input."""
+    return "".join(
+        f"\n  planted in {name}, by flat index: "
+        + ", ".join(f"{value:g} at {place}" for place, value in places.items())
+        for name, places in dataset.planted.items()
+    )

@@ -1,0 +1,374 @@
+"""Where a variant is checked besides its own point, and what a failure there says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, doubling, right, run
+
+from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.corners import Corner, corners_of
+from pytest_gpukern.problem import Axis, ProblemError, Tolerance, boundaries
+from pytest_gpukern.result import Correctness
+from pytest_gpukern.runner import diagnose_case
+from pytest_gpukern.settings import Settings
+from pytest_gpukern.verify import Fault
+
+CHECKING = Settings(asked=True)
+
+
+def with_sizes(*sizes, **changes):
+    return doubling(checked_at=[{"n": n} for n in sizes], **changes)
+
+
+def cases_of(problem, size="smoke", axes=None, *, wrong=False):
+    return list(problem.iter_cases(size, axes, wrong=wrong))
+
+
+def checked(problem, prepare, backend="host", **arguments):
+    problem.variant(backend, **arguments)(prepare)
+    return run(cases_of(problem)[0], FakeEnvironment(settings=CHECKING))
+
+
+def forgets_the_last(least):
+    def prepare(a, out, n):
+        count = n if n < least else n - 1
+        return lambda: np.multiply(a[:count], 2, out=out[:count])
+
+    return prepare
+
+
+def test_a_right_variant_is_checked_at_every_size_and_says_where():
+    launched = []
+
+    def prepare(a, out, n):
+        launched.append(n)
+        return right(a, out)
+
+    result = checked(with_sizes(0, 1, 9), prepare)
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == ("n=0", "n=1", "n=9")
+    assert launched == [8, 0, 1, 9]
+    assert result.notes == ()
+
+
+def test_a_failure_names_the_size_first():
+    result = checked(with_sizes(1, 9, 17), forgets_the_last(9))
+    assert result.correctness is Correctness.INCORRECT
+    assert result.diagnosis.startswith("n=9: out: not written: 1 of 9 elements")
+
+
+def test_a_failure_at_a_size_is_found_before_anything_is_timed(gpu, timer, events):
+    problem = with_sizes(9)
+    problem.variant("numba")(forgets_the_last(9))
+    result = run(cases_of(problem)[0], FakeEnvironment(gpu))
+    assert result.correctness is Correctness.INCORRECT
+    assert result.measurements == ()
+    assert "timed" not in events
+
+
+def test_an_error_of_the_launch_names_the_size_too():
+    def prepare(a, out, n):
+        if n == 0:
+            raise ValueError("grid.x is 0")
+        return right(a, out)
+
+    assert checked(with_sizes(0), prepare).diagnosis.startswith("n=0: launch failed: preparing")
+
+
+def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():
+    problem = with_sizes(9)
+    problem.wrong("host", rejected_for="not written")(forgets_the_last(9))
+    (case,) = cases_of(problem, wrong=True)
+    found = diagnose_case(case, FakeEnvironment(settings=CHECKING))
+    assert found.fault is Fault.NOT_WRITTEN
+    assert found.message.startswith("n=9: ")
+
+
+def test_memory_of_a_size_is_given_back_also_where_it_fails():
+    problem = with_sizes(9)
+    problem.variant("host")(forgets_the_last(9))
+    closed = []
+
+    class Noting(HostBackend):
+        def workspace(self, inputs, outputs):
+            made = super().workspace(inputs, outputs)
+            size, close = len(made.arrays["out"]), made.close
+            made.close = lambda: (closed.append(size), close())
+            return made
+
+    run(cases_of(problem)[0], FakeEnvironment(Noting(), settings=CHECKING))
+    assert closed == [9, 8]
+
+
+def test_sizes_are_made_once_for_all_variants():
+    made = []
+    problem = with_sizes(1, 9, reference=lambda a: made.append(len(a)) or 2.0 * a)
+    for name in ("one", "two"):
+        problem.variant("host")(_named(name))
+    environment = FakeEnvironment(settings=CHECKING)
+    for case in cases_of(problem):
+        assert run(case, environment).correctness is Correctness.PASSED
+    assert made == [8, 8, 1, 9]
+
+
+def _named(name):
+    def prepare(a, out):
+        return right(a, out)
+
+    prepare.__name__ = name
+    return prepare
+
+
+# which cases, and which points
+
+
+def test_each_variant_and_set_of_parameters_is_checked_at_its_first_point_only():
+    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
+    problem.variant("host", block=(1, 2), limits={"n": 9})(lambda a, out, block: right(a, out))
+    assert [(case.point["n"], case.parameters["block"], case.first) for case in cases_of(problem)] == [
+        (4, 1, True),
+        (4, 2, True),
+        (5, 1, False),
+        (5, 2, False),
+    ]
+
+
+def test_the_first_point_is_one_that_the_variant_can_run():
+    problem = with_sizes(9, axes={"n": Axis((50, 4), (8,))})
+    problem.variant("host", limits={"n": 10})(right)
+    assert [case.first for case in cases_of(problem)] == [False, True]
+
+
+def test_every_broken_case_is_checked_at_all_sizes():
+    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
+    problem.wrong("host", rejected_for="not written")(right)
+    assert [case.first for case in cases_of(problem, wrong=True)] == [True, True]
+
+
+def test_who_chooses_an_axis_gets_that_alone():
+    problem = with_sizes(9)
+    problem.variant("host")(right)
+    assert [case.first for case in cases_of(problem, axes={"n": (3,)})] == [False]
+
+
+def test_sizes_may_follow_the_block_that_a_case_is_launched_with():
+    problem = doubling(checked_at=lambda block=256: [{"n": n} for n in boundaries(block)])
+    assert [point["n"] for _, point in problem.boundary_points({"block": 64})] == [
+        0,
+        1,
+        31,
+        33,
+        63,
+        64,
+        65,
+        131,
+    ]
+    assert problem.boundary_points({})[-1] == ("n=521", {"n": 521})
+
+
+def test_other_axes_keep_their_first_smoke_value():
+    problem = doubling(
+        axes={"n": Axis((8, 9), (8,)), "m": Axis((3, 4), (5,))}, checked_at=[{"n": 1}, {"m": 7, "n": 2}]
+    )
+    assert problem.boundary_points({}) == [("n=1", {"n": 1, "m": 3}), ("m=7 n=2", {"n": 2, "m": 7})]
+
+
+@pytest.mark.parametrize("entry", [257, {}, {"size": 1}])
+def test_a_point_that_is_none_is_refused_with_the_axes(entry):
+    with pytest.raises(ProblemError, match=r"write axes with their values.*\['n'\]"):
+        doubling(checked_at=[entry]).boundary_points({})
+
+
+def test_a_limit_of_the_simulator_on_an_unknown_axis_is_refused():
+    with pytest.raises(ProblemError, match="simulator_limits names 'm'"):
+        doubling(simulator_limits={"m": 3})
+
+
+def corners(problem, *, simulated=False, **arguments):
+    problem.variant("host", **arguments)(right)
+    return corners_of(cases_of(problem)[0], simulated=simulated)
+
+
+def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said():
+    problem = with_sizes(1, 9, 17, simulator_limits={"n": 8})
+    found = corners(problem, simulated=True)
+    assert found.checked == (Corner("n=1", {"n": 1}),)
+    assert found.notes == ("not checked at n=9, n=17: too large for the simulator",)
+    assert len(corners_of(cases_of(problem)[0], simulated=False).checked) == 3
+
+
+def test_what_the_variant_cannot_run_is_left_out_and_said():
+    found = corners(with_sizes(0, 8, 9), limits={"n": 8}, least={"n": 1})
+    assert found.labels == ("n=8",)
+    assert found.notes == (
+        "not checked at n=0: too small for the variant",
+        "not checked at n=9: too large for the variant",
+    )
+
+
+# huge sizes
+
+
+def test_huge_sizes_are_those_that_an_axis_declares_and_only_one_set_of_parameters_runs():
+    problem = doubling(axes={"n": Axis((8,), (80,), huge=(2**31 + 11,)), "m": Axis((3, 4), (5,))})
+    problem.variant("host", block=(1, 2))(right)
+    (case,) = cases_of(problem, "huge")
+    assert case.point == {"n": 2**31 + 11, "m": 3}
+    assert case.parameters == {"block": 1}
+    assert not case.first
+
+
+def test_a_problem_without_huge_sizes_has_no_case_there():
+    problem = doubling()
+    problem.variant("host")(right)
+    assert cases_of(problem, "huge") == []
+
+
+# special values, exact integers, an input that stays
+
+
+def summing(**changes):
+    """out = a + b in float32."""
+    return doubling(
+        make_inputs=lambda rng, n: {name: rng.random(n).astype(np.float32) for name in "ab"},
+        reference=lambda a, b: a.astype(np.float64) + b,
+        tolerance=Tolerance(1e-6),
+        **changes,
+    )
+
+
+def add(a, b, out):
+    return lambda: np.add(a, b, out=out)
+
+
+SPECIAL = {"a": (np.nan, np.inf, -np.inf, 1e-45)}
+
+
+def test_special_values_are_planted_once_each_at_places_that_are_always_the_same():
+    problem = summing(special=SPECIAL)
+    inputs, planted = problem.with_special({"n": 8})
+    again, _ = problem.with_special({"n": 8})
+    assert np.array_equal(inputs["a"], again["a"], equal_nan=True)
+    assert sorted(map(repr, planted["a"].values())) == sorted(map(repr, map(float, SPECIAL["a"])))
+    random = problem.inputs({"n": 8})
+    assert np.array_equal(inputs["b"], random["b"])
+    elsewhere = np.ones(8, bool)
+    elsewhere[list(planted["a"])] = False
+    assert np.array_equal(inputs["a"][elsewhere], random["a"][elsewhere])
+    assert [
+        np.array_equal(inputs["a"][at], np.float32(value), equal_nan=True)
+        for at, value in planted["a"].items()
+    ] == [True] * 4
+
+
+def test_nan_is_right_where_the_reference_has_it():
+    result = checked(summing(special=SPECIAL), add)
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == ("special values", "one input kept")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lambda out: np.nan_to_num(out, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf), "wrong values"),
+        (lambda out: np.clip(out, -3e38, 3e38, out=out), "wrong values"),
+        (lambda out: np.copyto(out, np.nan, where=np.isinf(out)), "unexpected NaN"),
+    ],
+)
+def test_what_is_wrong_for_special_values_only_says_what_was_planted_where(spoil, fault):
+    def prepare(a, b, out):
+        return lambda: (np.add(a, b, out=out), spoil(out))
+
+    result = checked(summing(special=SPECIAL), prepare)
+    assert result.diagnosis.startswith(f"special values: out: {fault}")
+    *_, last = result.diagnosis.splitlines()
+    assert last.startswith("  planted in a, by flat index: ")
+    assert last.count(" at ") == 4
+
+
+def test_warnings_about_special_values_are_none_of_the_variants():
+    """This suite's warnings are errors, which would be failed launches."""
+
+    def without_infinities(a, b, out):
+        return lambda: np.add(a + b, a - a, out=out)
+
+    problem = summing(special={"a": (np.nan, np.inf)})
+    assert checked(problem, without_infinities).diagnosis.startswith("special values: out: unexpected NaN")
+
+
+def test_subnormal_results_may_be_flushed_where_the_tolerance_says_so():
+    def flushing(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            out[np.abs(out) < np.finfo("float32").tiny] = 0
+
+        return launch
+
+    special = {"a": (1e-39, -1e-45)}
+    assert checked(doubling(special=special), flushing).diagnosis.startswith(
+        "special values: out: wrong values"
+    )
+    flushed = Tolerance().flushing("float32")
+    assert flushed == Tolerance(0.0, float(np.finfo("float32").tiny))
+    problem = doubling(special=special, tolerance=flushed)
+    assert checked(problem, flushing).correctness is Correctness.PASSED
+
+
+@pytest.mark.parametrize("special", [{"c": (1.0,)}, {"a": (0.0,) * 9}])
+def test_special_values_that_have_no_place_are_refused_with_the_inputs(special):
+    with pytest.raises(
+        ProblemError, match="takes an input that is an array of as many floats; there is a, b"
+    ):
+        summing(special=special).with_special({"n": 8})
+
+
+def test_special_values_may_follow_the_point():
+    problem = summing(special=lambda n: {"a": (np.inf,) * n})
+    assert np.isinf(problem.with_special({"n": 8})[0]["a"]).all()
+
+
+def integers(rng, n):
+    return {name: rng.integers(-99, 99, n).astype(np.float32) for name in "ab"}
+
+
+def test_integers_have_to_be_met_bit_by_bit_whatever_the_tolerance():
+    def nearly(a, b, out):
+        return lambda: np.multiply(a + b, np.float32(1 + 2.0**-23), out=out)
+
+    assert checked(summing(), nearly).correctness is Correctness.PASSED
+    result = checked(summing(exact_inputs=integers), nearly)
+    assert result.diagnosis.startswith("exact integers: out: wrong values")
+    assert "rtol=0, atol=0" in result.diagnosis
+    assert checked(summing(exact_inputs=integers), add).corners[0] == "exact integers"
+
+
+def test_integers_that_are_not_exact_in_the_outputs_dtype_are_refused():
+    problem = summing(exact_inputs=lambda rng, n: {"a": np.full(n, 2.0**24), "b": np.ones(n)})
+    with pytest.raises(ProblemError, match="8 values of 'out' that float32 does not hold; make them smaller"):
+        checked(problem, add)
+
+
+@pytest.mark.parametrize("remembered", ["a", "b"])
+def test_a_result_that_is_remembered_by_one_input_alone_is_stale(remembered):
+    def prepare(a, b, out):
+        answers, key = {}, {"a": a, "b": b}[remembered]
+
+        def launch():
+            out[...] = answers.setdefault(key.tobytes(), a + b)
+
+        return launch
+
+    assert checked(summing(), prepare).diagnosis.startswith("one input kept: out: stale result")
+
+
+def test_with_one_input_array_there_is_nothing_to_keep():
+    assert checked(doubling(), right).corners == ()
+    scaled = doubling(make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32"), "k": 3})
+    assert checked(scaled, right).corners == ()
+
+
+@pytest.mark.parametrize("declared", [{"special": SPECIAL}, {"exact_inputs": integers}])
+def test_contents_without_a_reference_are_refused(declared):
+    with pytest.raises(ProblemError, match="need a reference to compare with"):
+        doubling(reference=None, check=lambda runs: None, **declared)

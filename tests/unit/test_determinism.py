@@ -1,0 +1,279 @@
+"""Outputs whose bits are the same in every launch, only in every launch of a process, or not even there."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
+from made_up_past import facts, kernel, past, session
+from made_up_results import result as made_up_result
+
+from pytest_gpukern import check as check_module
+from pytest_gpukern.baseline import OutputAccuracy
+from pytest_gpukern.changes import explained
+from pytest_gpukern.determinism import Determinism, of_launches, of_sessions
+from pytest_gpukern.drift import other_determinism, over_sessions
+from pytest_gpukern.failures import failures
+from pytest_gpukern.problem import ProblemError, Tolerance
+from pytest_gpukern.report.checks import checks
+from pytest_gpukern.result import Correctness, OutputError, Result
+from pytest_gpukern.settings import Settings
+
+A, B = "splitmix64:000000000000000a", "splitmix64:000000000000000b"
+LOOSE = {"tolerance": Tolerance(1e-3), "lower_precision": "for other bits"}
+
+
+# pure decisions
+
+
+@pytest.mark.parametrize(
+    ("bits", "found"),
+    [
+        ([A, A, A], "bitwise"),
+        ([A, B, A], "tolerant"),
+        ([A, A, B], "tolerant"),
+        ([A], None),
+        ([], None),
+        ([A, None], None),
+    ],
+)
+def test_launches_that_agree_are_bitwise_and_one_alone_shows_nothing(bits, found):
+    assert of_launches(bits) == found
+
+
+@pytest.mark.parametrize(
+    ("sessions", "found"),
+    [
+        ([("bitwise", A), ("bitwise", A)], "bitwise"),
+        ([("bitwise", A), ("bitwise", B)], "run-to-run"),
+        ([("bitwise", A), ("tolerant", A)], "tolerant"),
+        ([("run-to-run", A), ("bitwise", A)], "run-to-run"),
+        ([("bitwise", A), (None, B)], "bitwise"),  # an older release took the hash of another output
+        ([("bitwise", A), ("bitwise", "crc32-16mib:0b")], "bitwise"),  # hashes by two methods
+        ([("bitwise", None), ("bitwise", A)], "bitwise"),
+        ([(None, A), (None, B)], None),
+        ([], None),
+    ],
+)
+def test_sessions_show_more_than_one_does(sessions, found):
+    assert of_sessions(sessions) == found
+
+
+# launches of a case
+
+
+def drifting(step):
+    """Each launch is off by one step more, in ULP of float32."""
+    launches = itertools.count()
+
+    def prepare(a, out):
+        return lambda: np.multiply(a, np.float32(2 * (1 + step * next(launches) * 2.0**-22)), out=out)
+
+    return prepare
+
+
+def determinism_of(prepare, backend="host", environment=None, **arguments):
+    case = case_of(prepare, backend, doubling(**LOOSE), **arguments)
+    found = run(case, environment or FakeEnvironment(settings=measuring()))
+    return found, found.errors["out"].determinism
+
+
+def test_a_timed_case_that_repeats_itself_is_bitwise():
+    found, kind = determinism_of(right)
+    assert found.correctness is Correctness.PASSED
+    assert kind == "bitwise"
+
+
+def test_one_whose_launches_differ_within_the_tolerance_is_tolerant_and_passes(gpu, timer):
+    environment = FakeEnvironment(gpu, settings=measuring())
+    found, kind = determinism_of(drifting(1), "numba", environment)
+    assert found.correctness is Correctness.PASSED
+    assert kind == "tolerant"
+
+
+@pytest.mark.parametrize("declared", ["bitwise", "run-to-run"])
+def test_one_that_declares_otherwise_is_incorrect_also_where_nothing_is_timed(declared):
+    environment = FakeEnvironment(settings=Settings(asked=True))
+    found, _ = determinism_of(drifting(1), environment=environment, determinism=declared)
+    assert found.correctness is Correctness.INCORRECT
+    assert found.diagnosis == (
+        "out: not deterministic: 3 results from 3 launches on the same inputs, all within the tolerance, and "
+        f"the variant declares determinism='{declared}'"
+    )
+
+
+@pytest.mark.parametrize("declared", ["bitwise", "tolerant", None])
+def test_one_that_repeats_itself_passes_whatever_it_declares(declared):
+    environment = FakeEnvironment(settings=Settings(asked=True))
+    found, kind = determinism_of(right, environment=environment, determinism=declared)
+    assert found.correctness is Correctness.PASSED
+    assert kind == ("bitwise" if declared else None), "what is neither timed nor declared is not looked at"
+
+
+def test_every_repeated_launch_is_checked():
+    """Beyond the tolerance it is wrong, not merely another."""
+    case = case_of(drifting(10_000), "host", doubling(**LOOSE))
+    found = run(case, FakeEnvironment(settings=measuring()))
+    assert found.correctness is Correctness.INCORRECT
+    assert "out: wrong values" in found.diagnosis
+
+
+def test_a_first_launch_that_compiled_is_no_slow_one(monkeypatch):
+    times = iter([0, 9e8, 1e9, 1e9 + 1, 2e9, 2e9 + 1])
+    monkeypatch.setattr(check_module.time, "perf_counter_ns", lambda: next(times))
+    problem = doubling()
+    case = case_of(right, "host", problem, determinism="bitwise")
+    environment = FakeEnvironment()
+    sets = environment.datasets.for_check(problem, case.point, contents=1, available_bytes=1e9)
+    backend = environment.backend("host")
+    workspace = backend.workspace(sets[0].inputs, sets[0].specs)
+    prepared = check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
+    assert prepared.determinism == {"out": "bitwise"}
+    assert next(times, None) is None, "three launches"
+
+
+@pytest.mark.parametrize(
+    ("took_ns", "on_gpu", "declared", "launches"),
+    [
+        (1e6, False, None, 3),
+        (6e7, False, None, 1),
+        (6e7, False, "bitwise", 2),
+        (6e7, True, None, 3),
+        (2e8, True, None, 2),
+        (2e9, True, "bitwise", 1),
+    ],
+)
+def test_slow_launches_are_repeated_less_or_not_at_all(gpu, monkeypatch, took_ns, on_gpu, declared, launches):
+    problem, times = doubling(), itertools.count(0, took_ns)
+    case = case_of(right, "numba" if on_gpu else "host", problem, determinism=declared)
+    environment = FakeEnvironment(gpu)
+    backend = environment.backend(case.variant.backend)
+    sets = environment.datasets.for_check(problem, case.point, contents=1, available_bytes=1e9)
+    monkeypatch.setattr(check_module.time, "perf_counter_ns", lambda: next(times))
+    counted = []
+    monkeypatch.setattr(
+        check_module, "check_outputs", lambda prepared, earlier: counted.append(prepared.dataset)
+    )
+    workspace = backend.workspace(sets[0].inputs, sets[0].specs)
+    check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
+    assert len(counted) == launches
+
+
+def test_a_hash_that_cannot_be_taken_shows_nothing(monkeypatch):
+    from pytest_gpukern.backends.host import HostWorkspace
+
+    monkeypatch.setattr(HostWorkspace, "bits", lambda self, output: None)
+    _, kind = determinism_of(right)
+    assert kind is None
+
+
+def test_a_declaration_that_is_none_is_refused_with_the_choices():
+    with pytest.raises(ProblemError, match=r"determinism='exact' is none of bitwise, run-to-run, tolerant"):
+        case_of(right, "host", determinism="exact")
+
+
+# against a record
+
+
+def error(kind, bits=A):
+    return OutputError(1000, 0, 1e-7, 6e-8, 0.5, bits, kind)
+
+
+def recorded(*kinds_and_bits, code="beef"):
+    return past(
+        *(
+            session(kernel(code=code), outputs={"y": OutputAccuracy(1e-7, 6e-8, 0.5, bits, kind)})
+            for kind, bits in kinds_and_bits
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ("bitwise", "tolerant", "y: bitwise in 3 recorded sessions, now tolerant"),
+        ("run-to-run", "tolerant", "y: run-to-run in 3 recorded sessions, now tolerant"),
+        ("tolerant", "bitwise", "y: tolerant in 3 recorded sessions, now bitwise"),
+        ("tolerant", "tolerant", None),
+        ("bitwise", "bitwise", None),
+        (None, "tolerant", None),  # records of older releases
+        ("bitwise", None, None),
+    ],
+)
+def test_a_change_against_the_record_is_a_finding(before, now, text):
+    found = other_determinism({"y": error(now)}, recorded(*[(before, A)] * 3))
+    assert [finding.text for finding in found] == ([text] if text else [])
+    assert all(finding.kind == "determinism" for finding in found)
+
+
+def test_one_session_that_differed_does_not_make_three_equal_launches_a_change():
+    assert other_determinism({"y": error("bitwise")}, recorded(("tolerant", A))) == ()
+    assert other_determinism({"y": error("tolerant")}, recorded(("tolerant", A), ("bitwise", A))) == ()
+
+
+def test_other_bits_in_other_processes_of_the_same_code_are_run_to_run():
+    before = recorded(("bitwise", A), ("bitwise", B))
+    assert over_sessions({"y": error("bitwise")}, [facts()], before)["y"].determinism == "run-to-run"
+    steady = recorded(("bitwise", A), ("bitwise", A))
+    assert over_sessions({"y": error("bitwise")}, [facts()], steady)["y"].determinism == "bitwise"
+
+
+def test_other_code_or_code_that_is_not_known_shows_what_this_session_found():
+    before = recorded(("bitwise", B), code="f00d")
+    assert over_sessions({"y": error("bitwise")}, [facts()], before)["y"].determinism == "bitwise"
+    assert over_sessions({"y": error("bitwise")}, [], recorded(("bitwise", B)))["y"].determinism == "bitwise"
+    assert over_sessions({"y": error(None)}, [facts()], recorded(("bitwise", B)))["y"].determinism is None
+
+
+def test_a_finding_fails_its_test_only_where_accuracy_gates():
+    from made_up_past import now
+
+    result = explained(
+        now(kind="SAME", ratio=1.0, errors={"y": error("tolerant")}),
+        lambda case, key: recorded(*[("bitwise", A)] * 3),
+        drift=4.0,
+    )
+    text = "DETERMINISM: y: bitwise in 3 recorded sessions, now tolerant"
+    assert failures(result, strict=False, gate_on=("time",)) == []
+    assert failures(result, strict=False, gate_on=("time", "accuracy")) == [text]
+
+
+# what travels and is shown
+
+
+def test_it_travels_and_results_of_older_releases_have_none():
+    result = made_up_result(errors={"y": error("tolerant")}, corners=("n=0", "n=1"), seed=7)
+    assert Result.from_json(result.to_json()) == result
+    old = result.to_json()
+    del old["errors"]["y"]["determinism"], old["corners"], old["seed"]
+    read = Result.from_json(old)
+    assert (read.errors["y"].determinism, read.corners, read.seed) == (None, (), None)
+
+
+def test_a_record_keeps_it_and_leaves_out_what_was_not_looked_at():
+    kept = OutputAccuracy.of(error("run-to-run"))
+    assert kept.to_json()["determinism"] == "run-to-run"
+    assert "determinism" not in OutputAccuracy.of(error(None)).to_json()
+
+
+def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():
+    several = {"y": error("bitwise"), "z": error("tolerant"), "w": error("bitwise")}
+    lines = checks(
+        [
+            made_up_result(errors=several, corners=("n=0", "n=257"), seed=7),
+            made_up_result("cupy.other", errors={"y": error(None)}),
+            made_up_result("cupy.bad", errors=several, correctness=Correctness.INCORRECT),
+        ],
+        width=160,
+    )
+    assert [line.text for line in lines] == [
+        "  vector_exp/cupy.exp/n=1000 · y, w bitwise; z tolerant; checked at n=0, n=257 too; seed 7",
+        "",
+    ]
+    assert checks([made_up_result(errors={"y": error(None)})], width=80) == []
+
+
+def test_the_kinds_are_called_as_in_every_file_that_was_written():
+    assert [*Determinism] == ["bitwise", "run-to-run", "tolerant"]

@@ -1,0 +1,230 @@
+"""Data and tolerances that cannot tell right from wrong are refused, and others are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, case_of, doubling, only_case, right, run
+
+from pytest_gpukern.dataset import Datasets
+from pytest_gpukern.problem import Axis, ProblemError, Tolerance
+from pytest_gpukern.result import Correctness
+from pytest_gpukern.settings import Settings
+from pytest_gpukern.soundness import (
+    hardly_varies,
+    lower_precision,
+    passes_lower_precision,
+    passes_zeros,
+    rounded,
+)
+
+CHECKING = Settings(asked=True)
+RANDOM = np.random.default_rng(1)
+VALUES = RANDOM.standard_normal(1000)
+
+
+# one precision lower
+
+
+@pytest.mark.parametrize(("dtype", "lower"), [("float32", "float16"), ("float64", "float32")])
+def test_what_is_rounded_is_what_a_conversion_to_the_lower_precision_gives(dtype, lower):
+    values = VALUES.astype(dtype)
+    assert np.array_equal(rounded(values, dtype), values.astype(lower).astype(dtype))
+    assert lower_precision(dtype) == lower
+
+
+def test_the_range_stays_and_what_is_no_number_too():
+    """TF32 has float32's range, so that a large value is no sign of a higher precision."""
+    values = np.array([1e30, -1e-30, 0.0, -0.0, np.inf, np.nan], "float32")
+    found = rounded(values, "float32")
+    assert np.allclose(found[:2], values[:2], rtol=2.0**-11)
+    assert not np.array_equal(found[:2], values[:2])
+    assert np.array_equal(found[2:], values[2:], equal_nan=True)
+    assert np.signbit(found[3])
+
+
+def test_ties_go_to_even_as_in_hardware():
+    assert rounded(np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11]), "float32").tolist() == [1.0, 1 + 2 * 2.0**-10]
+
+
+def test_complex_numbers_are_rounded_in_both_parts_and_integers_are_left():
+    values = (VALUES + 1j * VALUES[::-1]).astype("complex64").reshape(10, 100)
+    found = rounded(values, "complex64")
+    assert np.array_equal(found.real, values.real.astype("float16"))
+    assert np.array_equal(found.imag, values.imag.astype("float16"))
+    assert rounded(np.arange(5000), "float32").tolist() == list(range(5000))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "passes"),
+    [
+        ("float32", 2.0**-11, True),  # half an ULP of float16 at most
+        ("float32", 2.0**-12, False),
+        ("float64", 2.0**-24, True),
+        ("float64", 2.0**-25, False),
+        ("complex64", 2.0**-11, True),
+        ("float16", 0.5, False),  # nothing is lower
+        ("int32", 0.5, False),
+    ],
+)
+def test_a_tolerance_passes_the_lower_precision_from_its_rounding_error_on(dtype, rtol, passes):
+    said = passes_lower_precision("y", VALUES.astype(dtype), dtype, Tolerance(rtol))
+    assert (said is not None) is passes
+
+
+def test_what_is_said_names_bounds_precision_and_error():
+    said = passes_lower_precision("y", np.array([1 + 2.0**-11, 4.0]), "float32", Tolerance(1e-2))
+    assert said == (
+        "y: rtol=0.01, atol=0 would pass float16 too, by which the reference is off 0.000488 relative and "
+        "0.000488 absolute at most"
+    )
+
+
+def test_an_exact_tolerance_passes_nothing_however_round_the_values_are():
+    assert passes_lower_precision("y", np.arange(9.0), "float32", Tolerance()) is None
+
+
+def test_beside_terms_that_cancel_what_inputs_lose_counts():
+    """Results near zero are rounded by little; computed from rounded inputs they are off by much."""
+    x = VALUES + 100.0
+    differences = x - 100.0
+    tolerance = Tolerance(atol=1e-2)
+    assert passes_lower_precision("y", differences, "float32", tolerance) is not None
+    again = lambda: rounded(x, "float32") - 100.0  # noqa: E731
+    assert passes_lower_precision("y", differences, "float32", tolerance, again) is None
+
+
+def test_a_large_reference_is_looked_at_from_end_to_end_and_an_empty_one_not_at_all():
+    values = np.ones(10**6)
+    values[-3:] = np.pi
+    assert passes_lower_precision("y", np.full(10**6, np.pi), "float32", Tolerance(1e-6)) is None
+    assert passes_lower_precision("y", values[:0], "float32", Tolerance(1.0)) is None
+    assert passes_zeros("y", values[:0], "float32", Tolerance()) is None
+
+
+# zeros and constants
+
+
+@pytest.mark.parametrize(
+    ("values", "atol", "passes"),
+    [([0.0, 1e-3], 1e-2, True), ([0.0, 1e-1], 1e-2, False), ([0.0, 0.0], 0, True)],
+)
+def test_zeros_pass_where_every_value_is_within_the_absolute_bound(values, atol, passes):
+    assert (passes_zeros("y", np.array(values), "float32", Tolerance(0, atol)) is not None) is passes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "equal", "refused"),
+    [
+        ("float32", 50, False),
+        ("float32", 51, True),
+        ("bool", 90, False),
+        ("bool", 91, True),
+        ("int64", 91, True),
+    ],
+)
+def test_references_of_two_seeds_differ_in_half_of_the_floats_or_a_tenth_of_the_rest(dtype, equal, refused):
+    one = np.arange(100)
+    other = np.where(one < equal, one, -1 - one)
+    assert (hardly_varies("y", one, other, dtype) is not None) is refused
+
+
+# problems
+
+
+def refused(problem, point=None):
+    problem.variant("host")(right)
+    sets = Datasets()
+    point = point or only_case(problem).point
+    made = sets.for_check(problem, point, contents=2, available_bytes=1e9)
+    return sets.examined(problem, point, made)
+
+
+def constant(rng, n):
+    return {"a": np.full(n, 1 / 3, "float32")}
+
+
+def tiny(rng, n):
+    return {"a": (rng.random(n) * 1e-9).astype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "remedy"),
+    [
+        (
+            {"tolerance": Tolerance(1e-2)},
+            "rtol=0.01, atol=0 would pass float16 too",
+            "say in lower_precision",
+        ),
+        ({"make_inputs": constant}, "equal in 100 % of the elements", "have make_inputs draw from rng"),
+        (
+            {"make_inputs": tiny, "tolerance": Tolerance(1e-6, 1e-6)},
+            "atol=1e-06 would pass an output of zeros",
+            "tighten atol",
+        ),
+    ],
+)
+def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(changes, rule, remedy):
+    with pytest.raises(ProblemError) as error:
+        refused(doubling(**changes))
+    message = str(error.value)
+    assert message.startswith("problem 'doubling' cannot tell right from wrong at n=8\n  out: ")
+    assert rule in message
+    assert remedy in message
+
+
+def test_a_problem_may_say_why_a_lower_precision_passes():
+    assert refused(doubling(tolerance=Tolerance(1e-2), lower_precision="inputs are of float16")) == ()
+
+
+def test_a_point_that_somebody_asked_for_by_hand_is_noted_instead():
+    """As zeros, which a problem offers by name."""
+    problem = doubling(
+        axes={"n": Axis((8,), (8,)), "fill": Axis(("random",), ("random",))},
+        make_inputs=lambda rng, n, fill: {"a": (rng.random(n) * (fill == "random")).astype("float32")},
+    )
+    assert refused(problem) == ()
+    notes = refused(problem, {"n": 8, "fill": "zeros"})
+    assert len(notes) == 2
+    assert all(note.startswith("data that tell little: out: ") for note in notes)
+
+
+def test_the_reference_is_computed_again_once_a_point():
+    calls = []
+
+    def reference(a):
+        calls.append(a)
+        return a - np.float64(0.5)
+
+    problem = doubling(
+        make_inputs=lambda rng, n: {"a": (0.5 + 1e-3 * rng.random(n)).astype("float32")},
+        reference=reference,
+        tolerance=Tolerance(0, 1e-5),
+    )
+    environment = FakeEnvironment(settings=CHECKING)
+    for name in ("one", "two"):
+
+        def prepare(a, out):
+            return lambda: np.subtract(a, np.float32(0.5), out=out)
+
+        prepare.__name__ = name
+        problem.variant("host")(prepare)
+    for case in problem.iter_cases("smoke"):
+        assert run(case, environment).correctness is Correctness.PASSED
+    assert len(calls) == 3, "two contents, and the first in float16"
+
+
+def test_what_is_refused_launches_nothing():
+    launched = []
+    case = case_of(lambda out: launched.append, "host", doubling(make_inputs=constant))
+    with pytest.raises(ProblemError):
+        run(case, FakeEnvironment(settings=CHECKING))
+    assert launched == []
+
+
+def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
+    problem = doubling(make_inputs=constant)
+    problem.variant("host")(right)
+    (case,) = problem.iter_cases("smoke", {"n": (5,)})
+    (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
+    assert note.startswith("data that tell little: out: the references of two seeds")
