@@ -110,6 +110,10 @@ class Teller:
         elif not config.option.pyargs:  # an argument that is not there would end this session
             config.args = [given for given in config.args if Path(given.partition("::")[0]).exists()]
 
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Keeps what can be stopped."""
+        self._session = session
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Tells why a file could not be collected: the output says it far above its end."""
         if report.failed:
@@ -135,6 +139,8 @@ class Teller:
         carried = getattr(report, "gpukern", None) or {}
         if carried.get("listed") is not None:
             self._tell("listed", nodeid=report.nodeid, listed=carried["listed"])
+        if carried.get("lost"):  # the parent has the other tests run in a process with a context
+            self._session.shouldstop = f"{report.nodeid} lost the CUDA context: {carried['lost']}"
         if carried.get("memory") is not None:
             self._tell("memory", nodeid=report.nodeid, memory=carried["memory"])
         if report.when != "call" and report.passed:

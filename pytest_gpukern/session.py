@@ -142,12 +142,22 @@ class ChildSessions:
     def run(self, request: ChildRequest, progress: Callable[[int, int], None] | None = None) -> ChildRun:
         """Runs the tests of a request in a fresh process, and waits for it.
 
-        Whatever ends the wait, as Ctrl-C does, first ends the child and all that it started.
+        Where one of them takes the process with it, or loses its CUDA context, that one failed, and those
+        after it run in another. Whatever ends the wait, as Ctrl-C does, first ends the child and all that it
+        started.
 
         Args:
             request: what to run.
             progress: is told how many of the wanted tests have ended, and how many there are.
         """
+        run, asked = self._run_once(request, progress), len(request.nodeids)
+        while 0 < len(left := _left_by(run, request)) < asked:  # else the next process would end as early
+            asked, done = len(left), len(request.nodeids) - len(left)
+            rest = dataclasses.replace(request, nodeids=left, collects_all=False)
+            run = _joined(run, self._run_once(rest, _after(progress, done, len(request.nodeids))))
+        return run
+
+    def _run_once(self, request: ChildRequest, progress: Callable[[int, int], None] | None) -> ChildRun:
         with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             spec = place / "spec.json"
@@ -310,6 +320,33 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.60} is no text")
     return value
+
+
+def _left_by(run: ChildRun, request: ChildRequest) -> tuple[str, ...]:
+    """The tests that a process did not come to; what a tool was to watch is that tool's to judge."""
+    if not run.ended_early or request.command_prefix:
+        return ()
+    return tuple(nodeid for nodeid in request.nodeids if nodeid not in run.outcomes and nodeid != run.during)
+
+
+def _joined(run: ChildRun, rest: ChildRun) -> ChildRun:
+    """What two processes found, of which the second ran what the first did not come to."""
+    guilty = {run.during: ("failed", run.problem or "")} if run.during is not None else {}
+    return dataclasses.replace(
+        rest,
+        results={**run.results, **rest.results},
+        outcomes={**run.outcomes, **guilty, **rest.outcomes},
+        modules=rest.modules or run.modules,
+        uncollected=tuple(dict.fromkeys((*run.uncollected, *rest.uncollected))),
+        listed={**run.listed, **rest.listed},
+        others=run.others,
+    )
+
+
+def _after(
+    progress: Callable[[int, int], None] | None, done: int, total: int
+) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda finished, _: progress(done + finished, total)
 
 
 def _listen(

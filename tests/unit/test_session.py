@@ -111,6 +111,32 @@ def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_w
     assert found.results == {A: FOUND}
 
 
+def test_what_a_child_did_not_come_to_runs_in_another_one_and_the_guilty_test_has_failed(child):
+    told = []
+    found = child(
+        f"if spec['nodeids'][0] == {A!r}: tell('start', nodeid={A!r}); os.abort()\n"
+        f"passed({B!r}); tell('end', status=0)",
+        progress=lambda finished, total: told.append((finished, total)),
+    )
+    assert found.outcomes == {
+        A: ("failed", f"it ended by SIGABRT while running {A}: a word about it"),
+        B: ("passed", ""),
+    }
+    assert found.results == {B: FOUND}
+    assert (found.problem, found.during, found.ended_early) == (None, None, False)
+    assert told[-1] == (2, 2)
+
+
+def test_what_ends_every_child_before_a_test_is_not_tried_for_ever(child, tmp_path):
+    found = child("open('started', 'a').write('x'); tell('end', status=2); sys.exit(2)")
+    assert (tmp_path / "started").read_text() == "x"
+    assert found.ended_early
+    assert found.outcomes == {}
+    found = child(f"open('again', 'a').write('x'); passed({A!r}); tell('end', status=2); sys.exit(2)")
+    assert (tmp_path / "again").read_text() == "xx"
+    assert list(found.outcomes) == [A]
+
+
 def test_a_child_that_pytest_refuses_to_run_is_a_problem_though_it_came_to_its_end(child):
     found = child("print('ERROR: no such option'); tell('end', status=4); sys.exit(4)")
     assert found.problem == "it ended with status 4: a word about it / ERROR: no such option"
