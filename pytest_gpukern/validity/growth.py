@@ -121,4 +121,5 @@ def _words(grown: int, first: MemoryReading, last: MemoryReading, why: str) -> s
 
 
 def _size(count: float) -> str:
-    return mib(round(count)) if count >= 2**19 else f"{count / 2**10:.4g} KiB"
+    """Bytes to two digits: launches that a timer makes to find out how long one takes are not counted."""
+    return f"{count / 2**20:.2g} MiB" if count >= 2**19 else f"{count / 2**10:.2g} KiB"

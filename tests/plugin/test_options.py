@@ -8,7 +8,7 @@ from .conftest import refused, results_in
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--gpukern-size=huge"], "--gpukern-size=huge: must be one of smoke, full"),
+        (["--gpukern-size=tiny"], "--gpukern-size=tiny: must be one of smoke, full, huge"),
         (["--gpukern-simulator=maybe"], "--gpukern-simulator=maybe: must be one of auto, always, never"),
         (["--gpukern-backend=host,cuda"], "--gpukern-backend=host,cuda: 'cuda' is none of host, numba, *"),
         (["--gpukern-scope=,"], "--gpukern-scope=,: names none of kernel, transfer, end_to_end"),
@@ -71,8 +71,8 @@ def test_an_axis_is_refused_by_the_workers_of_xdist_as_well(host):
 
 
 def test_an_impossible_value_is_refused_before_workers_are_started(host):
-    result = host("--gpukern-size=huge", "-n2")
-    refused(result, "--gpukern-size=huge: *")
+    result = host("--gpukern-size=tiny", "-n2")
+    refused(result, "--gpukern-size=tiny: *")
     result.stdout.no_fnmatch_line("*bringing up nodes*")
 
 

@@ -406,7 +406,7 @@ def test_use_that_grows_with_every_batch_is_a_leak() -> None:
 def test_arrays_that_stay_alive_are_an_exact_leak_however_small_each_is() -> None:
     leak = launch_leak(readings(*(0.5 * number for number in range(4)), live=True))
     assert leak == Leak(
-        "30 launches left 1.5 MiB behind (about 51.2 KiB each), and all of it is still alive", True
+        "30 launches left 1.5 MiB behind (about 51 KiB each), and all of it is still alive", True
     )
 
 
