@@ -1,0 +1,217 @@
+"""The README's workflow, step by step as GitHub's runner takes it: real shells and repositories, a fake GPU.
+
+What is installed is already there, and `actions/checkout` and `actions/upload-artifact` are stood in for.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from repositories import Repository
+
+from .test_against import HERE, KERNELS, SUITE
+from .test_readme import PYTHON, README
+
+(WORKFLOW,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+JOBS = yaml.safe_load(WORKFLOW)["jobs"]
+RIGHT = KERNELS.replace('"mended": 3', "")
+PYTHON3 = """#!/bin/sh
+# As `python3 -m venv FOLDER`, with what would be installed from the network.
+[ "$1 $2" = "-m venv" ] || exit 64
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\necho "$@" >> "$RUNNER_TEMP/installed"\\n' > "$3/bin/pip"
+printf '#!/bin/sh\\nexec {python} -m pytest {options} "$@"\\n' > "$3/bin/pytest"
+chmod +x "$3/bin/pip" "$3/bin/pytest"
+"""
+
+
+class Runner:
+    """Runs a job of the workflow for one event, in a checkout of `origin`.
+
+    Args:
+        folder: for the workspace and temporary files.
+        origin: the repository.
+        event: `push` or `pull_request`.
+        commit: what is checked out.
+        options: of pytest, which the machine would not need.
+        labels: of the pull request.
+        fork: whether it comes from one.
+    """
+
+    def __init__(self, folder, origin, event, commit, options="", labels=(), *, fork=False):
+        self.workspace, self._temp = folder / "workspace", folder / "temp"
+        self._origin, self._commit, self._options = origin, commit, options
+        head = SimpleNamespace(repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"))
+        pull_request = SimpleNamespace(head=head, label_names=list(labels))
+        self._contexts = {
+            "github": SimpleNamespace(
+                event_name=event,
+                base_ref="main",
+                repository="mine/saxpy",
+                event=SimpleNamespace(pull_request=pull_request),
+            ),
+            "contains": lambda values, value: value in values,
+            "always": lambda: True,
+        }
+        self.uploaded = []
+
+    def run(self, job):
+        """The status of the job's last failed step, 0 where none failed, None where it was skipped."""
+        if not self._holds(job.get("if", "true")):
+            return None
+        self._prepare()
+        status = 0
+        for step in job["steps"]:
+            if status and "always()" not in step.get("if", ""):
+                continue
+            if self._holds(step.get("if", "true")):
+                status = self._step(step) or status
+        return status
+
+    def _prepare(self):
+        programs = self._temp / "programs"
+        programs.mkdir(parents=True)
+        script = programs / "python3"
+        script.write_text(PYTHON3.format(python=sys.executable, options=self._options))
+        script.chmod(0o755)
+        (self._temp / "path").touch()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
+        kept.pop("NUMBA_ENABLE_CUDASIM", None)
+        self._environ = kept | {
+            "CI": "true",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PATH": f"{programs}{os.pathsep}{kept['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(HERE), *kept.get("PYTHONPATH", "").split(os.pathsep)]),
+            "RUNNER_TEMP": str(self._temp),
+            "GITHUB_PATH": str(self._temp / "path"),
+        }
+
+    def _step(self, step):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            whole = step.get("with", {}).get("fetch-depth") == 0
+            return self._check_out(whole=whole)
+        if step.get("uses", "").startswith("actions/upload-artifact@"):
+            self.uploaded = [
+                name for name in step["with"]["path"].split() if (self.workspace / name).is_file()
+            ]
+            return 0
+        added = Path(self._environ["GITHUB_PATH"]).read_text().split()
+        environ = self._environ | {
+            name: self._filled(str(value)) for name, value in step.get("env", {}).items()
+        }
+        environ["PATH"] = os.pathsep.join([*added, environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-e", "-c", self._filled(step["run"])],
+            cwd=self.workspace,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.output = done.stdout + done.stderr
+        return done.returncode
+
+    def _check_out(self, *, whole):
+        depth = [] if whole else ["--depth=1"]
+        clone = ["git", "clone", "--quiet", *depth, f"file://{self._origin.top}", str(self.workspace)]
+        subprocess.run(clone, check=True)
+        checkout = ["git", "checkout", "--quiet", "--detach", *([self._commit] if whole else [])]
+        return subprocess.run(checkout, cwd=self.workspace, check=True).returncode
+
+    def _holds(self, expression):
+        return bool(self._value(expression))
+
+    def _filled(self, text):
+        return re.sub(r"\$\{\{ (.*?) \}\}", lambda found: str(self._value(found[1])), text)
+
+    def _value(self, expression):
+        """An expression of GitHub's, of the few kinds that there are here."""
+        text = expression.replace("labels.*.name", "label_names").replace("&&", "and").replace("||", "or")
+        return eval(text.replace("true", "True"), {"__builtins__": {}}, self._contexts)
+
+
+@pytest.fixture
+def origin(tmp_path):
+    """A project whose kernels are right; its suite is measured on the fake GPU."""
+    repository = Repository(tmp_path / "origin")
+    (repository.top / "tox.ini").write_text("[pytest]\npythonpath = .\n")
+    repository.commit(kernels=RIGHT, test_suite=SUITE)
+    return repository
+
+
+def merged_pull_request(origin, **files):
+    """What GitHub checks out of a pull request that changes these files: its merge into main."""
+    origin.git("checkout", "--quiet", "-b", "change")
+    origin.commit(**files)
+    origin.git("checkout", "--quiet", "main")
+    origin.git("checkout", "--quiet", "-b", "merge")
+    origin.git("merge", "--quiet", "--no-ff", "--message", "merge", "change")
+    merge = origin.git("rev-parse", "HEAD")
+    origin.git("checkout", "--quiet", "main")
+    return merge
+
+
+SLOWER = RIGHT.replace('"first": 1000', '"first": 1100')
+
+
+@pytest.mark.parametrize(
+    ("kernels", "labels", "status"),
+    [
+        (RIGHT + "\n# a comment\n", (), 0),
+        (SLOWER, (), 1),
+        (SLOWER, ("slower on purpose",), 0),
+        (KERNELS, ("slower on purpose",), 1),
+    ],
+    ids=["as fast", "slower", "slower on purpose", "wrong"],
+)
+def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
+    tmp_path, origin, kernels, labels, status
+):
+    merge = merged_pull_request(origin, kernels=kernels)
+    runner = Runner(tmp_path, origin, "pull_request", merge, "-p fake_gpu", labels)
+    assert runner.run(JOBS["gpu"]) == status, runner.output
+    assert runner.uploaded == ["run.json", "junit.xml"]
+    assert "against" in runner.output
+
+
+def test_a_push_is_compared_with_the_stored_baseline(tmp_path, origin):
+    record = [*(sys.executable, "-m", "pytest", "-q", "-p", "fake_gpu", "-p", "no:cacheprovider")]
+    record += ["--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-sessions=3"]
+    environ = {name: value for name, value in os.environ.items() if name != "CI"}
+    paths = [str(HERE), *environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environ |= {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
+    subprocess.run(record, cwd=origin.top, env=environ, check=True, capture_output=True)
+    same = origin.commit()
+    runner = Runner(tmp_path / "same", origin, "push", same, "-p fake_gpu")
+    assert runner.run(JOBS["gpu"]) == 0, runner.output
+    assert "3 same" in runner.output
+    slower = origin.commit(kernels=SLOWER)
+    runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu")
+    assert runner.run(JOBS["gpu"]) == 1, runner.output
+    assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
+    assert runner.uploaded == ["run.json", "junit.xml"]
+
+
+def test_a_runner_that_lost_its_driver_does_not_go_green(tmp_path, origin):
+    runner = Runner(tmp_path, origin, "push", origin.commit())
+    assert runner.run(JOBS["gpu"]) == 1, runner.output
+    assert "nothing was measured on a GPU" in runner.output
+
+
+def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
+    origin = Repository(tmp_path / "origin")
+    commit = origin.commit(test_cube=PYTHON[0])
+    runner = Runner(tmp_path / "gpu", origin, "pull_request", commit, fork=True)
+    assert runner.run(JOBS["gpu"]) is None
+    runner = Runner(tmp_path / "simulator", origin, "pull_request", commit, fork=True)
+    assert runner.run(JOBS["simulator"]) == 0, runner.output
+    assert "1 passed" in runner.output
+    wrong = origin.commit(test_cube=PYTHON[0].replace("x * x * x", "x * x"))
+    runner = Runner(tmp_path / "wrong", origin, "pull_request", wrong, fork=True)
+    assert runner.run(JOBS["simulator"]) == 1
+    assert "INCORRECT" in runner.output
