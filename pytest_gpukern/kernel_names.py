@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 """Libraries of the C++ run time that hold the demangler, as their makers name them."""
 _LONGEST_NAME = 8192  # CUTLASS's are a few thousand characters; a crafted one must not cost minutes
-_NUMBA_TAG = re.compile(r"\[abi:v\d+\]")
+_NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # the demangler has a bracket a tag, debuggers have one for all
 _TAG = re.compile(r"\[abi:[^\]]*\]")
 _VERSIONED_NAMESPACE = re.compile(r"\b[A-Z]+_\d\w*_NS::")
 _NOISE = ("(anonymous namespace)::", ", mutable, aligned", ", aligned")
@@ -29,7 +29,7 @@ def readable(name: str) -> str:
     """
     demangled = demangle(name)
     if demangled is None:
-        return name
+        return _of_numba(_TAG.sub("", name)) if _NUMBA_TAG.search(name) else name
     text = demangled.removeprefix("void ").replace("> >", ">>")
     for noise in _NOISE:
         text = text.replace(noise, "")

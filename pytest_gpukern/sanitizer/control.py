@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.child_process import end_group
-from pytest_gpukern.sanitizer.judgement import Evidence, Judgement, State, judge
+from pytest_gpukern.sanitizer.judgement import Evidence, Judgement, judge
 from pytest_gpukern.sanitizer.sessions import environment_under, text_of
 
 if TYPE_CHECKING:
@@ -38,9 +38,10 @@ def why_not_believed(
         timeout_s: how long the tool may take.
     """
     found = _shown(program, tool, environ, timeout_s)
-    if found.state is State.FOUND:
+    if found.is_in_a_kernel:
         return None
-    reason = found.reason or "it says that there is no error"
+    said = "; ".join(finding.text for finding in found.findings)
+    reason = found.reason or said or "it says that there is no error"
     return f"{tool} did not find the fault that was planted for it: {reason}"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.kernel_names import readable
-
 if TYPE_CHECKING:
     from pytest_gpukern.result import JsonDict
 
@@ -21,7 +19,21 @@ class Place:
     function: str | None = None
     file: str | None = None
     line: int | None = None
-    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    """One of the two accesses of a hazard.
+
+    Attributes:
+        what: the tool's word for it: `Write`, `Read`.
+        thread: its index in the block, where told.
+        place: where in the kernel's source.
+    """
+
+    what: str
+    thread: Index | None = None
+    place: Place = Place()
 
 
 @dataclass(frozen=True)
@@ -30,13 +42,14 @@ class Finding:
 
     Attributes:
         kind: the tool's word for it, such as `Precise`, `Hazard`, `Initcheck`, `Synccheck`.
-        text: what it says, such as "Invalid __global__ write of size 4 bytes".
+        text: what it says, such as "Invalid __global__ write of size 4 bytes is out of bounds".
         kernel: the kernel's name as it was compiled; None where no kernel is named.
         block: its index in the grid, where told.
-        thread: its index in the block, where told.
+        thread: its index in the block, where told; of a hazard that of the earlier access.
+        accesses: both of a hazard, the earlier one first; empty for the rest.
         device: where in the kernels' sources, the faulting place first.
         host: stack of the host when the kernel was launched, innermost first.
-        record: the whole record.
+        record: the record, without the frames of the host that name neither function nor file.
     """
 
     kind: str
@@ -44,23 +57,10 @@ class Finding:
     kernel: str | None = None
     block: Index | None = None
     thread: Index | None = None
+    accesses: tuple[Access, ...] = ()
     device: tuple[Place, ...] = ()
     host: tuple[Place, ...] = ()
     record: str = ""
-
-    def in_words(self, place: str | None = None) -> str:
-        """One line: `invalid __global__ write of 4 bytes in add_flat, block (1, 0, 0), … on_numba.py:31`."""
-        said = self.text.replace(" of size ", " of ").rstrip(".")
-        parts = [said[:1].lower() + said[1:] if said[1:2].islower() else said]
-        if self.kernel is not None:
-            parts[0] += f" in {readable(self.kernel).partition('(')[0]}"
-        if self.block is not None:
-            parts.append(f"block {self.block}")
-        if self.thread is not None:
-            parts.append(f"thread {self.thread}")
-        if place is not None:
-            parts.append(place)
-        return ", ".join(parts)
 
     def to_json(self) -> JsonDict:
         """As plain JSON."""

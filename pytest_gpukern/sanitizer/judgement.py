@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.sanitizer.finding import Finding
-from pytest_gpukern.sanitizer.log import admits_blindness, read_log
+from pytest_gpukern.sanitizer.log import read_log
 from pytest_gpukern.sanitizer.xml_report import ReportError, findings_in
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ERRORS_FOUND = 86
 """The exit status that the tool is told to end with where it found something; pytest has 0 to 5, and without
 it the tool ends with 0 whatever it found."""
+_LONGEST = 500
 _OF_PYTEST = (0, 1, 5)  # fine, tests failed, none were selected
 
 
@@ -55,35 +56,40 @@ class Judgement:
         state: clean, found or not checked.
         findings: what was found.
         reason: why it was not checked, in words; empty otherwise.
+        count: how many findings the tool's summary counts; more than it saves, where it finds very many.
     """
 
     state: State
     findings: tuple[Finding, ...] = ()
     reason: str = ""
+    count: int = 0
+
+    @property
+    def is_in_a_kernel(self) -> bool:
+        """Whether a finding names a kernel or a thread, so that the tool did not only complain."""
+        return any(finding.kernel is not None or finding.thread is not None for finding in self.findings)
 
 
 def judge(evidence: Evidence) -> Judgement:
     """Clean only where log, XML and exit status all say so; found where any of them names a fault."""
     log, damage = read_log(evidence.log), None
-    records: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     try:
-        records = findings_in(evidence.xml) if evidence.xml is not None else ()
+        findings = findings_in(evidence.xml) if evidence.xml is not None else ()
     except ReportError as error:
         damage = str(error)
-    findings = tuple(record for record in records if not admits_blindness(record.text))
     if findings:
-        return Judgement(State.FOUND, findings)
-    blind = (*log.blind, *(record.text for record in records))
-    if log.count and not blind:
-        return Judgement(State.FOUND, (_only_in_the_log(evidence.tool, log),))
-    reason = _why_unchecked(evidence, log, blind, damage)
+        return Judgement(State.FOUND, findings, count=log.count or 0)
+    if log.count and not log.blind:
+        return Judgement(State.FOUND, (_only_in_the_log(evidence.tool, log),), count=log.count)
+    reason = _why_unchecked(evidence, log, damage)
     return Judgement(State.CLEAN) if reason is None else Judgement(State.UNCHECKED, reason=reason)
 
 
-def _why_unchecked(evidence: Evidence, log: Log, blind: tuple[str, ...], damage: str | None) -> str | None:
+def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | None:
     tool = evidence.tool
-    if blind:
-        return f"{tool} says: {'; '.join(dict.fromkeys(blind))}"
+    if log.blind:
+        return f"{tool} says: {'; '.join(dict.fromkeys(log.blind))}"[:_LONGEST]
     if evidence.problem is not None:
         return evidence.problem
     if evidence.status is None:
@@ -92,6 +98,8 @@ def _why_unchecked(evidence: Evidence, log: Log, blind: tuple[str, ...], damage:
         return f"{tool} ended {_status(evidence.status)} without its summary: {log.last_words}"
     if damage is not None:
         return f"{tool}: {damage}"
+    if evidence.xml is None:
+        return f"{tool} saved no XML, which it does where it finds nothing, too"
     if evidence.status == ERRORS_FOUND:
         return f"{tool} ended {_status(ERRORS_FOUND)}, which means errors, and its summary tells of none"
     if evidence.status not in _OF_PYTEST:

@@ -38,31 +38,36 @@ def python_line(finding: Finding, home: Home) -> str:
     that is no Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
-    if kernel is not None and _is_python(kernel):
-        return _shown(kernel, home)
+    if kernel is not None and is_python(kernel):
+        return shown(kernel, home)
+    python = launch_line(finding, home)
+    return python if kernel is None else f"{shown(kernel, home)}, {python}"
+
+
+def launch_line(finding: Finding, home: Home) -> str:
+    """Where the kernel was launched from, else where the variant or the test begins."""
     launch = next((place for place in finding.host if _is_the_users(place)), None)
-    python = (
-        f"launched at {_shown(launch, home)}"
-        if launch is not None
-        else f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
-    )
-    return python if kernel is None else f"{_shown(kernel, home)}, {python}"
+    if launch is not None:
+        return f"launched at {shown(launch, home)}"
+    return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
 
 
-def _is_python(place: Place) -> bool:
+def is_python(place: Place) -> bool:
+    """Whether a place is in a file of Python."""
     return place.file is not None and place.file.endswith(".py")
 
 
 def _is_the_users(place: Place) -> bool:
     """Whether a frame is Python that neither this package nor an installed one brings."""
-    if not _is_python(place) or not place.line or place.file is None:
+    if not is_python(place) or not place.line or place.file is None:
         return False
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package
     return suites or not place.file.startswith((*(f"{folder}/" for folder in installed), f"{_OURS}/"))
 
 
-def _shown(place: Place, home: Home) -> str:
+def shown(place: Place, home: Home) -> str:
+    """A place as `file:line`, the file relative to the root of the tests where it is below that."""
     return f"{_relative(place.file or '', home.root)}:{place.line}"
 
 

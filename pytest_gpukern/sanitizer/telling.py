@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.sanitizer.judgement import State
 from pytest_gpukern.sanitizer.lines import python_line
+from pytest_gpukern.sanitizer.words import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.sanitizer.attribution import TestRun
     from pytest_gpukern.sanitizer.finding import Finding
     from pytest_gpukern.sanitizer.lines import Home
 
 _SHOWN_FINDINGS = 5
-_SHOWN_RECORDS = 3
+_SHOWN_RECORDS = 2
+_MOST_LINES_OF_A_RECORD = 120
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
@@ -65,8 +67,11 @@ def told(found: Mapping[str, TestRun], *, judged_by: str | None, home: Home) -> 
 def _of_broken(test: TestRun, tool: str) -> Told:
     if test.outcome is not None and test.outcome[0] == "skipped":
         return Told("skipped", test.outcome[1])
-    if test.judgement.state is State.FOUND:
+    if test.judgement.is_in_a_kernel:
         return Told("passed", rejected=True)
+    if test.judgement.state is State.FOUND:
+        said = "; ".join(finding.text for finding in test.judgement.findings)
+        return Told("failed", f"broken on purpose, and {tool} names no kernel that it rejects: {said}")
     if test.judgement.state is State.CLEAN:
         return Told("failed", f"broken on purpose, to be rejected by {tool}, and {tool} found nothing")
     return Told("failed", f"not checked by {tool}: {test.judgement.reason}")
@@ -79,6 +84,8 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
     if judgement.state is State.CLEAN:
         return []
     lines = list(in_lines(tool, judgement.findings, home))
+    if judgement.count > len(judgement.findings):
+        lines.append(f"  {tool} counted {judgement.count}, of which it saved {len(judgement.findings)}")
     if test.together > 1:
         lines.append(
             f"  found only where {test.together} tests ran in one process, so that any may be to blame"
@@ -90,21 +97,30 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
 
 def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str]:
     """A line for each finding that says something new; threads that do the same are counted."""
-    alike = Counter((finding.text, finding.kernel, python_line(finding, home)) for finding in findings)
-    first: dict[tuple[str, str | None, str], Finding] = {}
+    alike: dict[Hashable, list[Finding]] = {}
     for finding in findings:
-        first.setdefault((finding.text, finding.kernel, python_line(finding, home)), finding)
-    for number, (key, finding) in enumerate(first.items()):
+        alike.setdefault(_without_threads(finding, home), []).append(finding)
+    for number, same in enumerate(alike.values()):
         if number == _SHOWN_FINDINGS:
-            yield f"  and {len(first) - number} more"
+            yield f"  and {len(alike) - number} more"
             return
-        more = f" ({alike[key]} records)" if alike[key] > 1 else ""
-        yield f"{tool}: {finding.in_words(key[2])}{more}"
+        more = f" ({len(same)} records)" if len(same) > 1 else ""
+        yield f"{tool}: {in_words(same[0], home)}{more}"
+
+
+def _without_threads(finding: Finding, home: Home) -> Hashable:
+    """What findings have in common that differ in their threads and blocks only."""
+    accesses = tuple((access.what, access.place) for access in finding.accesses)
+    return finding.text, finding.kernel, finding.device, accesses, python_line(finding, home)
 
 
 def records_of(findings: Sequence[Finding]) -> str:
-    """The first records as the tool wrote them."""
-    texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
+    """The first records as the tool wrote them, as far as anybody reads on."""
+    texts = []
+    for finding in findings[:_SHOWN_RECORDS]:
+        lines = finding.record.splitlines()
+        more = len(lines) - _MOST_LINES_OF_A_RECORD
+        texts += [*lines[:_MOST_LINES_OF_A_RECORD], *([f"and {more} lines more"] if more > 0 else [])]
     if len(findings) > _SHOWN_RECORDS:
         texts.append(f"and {len(findings) - _SHOWN_RECORDS} records more")
     return "\n".join(texts)

@@ -44,7 +44,7 @@ class Tool:
 
     Attributes:
         path: of the program.
-        version: as it tells it, such as `2026.4.0.0`.
+        version: as it tells it, such as `2025.3.1.0`.
     """
 
     path: str

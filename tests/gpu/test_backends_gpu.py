@@ -1,5 +1,6 @@
 """Every backend on a device: one context, no copies, work on the stream that is timed, memory given back."""
 
+import ast
 import functools
 import math
 import time
@@ -358,5 +359,19 @@ def test_every_variant_of_the_suites_is_right_and_every_broken_one_rejected(pyte
     result = pytester.runpytest_subprocess(*args)
     mine = [line for line in result.outlines if f"/{name}." in line and "::" in line]
     assert mine
-    assert not [line for line in mine if " PASSED" not in line]
+    judged = [line for line in mine if any(f"[{variant}/" in line for variant in judged_by_a_sanitizer())]
+    assert not [line for line in judged if " SKIPPED" not in line]
+    assert not [line for line in mine if line not in judged and " PASSED" not in line]
     assert result.ret == 0
+
+
+def judged_by_a_sanitizer():
+    """The suites' broken variants, as `matmul/pycuda.name`, that an ordinary run skips."""
+    from pytest_gpukern.discovery import declared_variants
+
+    return {
+        f"{path.parent.name}/{declared.backend}.{declared.function}"
+        for path in SUITES.glob("*/wrong*.py")
+        for declared in declared_variants(ast.parse(path.read_text(encoding="utf-8")), path)
+        if "judged_by" in declared.arguments
+    }

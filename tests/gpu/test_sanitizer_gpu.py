@@ -1,7 +1,7 @@
 """compute-sanitizer itself, on kernels with known faults: what it writes, and what a run makes of that.
 
 With `GPUKERN_KEEP_SANITIZER=FOLDER` the XML and the log of each tool are kept there, as `TOOL-KERNEL.xml` and
-`.log`: they are what `tests/unit/made_up_sanitizer.py` is to be replaced by.
+`.log`: `tests/unit/data/sanitizer` has excerpts of them.
 """
 
 import os
@@ -149,6 +149,7 @@ def test_a_faulty_kernel_is_found_with_its_name_its_place_and_its_line(evidence,
     named = [finding for finding in found.findings if finding.kernel and FAULTY[tool] in finding.kernel]
     assert named, left.xml
     assert any(finding.block is not None and finding.thread is not None for finding in named), left.xml
+    assert found.count >= len(found.findings)
     places = {
         (Path(place.file).name, place.line) for finding in named for place in finding.device if place.file
     }
@@ -159,6 +160,16 @@ def test_memcheck_tells_block_and_thread_of_a_store_behind_the_end(evidence):
     found = judge(evidence("memcheck", "stores_behind"))
     assert [(finding.block, finding.thread) for finding in found.findings] == [((1, 0, 0), (63, 0, 0))]
     assert "write" in found.findings[0].text
+
+
+def test_racecheck_tells_both_threads_and_both_lines_of_each_hazard(evidence):
+    line = line_of("racecheck")
+    for finding in judge(evidence("racecheck", "races")).findings:
+        assert {access.what for access in finding.accesses} == {"Write", "Read"}
+        assert {access.place.line for access in finding.accesses} == {line, line + 1}
+        threads = {access.thread for access in finding.accesses}
+        assert len(threads) == 2
+        assert None not in threads
 
 
 @pytest.fixture
@@ -188,7 +199,11 @@ def test_a_finding_fails_its_own_test_with_the_line_of_the_kernel(project, tool)
     kernel, line = FAULTY[tool], line_of(tool)
     result = project(tool, "-k", f"clean or {kernel}")
     result.assert_outcomes(passed=1, failed=1)
-    # Of two accesses that race, the earlier one is named: the store, or the read in the line behind it.
-    number = f"{line // 10}[{line % 10}{line % 10 + 1}]" if tool == "racecheck" else line
-    result.stdout.fnmatch_lines([f"{tool}: * in {kernel}, *test_kernels.py:{number}*"])
+    if tool == "racecheck":  # the read is in the line behind the write
+        hazard = f"racecheck: ??? hazard in {kernel}: * by thread (*), test_kernels.py:*; block (0, 0, 0)*"
+        result.stdout.fnmatch_lines([hazard])
+        for access, number in (("write", line), ("read", line + 1)):
+            result.stdout.fnmatch_lines([f"racecheck: *{access} by thread (*), test_kernels.py:{number}; *"])
+    else:
+        result.stdout.fnmatch_lines([f"{tool}: * in {kernel}, *test_kernels.py:{line}*"])
     result.stdout.fnmatch_lines([f"FAILED *::test_{kernel}*"])

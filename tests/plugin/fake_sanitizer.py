@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """In compute-sanitizer's place: runs the command behind its options, and writes what it would have found.
 
+Record, summaries and XML are as recorded (`tests/unit/data/sanitizer`); what it says of itself is made up.
+
 A test is at fault where its name is in a file `faults` of the working folder, a line each: a tool, a part of
 the test's name, and how it shows:
 
@@ -24,13 +26,13 @@ from pathlib import Path
 
 RECORD = """<record><kind>Precise</kind><level>Error</level>
 <who><threadIdx><x>63</x><y>0</y><z>0</z></threadIdx><blockIdx><x>1</x><y>0</y><z>0</z></blockIdx></who>
-<what><text>Invalid __global__ write of size 4 bytes</text></what>
+<what><text>Invalid __global__ write of size 4 bytes is out of bounds</text></what>
 <where><func>add_flat</func></where></record>"""
 
 
 def main(arguments):
     if arguments == ["--version"]:
-        sys.stdout.write("NVIDIA (R) Compute Sanitizer\nVersion 2026.4.0.0 (build 1) (public-release)\n")
+        sys.stdout.write("NVIDIA (R) Compute Sanitizer\nVersion 2025.3.1.0 (build 1) (public-release)\n")
         return 0
     options, command = split(arguments)
     tool = options["--tool"]
@@ -78,9 +80,9 @@ def write(options, tool, shows, status):
         Path(options["--log-file"]).write_text(log)
         return
     if "blind" in shows:
-        log += "========= Error: Device not supported. Please refer to the documentation\n"
+        log += "========= Error: made up: this tool does not know the device\n"
     if "die" in shows or status < 0:
-        log += "========= Error: process didn't terminate successfully\n"
+        log += "========= Error: made up: what ran came to no good end\n"
     else:
         count = 1 if shows & {"finding", "quiet"} else 0
         if tool == "racecheck":

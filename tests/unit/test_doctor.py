@@ -38,7 +38,7 @@ HEALTHY = Machine(
         "nvidia-ml-py": "13.615.71",
     },
     backends={"numba": None, "cupy": None},
-    sanitizer="2026.4.0.0",
+    sanitizer="2025.3.1.0",
 )
 
 
@@ -74,14 +74,14 @@ def test_a_sanitizer_that_is_missing_or_does_not_work_here_is_told_with_the_reme
     assert advice.text == f"--gpukern-sanitize does not work: {why}"
     advice = only(dataclasses.replace(HEALTHY, sanitizer_problem="memcheck did not find the fault"))
     assert (advice.level, advice.subject) == (Level.WARNING, "sanitizer")
-    assert advice.text == "compute-sanitizer 2026.4.0.0: memcheck did not find the fault"
+    assert advice.text == "compute-sanitizer 2025.3.1.0: memcheck did not find the fault"
     assert 'pip install "nvidia-cuda-sanitizer-api==13.0.*"' in advice.remedy
 
 
 @pytest.mark.parametrize(
     ("found", "asked"),
     [
-        (Tool("/x/compute-sanitizer", "2026.4"), ("2026.4", "it finds nothing")),
+        (Tool("/x/compute-sanitizer", "2025.3"), ("2025.3", "it finds nothing")),
         (ToolMissingError("it is not installed"), (None, "it is not installed")),
     ],
 )  # fmt: skip

@@ -48,6 +48,12 @@ def test_a_name_that_is_not_mangled_stays_as_it_is(name):
     assert readable(name) == name
 
 
+@pytest.mark.parametrize("name", ["add", "kernels::make::_3clocals_3e::add"])
+def test_all_tags_in_one_bracket_as_in_line_information_are_left_out(name):
+    assert readable(f"{name}[abi:v1,cw51cXTLSUwv1sDUaKthqaNgoKmjgMVuW1AiA8rAEg2UjxRKtuAI0FEA2g]") == "add"
+    assert readable(f"{name}[0]") == f"{name}[0]"
+
+
 @needs_a_demangler
 def test_underscores_of_a_numba_kernel_are_not_taken_for_its_escapes():
     name = f"_ZN6cudapy1m8block_64{TAGS}Ex"

@@ -1,12 +1,16 @@
 """To which test a finding belongs, and what the test then says."""
 
+import dataclasses
+
 import pytest
+from recorded_sanitizer import recorded
 
 from pytest_gpukern.sanitizer.attribution import TestRun, ToolRun, attributed
 from pytest_gpukern.sanitizer.finding import Finding, Place
 from pytest_gpukern.sanitizer.judgement import Judgement, State
 from pytest_gpukern.sanitizer.lines import Home, python_line
 from pytest_gpukern.sanitizer.telling import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.xml_report import findings_in
 
 RACE = "racecheck"
 CLEAN = Judgement(State.CLEAN)
@@ -129,7 +133,38 @@ def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_
     lines = text.splitlines()
     assert lines[0] == "memcheck: invalid read in k, thread (0, 0, 0), variant at on_numba.py:20 (4 records)"
     assert (len(lines), lines[-1]) == (6, "  and 5 more")
-    assert records_of(alike).endswith("and 1 records more")
+    assert records_of(alike).endswith("and 2 records more")
+
+
+def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_told():
+    hazards = findings_in(recorded("racecheck.xml"))
+    judgement = Judgement(State.FOUND, hazards, count=257)
+    text = told({"racecheck": ended(judgement)}, judged_by=None, home=HOME).text
+    assert text.splitlines() == [
+        (
+            "racecheck: RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; read by thread "
+            "(32, 0, 0), kernels.py:25; block (0, 0, 0) (2 records)"
+        ),
+        "  racecheck counted 257, of which it saved 2",
+    ]
+    turned = dataclasses.replace(hazards[0], accesses=hazards[0].accesses[::-1])
+    judgement = Judgement(State.FOUND, (*hazards, turned))
+    assert told({"racecheck": ended(judgement)}, judged_by=None, home=HOME).text.count("RAW hazard") == 2
+
+
+@pytest.mark.parametrize("changes", [{"kernel": "k"}, {"thread": (0, 0, 0)}])
+def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(changes):
+    test = ended(Judgement(State.FOUND, (Finding("New", "It broke", **changes),)))
+    assert told({RACE: test}, judged_by=RACE, home=HOME).rejected
+
+
+def test_what_is_shown_of_records_has_an_end():
+    hazards = findings_in(recorded("racecheck.xml"))
+    shown = records_of(hazards * 50).splitlines()
+    assert shown[-1] == "and 98 records more"
+    long = dataclasses.replace(hazards[0], record="<record>\n" * 1000)
+    assert records_of([long, long]).splitlines()[119:122] == ["<record>", "and 880 lines more", "<record>"]
+    assert len(records_of([long] * 9).splitlines()) == 2 * 121 + 1
 
 
 @pytest.mark.parametrize(
@@ -137,6 +172,8 @@ def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_
     [
         (ended(FOUND), Told("passed", rejected=True)),
         (TestRun(FOUND), Told("passed", rejected=True)),
+        (TestRun(Judgement(State.FOUND, (Finding("New", "It broke"),))),
+         Told("failed", f"broken on purpose, and {RACE} names no kernel that it rejects: It broke")),
         (ended(FOUND, "failed", "the context is gone"), Told("passed", rejected=True)),
         (ended(), Told("failed", f"broken on purpose, to be rejected by {RACE}, and {RACE} found nothing")),
         (TestRun(UNCHECKED), Told("failed", f"not checked by racecheck: {UNCHECKED.reason}")),

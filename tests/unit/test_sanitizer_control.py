@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from made_up_sanitizer import OUT_OF_BOUNDS, UNSUPPORTED, log, xml
+from recorded_sanitizer import MADE_UP_ADMISSION, log, records, xml
 
 from pytest_gpukern.backends.planted_faults import SOURCE
 from pytest_gpukern.options import SANITIZERS
@@ -40,20 +40,27 @@ def told(tmp_path):
 
 
 def test_a_tool_is_believed_that_finds_the_planted_fault(told):
-    assert told(OUT_OF_BOUNDS, log=log(errors=1), status=86) is None
+    assert told(*records("memcheck"), log=log(errors=1), status=86) is None
 
 
 @pytest.mark.parametrize(
     ("said", "status", "reason"),
     [
         (log(), 0, "it says that there is no error"),
-        (log(said=UNSUPPORTED), 0, "memcheck says: Error: Device not supported"),
+        (log(said=MADE_UP_ADMISSION), 0, "memcheck says: Error: made up: this tool does not know the device"),
         ("", 3, "memcheck ended with status 3 without its summary"),
     ],
 )
 def test_a_tool_that_finds_nothing_is_not_believed_whatever_it_says(told, said, status, reason):
     doubt = told(log=said, status=status)
     assert doubt.startswith(f"memcheck did not find the fault that was planted for it: {reason}")
+
+
+def test_a_record_that_names_no_kernel_is_not_what_was_planted(told):
+    doubt = told(
+        "<record><kind>New</kind><what><text>It broke</text></what></record>", log=log(errors=1), status=86
+    )
+    assert doubt == "memcheck did not find the fault that was planted for it: It broke"
 
 
 def test_a_tool_that_hangs_is_ended_and_not_believed(told):

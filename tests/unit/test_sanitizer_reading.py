@@ -1,61 +1,133 @@
 """What compute-sanitizer wrote, read; and what a session under it comes to."""
 
-import pytest
-from made_up_sanitizer import HAZARD, INTERNAL, KERNEL, LAUNCH, OUT_OF_BOUNDS, UNSUPPORTED, log, xml
+import sysconfig
 
-from pytest_gpukern.sanitizer.finding import Finding, Place
+import pytest
+from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
+
+from pytest_gpukern.sanitizer.finding import Access, Finding, Place
 from pytest_gpukern.sanitizer.judgement import ERRORS_FOUND, Evidence, State, judge
+from pytest_gpukern.sanitizer.lines import Home
 from pytest_gpukern.sanitizer.log import read_log
+from pytest_gpukern.sanitizer.words import in_words
 from pytest_gpukern.sanitizer.xml_report import ReportError, findings_in
+
+OUT_OF_BOUNDS = records("memcheck")[0]
+HOME = Home("test", "/project/test_it.py", 7, "/project")
+
+
+def first(tool):
+    return findings_in(recorded(f"{tool}.xml"))[0]
 
 
 def test_an_access_out_of_bounds_is_read_with_kernel_thread_block_and_both_stacks():
-    (found,) = findings_in(xml(OUT_OF_BOUNDS))
-    assert (found.kind, found.text) == ("Precise", "Invalid __global__ write of size 4 bytes")
-    assert found.kernel == KERNEL
+    found = first("memcheck")
+    assert (found.kind, found.text) == (
+        "Precise",
+        "Invalid __global__ write of size 4 bytes is out of bounds",
+    )
+    assert found.kernel.startswith("stores_behind[abi:v1,cw51c")
     assert (found.block, found.thread) == ((1, 0, 0), (63, 0, 0))
-    assert found.device == (Place(found.kernel, "/project/on_numba.py", 31),)
-    assert [place.function for place in found.host] == ["cuLaunchKernel", "launch", "test_add", "main"]
-    assert found.host[2] == Place("test_add", "/project/test_add.py", 12)
-    assert found.record.startswith("<record>")
+    assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
+    assert [place.line for place in found.host] == [None, 527, 44, 6]
+    assert found.host[2:] == (
+        Place("launch", "/project/kernels.py", 44),
+        Place("<module>", "/project/script.py", 6),
+    )
+    assert found.accesses == ()
 
 
-def test_a_stack_is_innermost_first_in_whatever_order_it_was_written():
-    frames = OUT_OF_BOUNDS[OUT_OF_BOUNDS.index("<frame>") : OUT_OF_BOUNDS.index("</hostStack>")]
-    backwards = "\n".join(reversed(frames.strip().splitlines()))
-    (found,) = findings_in(xml(OUT_OF_BOUNDS.replace(frames, backwards)))
-    assert found.host == findings_in(xml(OUT_OF_BOUNDS))[0].host
+def test_a_record_is_kept_without_the_frames_that_are_an_address_in_a_library():
+    record = first("memcheck").record
+    assert record.startswith("<record>")
+    assert OUT_OF_BOUNDS.count("<frame>") == 6
+    assert record.count("<frame>") == 4
+    assert "cydriver" not in record
+    assert "_PyEval_EvalFrameDefault" in record
 
 
-def test_a_hazard_is_read_with_its_block_its_first_thread_and_both_places():
-    (found,) = findings_in(xml(HAZARD))
-    assert (found.kernel, found.block, found.thread) == ("tiled()", (2, 1, 0), (0, 1, 0))
-    assert [place.line for place in found.device] == [7, 9]
-    assert found.host == ()
+def test_a_hazard_is_read_with_its_block_and_both_accesses():
+    found = first("racecheck")
+    assert (found.kind, found.block) == ("Hazard", (0, 0, 0))
+    assert found.accesses == (
+        Access("Write", (31, 0, 0), Place(found.kernel, "/project/kernels.py", 24)),
+        Access("Read", (32, 0, 0), Place(found.kernel, "/project/kernels.py", 25)),
+    )
+    assert found.device == tuple(access.place for access in found.accesses)
 
 
-def test_elements_in_another_order_and_nested_otherwise_are_found_too():
-    turned = """
-    <records><record><where><line>3</line><file>a.py</file><function>k</function></where><data>
-      <blockId><z>0</z><y>5</y><x>4</x></blockId><threadId><x>1</x><y>2</y><z>3</z></threadId></data>
-      <what><size>4</size><kind>read</kind></what><kind>Initcheck</kind></record></records>"""
-    (found,) = findings_in(xml(turned))
-    assert (found.kernel, found.block, found.thread) == ("k", (4, 5, 0), (1, 2, 3))
-    assert found.device == (Place("k", "a.py", 3),)
-    assert found.text == "4 read"
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (
+            "memcheck",
+            (
+                "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
+                "thread (63, 0, 0), kernels.py:18"
+            ),
+        ),
+        (
+            "racecheck",
+            (
+                "RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; "
+                "read by thread (32, 0, 0), kernels.py:25; block (0, 0, 0)"
+            ),
+        ),
+        (
+            "initcheck",
+            (
+                "uninitialized __global__ memory read of 4 bytes in reads_unwritten, block (0, 0, 0), "
+                "thread (0, 0, 0), kernels.py:31"
+            ),
+        ),
+        (
+            "synccheck",
+            (
+                "barrier error: divergent thread(s) in warp, in divides_a_warp, block (0, 0, 0), "
+                "thread (0, 0, 0), kernels.py:37"
+            ),
+        ),
+    ],
+)
+def test_a_finding_in_words_names_kernel_block_thread_and_line(tool, words):
+    assert in_words(first(tool), HOME) == words
 
 
-def test_a_record_of_which_nothing_is_known_is_a_finding_and_a_launch_is_none():
-    (found,) = findings_in(xml("<record><new>thing</new></record>", LAUNCH))
+def test_a_hazard_in_code_that_is_no_python_says_where_it_was_launched():
+    text = records("racecheck")[0].replace(
+        "<path>/project/kernels.py</path>\n          <line>", "<path>/tmp/k.cu</path><line>"
+    )
+    text = text.replace("/venv/lib/python3.12/site-packages", sysconfig.get_path("purelib"))
+    (found,) = findings_in(xml(text))
+    assert in_words(found, HOME).endswith(
+        "; read by thread (32, 0, 0), k.cu:25; block (0, 0, 0); launched at kernels.py:44"
+    )
+
+
+def test_a_hazard_without_lines_names_both_threads_and_the_launch():
+    (found,) = findings_in(
+        xml(records("racecheck")[0].replace("<line>", "<other>").replace("</line>", "</other>"))
+    )
+    assert in_words(found, HOME) == (
+        "RAW hazard in races: write by thread (31, 0, 0); read by thread (32, 0, 0); block (0, 0, 0); "
+        "test at test_it.py:7"
+    )
+
+
+def test_a_record_of_which_nothing_is_known_is_a_finding():
+    (found,) = findings_in(xml("<record><new>thing</new></record>"))
     assert found == Finding(kind="record", text="record", record="<record><new>thing</new></record>")
-    assert findings_in(xml()) == ()
+    assert not judged(xml=xml("<record/>")).is_in_a_kernel
+    (found,) = findings_in(xml("<record><kind>New</kind><what><size>4</size><of>read</of></what></record>"))
+    assert (found.text, in_words(found, HOME)) == ("4 read", "4 read, test at test_it.py:7")
+    assert findings_in(recorded("clean.xml")) == ()
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("", "not whole: no element found"),
-        (xml(OUT_OF_BOUNDS)[:-30], "not whole"),
+        (recorded("memcheck.xml")[:-30], "not whole"),
         ("<html/>", "begins with <html>"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><ComputeSanitizerOutput/>', "declares entities"),
     ],
@@ -65,27 +137,47 @@ def test_what_is_no_whole_report_is_refused(text, complaint):
         findings_in(text)
 
 
-def test_a_finding_in_words_names_kernel_block_thread_and_place():
-    (found,) = findings_in(xml(OUT_OF_BOUNDS))
-    assert found.in_words("on_numba.py:31") == (
-        "invalid __global__ write of 4 bytes in add_flat, block (1, 0, 0), thread (63, 0, 0), on_numba.py:31"
-    )
-    assert Finding(kind="Leak", text="Leaked 64 bytes").in_words() == "leaked 64 bytes"
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [
+        (recorded("clean.log"), 0),
+        (recorded("racecheck-clean.log"), 0),
+        (recorded("memcheck.log"), 1),
+        (recorded("synccheck.log"), 16),
+        (recorded("initcheck.log"), 127),
+        (recorded("racecheck.log"), 257),
         ("========= COMPUTE-SANITIZER\n", None),
-        ("========= ERROR SUMMARY: 0 errors\n", 0),
-        ("========= ERROR SUMMARY: 1 error\n", 1),
-        ("========= ERROR SUMMARY: 0 errors\n========= ERROR SUMMARY: 3 errors\n", 3),
-        ("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n", 2),
+        (recorded("clean.log") + recorded("memcheck.log"), 1),
         ("the test printed ERROR SUMMARY: 0 errors\n", None),
+        ("========= ERROR SUMMARY: 27 errors were not printed.\n", None),
     ],
 )
 def test_the_count_of_a_log_is_that_of_its_own_summaries(text, count):
     assert read_log(text).count == count
+
+
+@pytest.mark.parametrize("name", ["clean.log", "racecheck-clean.log", *(f"{tool}.log" for tool in TOOLS)])
+def test_banner_reports_and_summaries_admit_nothing(name):
+    assert read_log(recorded(name)).blind == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "blind"),
+    [
+        (" Error: anything at all", "Error: anything at all"),
+        (" Warning: anything at all", "Warning: anything at all"),
+        (" This device is not supported", "This device is not supported"),
+        (" Something isn't tracked", "Something isn't tracked"),
+        (" Error: it broke\n=========     for this reason", "Error: it broke for this reason"),
+        (" COMPUTE-SANITIZER\n=========     cannot start", "COMPUTE-SANITIZER cannot start"),
+        (" It goes well", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["clean.log", "racecheck.log"])
+def test_any_other_line_that_speaks_of_what_is_amiss_is_an_admission(name, said, blind):
+    banner, _, rest = recorded(name).partition("\n")
+    assert read_log(f"{banner}\n========={said}\n{rest}").blind == ((blind,) if blind else ())
+    assert read_log(f"{banner}\n{rest}========={said}\n").blind == ((blind,) if blind else ())
 
 
 def judged(**changes):
@@ -93,19 +185,18 @@ def judged(**changes):
     return judge(Evidence(**told))
 
 
-def test_a_variable_that_the_tool_clears_keeps_it_from_nothing():
-    said = (
-        "========= Warning: CUDA_ENABLE_X is not supported by compute-sanitizer, clearing it before target\n"
-    )
-    assert read_log(log(said=said)).blind == ()
-    assert read_log(log(said=UNSUPPORTED)).blind
-
-
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_session_is_clean_where_log_xml_and_status_say_so_whether_or_not_a_test_failed(status):
-    assert judged(status=status).state is State.CLEAN
-    assert judged(status=status, xml=None).state is State.CLEAN
-    assert judged(tool="racecheck", log=log(tool="racecheck")).state is State.CLEAN
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_session_is_clean_where_log_xml_and_status_say_so_whether_or_not_a_test_failed(tool, status):
+    assert judged(status=status, tool=tool, log=log(tool=tool)).state is State.CLEAN
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_was_recorded_of_a_fault_is_found_and_counted_as_the_tool_did(tool):
+    found = judged(tool=tool, status=ERRORS_FOUND, xml=recorded(f"{tool}.xml"), log=recorded(f"{tool}.log"))
+    assert found.state is State.FOUND
+    assert found.is_in_a_kernel
+    assert found.count == {"memcheck": 1, "racecheck": 257, "initcheck": 127, "synccheck": 16}[tool]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +207,7 @@ def test_a_session_is_clean_where_log_xml_and_status_say_so_whether_or_not_a_tes
         {"status": 0, "log": log()},
         {"status": -9, "log": "", "problem": "it ended by SIGKILL"},
         {"status": None, "log": ""},
-        {"status": ERRORS_FOUND, "log": log(errors=1, said=UNSUPPORTED)},
+        {"status": ERRORS_FOUND, "log": log(errors=1, said=MADE_UP_ADMISSION)},
     ],
 )
 def test_a_record_is_a_finding_whatever_else_is_said(changes):
@@ -125,11 +216,14 @@ def test_a_record_is_a_finding_whatever_else_is_said(changes):
     assert len(found.findings) == 1
 
 
-@pytest.mark.parametrize("records", [None, xml(), "<torn"])
-def test_errors_that_only_the_summary_tells_of_are_a_finding(records):
-    found = judged(xml=records, log=log(errors=3, said="========= Invalid something\n"))
+@pytest.mark.parametrize("saved", [None, xml(), "<torn"])
+def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved):
+    found = judged(xml=saved, log=recorded("memcheck.log"))
     assert found.state is State.FOUND
-    assert found.findings[0].text == "3 errors by memcheck's summary, none in its XML: Invalid something"
+    assert not found.is_in_a_kernel
+    assert found.findings[0].text == (
+        "1 errors by memcheck's summary, none in its XML: Invalid __global__ write of size 4 bytes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,11 +235,11 @@ def test_errors_that_only_the_summary_tells_of_are_a_finding(records):
         ({"status": None}, "memcheck was ended for its silence"),
         ({"status": ERRORS_FOUND}, "with status 86, which means errors, and its summary tells of none"),
         ({"status": 255}, "memcheck ended with status 255"),
+        ({"xml": None}, "memcheck saved no XML, which it does where it finds nothing, too"),
         ({"xml": "<torn"}, "memcheck: its XML is not whole"),
         ({"problem": "it ended by SIGSEGV while running a"}, "it ended by SIGSEGV while running a"),
-        ({"log": log(said=UNSUPPORTED)}, "memcheck says: Error: Device not supported"),
-        ({"xml": xml(INTERNAL), "log": log(errors=1)}, "Errors might go undetected"),
-        ({"log": log(said="========= Error: process didn't terminate successfully\n")}, "didn't terminate"),
+        ({"log": log(said=MADE_UP_ADMISSION)}, "memcheck says: Error: made up: this tool does not know"),
+        ({"log": log(errors=1, said=MADE_UP_ADMISSION)}, "memcheck says: Error: made up"),
     ],
 )
 def test_a_session_for_which_nobody_vouches_is_not_checked_and_says_why(changes, reason):

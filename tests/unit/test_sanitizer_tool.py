@@ -20,7 +20,7 @@ def machine(tmp_path, monkeypatch):
     """Puts programs that tell where they lie into folders; only those of the test are found."""
     monkeypatch.setattr(tool, "wheel_folders", lambda: [tmp_path / "nvidia"])
 
-    def put(folder, *, says="Version 2026.4.0.0 (build 1)", status=0, mode=0o755):
+    def put(folder, *, says="Version 2025.3.1.0 (build 1)", status=0, mode=0o755):
         program = tmp_path / folder / "compute-sanitizer"
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/bin/sh\necho 'NVIDIA (R) Compute Sanitizer'; echo '{says}'; exit {status}\n")
@@ -35,7 +35,7 @@ def test_a_wheel_goes_before_the_toolkit_and_that_before_the_path(machine, tmp_p
     places = ["path", "cuda/bin", "nvidia/cuda_sanitizer_api/bin", "nvidia/cu13/bin"]
     for folder in places:
         program = machine(folder)
-        assert find_tool(environ) == Tool(str(program), "2026.4.0.0")
+        assert find_tool(environ) == Tool(str(program), "2025.3.1.0")
 
 
 def test_what_cannot_be_executed_is_passed_over(machine, tmp_path):
