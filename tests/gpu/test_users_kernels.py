@@ -1,5 +1,7 @@
 """The fixture with users' own kernels, on the device."""
 
+import json
+
 import pytest
 
 KERNELS = """
@@ -82,3 +84,35 @@ def test_work_on_a_stream_of_its_own_is_timed_from_an_idle_device_where_cupti_se
     result = pytester.runpytest_subprocess("--gpu-benchmark", *plugin_option)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*streams of its own*"])
+
+
+ROUNDS = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def rounds(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        value = x[i]
+        for _ in range(COUNT):
+            value = value * np.float32(0.999) + np.float32(0.5)
+        out[i] = value
+
+def test_rounds(gpu_benchmark):
+    x = cuda.to_device(np.random.default_rng(0).random(1 << 22, dtype=np.float32))
+    gpu_benchmark(rounds[(1 << 22) // 256, 256], x, cuda.device_array_like(x))
+"""
+
+
+def test_a_plain_kernel_whose_source_has_changed_has_another_hash(pytester, plugin_option):
+    hashes = []
+    for count in (200, 230):
+        pytester.makepyfile(test_rounds=ROUNDS.replace("COUNT", str(count)))
+        args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+        pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
+        (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        (kernel,) = result["kernels"]
+        hashes.append(kernel["machine_code_sha256"])
+    assert None not in hashes
+    assert hashes[0] != hashes[1]
