@@ -351,6 +351,23 @@ def load_other_contents(prepared: Prepared) -> list[Dataset]:
     return []
 
 
+def giving_back(step: Callable[[], None]) -> Callable[..., None]:
+    """The step as the end of a `with` block, which after an error of the block adds its own to that.
+
+    A launch that destroyed the context leaves nothing that could be given back, and is itself what to report.
+    """
+
+    def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
+        try:
+            step()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"then giving its memory back failed: {type(another).__name__}: {another}")
+
+    return end
+
+
 def checked_launch(
     prepared: Prepared, earlier: list[Dataset] | None = None, *, poisoned: bool = True
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.check import check
+from pytest_gpukern.check import check, giving_back
 from pytest_gpukern.verify import IncorrectError
 
 if TYPE_CHECKING:
@@ -24,18 +24,20 @@ _LABELS = {"special": "special values", "exact": "exact integers", "kept": "one 
 
 @dataclass(frozen=True)
 class Corner:
-    """A point at which a variant is checked, or contents.
+    """A point at which a variant is checked, contents, or a layout.
 
     Attributes:
         label: what is special about it, such as `n=257`; begins the diagnosis of what fails there.
         point: all axes.
         contents: of its inputs: `random`, `special`, `exact`, or `kept`: random ones, then others of which in
             turn one array is as before, since a result may be remembered by one of the inputs alone.
+        layout: of its arrays, one of `layouts.LAYOUTS`; None for aligned ones in C order.
     """
 
     label: str
     point: Point
     contents: str = "random"
+    layout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
     problem = case.problem
     declared = [
         *(Corner(_LABELS[contents], problem.smoke_point, contents) for contents in problem.contents),
+        *(Corner(layout, problem.smoke_point, layout=layout) for layout in case.variant.layouts),
         *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
     ]
     checked, left_out = [], []
@@ -78,13 +81,17 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
         reason = case.variant.limit_exceeded(corner.point)
         if reason is not None:
             reason = f"{reason.partition(':')[0]} for the variant"
-        elif simulated and corner.contents == "random" and _beyond(corner.point, problem.simulator_limits):
+        elif simulated and not _at_smoke_point(corner) and _beyond(corner.point, problem.simulator_limits):
             reason = "too large for the simulator"
         if reason is None:
             checked.append(corner)
         else:
             left_out.append((corner, reason))
     return Corners(tuple(checked), tuple(left_out))
+
+
+def _at_smoke_point(corner: Corner) -> bool:
+    return corner.contents != "random" or corner.layout is not None
 
 
 def _beyond(point: Point, limits: Mapping[str, float]) -> bool:
@@ -111,16 +118,17 @@ def check_corners(
             sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
         else:
             sets = datasets.other(case.problem, corner.point, corner.contents)
-        workspace = placing.workspace(sets[0].inputs, sets[0].specs)
-        try:
-            with _no_warnings() if corner.contents == "special" else nullcontext():
-                check(case, corner.point, backend, workspace, sets).let_go()
-        except IncorrectError as error:
-            message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
-            diagnosis = dataclasses.replace(error.diagnosis, message=message)
-            raise IncorrectError(diagnosis, error.errors) from error
-        finally:
-            workspace.close()
+        laid_out = {} if corner.layout is None else case.problem.placements(corner.layout, sets[0].arrays)
+        workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
+        with ExitStack() as given_back:
+            given_back.push(giving_back(workspace.close))
+            try:
+                with _no_warnings() if corner.contents == "special" else nullcontext():
+                    check(case, corner.point, backend, workspace, sets).let_go()
+            except IncorrectError as error:
+                message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
+                diagnosis = dataclasses.replace(error.diagnosis, message=message)
+                raise IncorrectError(diagnosis, error.errors) from error
 
 
 @contextmanager

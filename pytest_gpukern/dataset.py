@@ -104,6 +104,12 @@ class Dataset:
         return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances, self.seed)
 
     @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the input arrays, then of the outputs."""
+        inputs = [name for name, value in self.inputs.items() if getattr(value, "ndim", 0)]
+        return (*inputs, *self.specs)
+
+    @property
     def input_bytes(self) -> int:
         """Size of the input arrays."""
         return sum(int(getattr(value, "nbytes", 0)) for value in self.inputs.values())

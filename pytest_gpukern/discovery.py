@@ -137,6 +137,8 @@ _ATTRIBUTES = (
     "scopes",
     "determinism",
     "host_data",
+    "layouts",
+    "at",
     "rejected_for",
     "judged_by",
 )

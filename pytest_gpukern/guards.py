@@ -31,6 +31,7 @@ class Damage:
         changed_bytes: how many bytes are not what they were.
         index: flat index that the changed element nearest to the array would have; negative before it.
         size: number of elements of the array.
+        between: whether the zone is the gaps between elements; `index` is then of that before the first gap.
     """
 
     array: str
@@ -38,6 +39,7 @@ class Damage:
     changed_bytes: int
     index: int
     size: int
+    between: bool = False
 
 
 @functools.lru_cache(64)

@@ -13,6 +13,7 @@ from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import ProblemError, call_by_name
 from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
+from pytest_gpukern.layouts import LAYOUTS, Placement, placements
 from pytest_gpukern.options import SANITIZERS
 from pytest_gpukern.tolerance import Tolerance
 from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
@@ -149,6 +150,10 @@ class Problem:
         exact_inputs: as `make_inputs`, of integers so small that every sum and product of them is exact in
             the outputs' dtypes, for work that is linear in its inputs. Every variant is checked on them once,
             at the first smoke point, and must equal the reference, whatever the order of its sums.
+        layouts: layout → input and output arrays that may come in it: `{"misaligned": ("x", "y")}` for arrays
+            that begin an odd number of elements behind a boundary, `{"strided": ("x", "y")}` for every second
+            element along the last axis of a larger array (the second array every third, and so on). Variants
+            that declare a layout are checked in it once, at the first smoke point.
         simulator_limits: axis → largest value that the simulator is given in `checked_at`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
@@ -181,6 +186,7 @@ class Problem:
         checked_at: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
         special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
+        layouts: Mapping[str, Sequence[str]] | None = None,
         simulator_limits: Mapping[str, float] | None = None,
         seed: int = 1,
         package: str | None = None,
@@ -202,6 +208,9 @@ class Problem:
             raise ProblemError(
                 f"problem {name!r}: simulator_limits names {unknown[0]!r}, none of its axes {sorted(axes)}"
             )
+        for layout in layouts or {}:
+            if layout not in LAYOUTS:
+                raise ProblemError(f"problem {name!r}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
         for scope in scopes:
             if scope not in SCOPES:
                 raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
@@ -217,6 +226,7 @@ class Problem:
         self.package = package
         self.simulator_limits = dict(simulator_limits or {})
         self.lower_precision = lower_precision
+        self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self._checked_at = checked_at
         self._special = special
         self._exact_inputs = exact_inputs
@@ -249,6 +259,7 @@ class Problem:
         scopes: tuple[str, ...] | None = None,
         determinism: str | None = None,
         host_data: bool = False,
+        layouts: Sequence[str] = (),
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
@@ -268,6 +279,7 @@ class Problem:
             scopes=scopes,
             determinism=determinism,
             host_data=host_data,
+            layouts=tuple(layouts),
         )
 
     def wrong(
@@ -279,6 +291,8 @@ class Problem:
         allocates: bool = False,
         needs_gpu: str | None = None,
         determinism: str | None = None,
+        layouts: Sequence[str] = (),
+        at: Mapping[str, Any] | None = None,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers a deliberately broken variant, which must be rejected.
@@ -286,6 +300,10 @@ class Problem:
         Either the checker does so for `rejected_for`, a value of `verify.Fault` such as "not written"; or,
         where its values may be right by luck, the tool `judged_by` of compute-sanitizer, such as "racecheck",
         in a run with `--gpukern-sanitize`.
+
+        What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
+        `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
+        has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
 
         Raises:
             ProblemError: both are given or neither, or there is no such tool.
@@ -304,6 +322,8 @@ class Problem:
             allocates=allocates,
             needs_gpu=needs_gpu,
             determinism=determinism,
+            layouts=tuple(layouts),
+            at=dict(at or {}),
             rejected_for=rejected_for,
             judged_by=judged_by,
         )
@@ -344,6 +364,17 @@ class Problem:
                 f"variant {variant.label!r}: determinism={variant.determinism!r} is none of "
                 f"{', '.join(Determinism)}"
             )
+        for layout in variant.layouts:
+            if layout not in self.layouts:
+                raise ProblemError(
+                    f"variant {variant.label!r}: the problem declares no arrays that come {layout!r}; it has "
+                    f"layouts={self.layouts!r}"
+                )
+        undeclared = [name for name in variant.at if name not in self.axes]
+        if undeclared or (variant.at and not self.declares({**self.smoke_point, **variant.at})):
+            raise ProblemError(
+                f"variant {variant.label!r}: at={variant.at!r} are no values of the axes {self.axes}"
+            )
         for scope in variant.scopes or ():
             if scope not in SCOPES:
                 raise ProblemError(
@@ -375,6 +406,10 @@ class Problem:
     ) -> Iterator[Case]:
         """All cases, point by point: inputs and reference are made once for all variants of a point."""
         variants = self.registered_wrong if wrong else self.registered
+        for variant in variants.values():
+            if variant.at:
+                yield from self._cases_at(variant, size)
+        variants = {label: variant for label, variant in variants.items() if not variant.at}
         begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
         for point in self.points(size, axes):
             awkward = size == "huge" or (
@@ -396,11 +431,39 @@ class Problem:
                         begun.add(run)
                     yield Case(self, variant, point, parameters, awkward, first)
 
+    def _cases_at(self, variant: Variant, size: str) -> Iterator[Case]:
+        """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
+        point = {**self.smoke_point, **variant.at}
+        if size == "huge" and not self.is_huge(point):
+            return
+        for values in itertools.product(*variant.parameters.values()):
+            yield Case(self, variant, point, dict(zip(variant.parameters, values, strict=True)))
+
     def declares(self, point: Point) -> bool:
         """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
         return all(
             point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.axes.items()
         )
+
+    def is_huge(self, point: Point) -> bool:
+        """Whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
+        return any(
+            point[name] in axis.huge and point[name] not in (*axis.smoke, *axis.values("full"))
+            for name, axis in self.axes.items()
+        )
+
+    def placements(self, layout: str, arrays: Sequence[str]) -> dict[str, Placement]:
+        """Where those of the inputs and outputs lie that come in a layout.
+
+        Raises:
+            ProblemError: one that is declared is no input or output array.
+        """
+        unknown = [name for name in self.layouts[layout] if name not in arrays]
+        if unknown:
+            raise ProblemError(
+                f"problem {self.name!r}: layouts has {unknown[0]!r}, and its arrays are {sorted(arrays)}"
+            )
+        return placements(layout, self.layouts[layout])
 
     @property
     def smoke_point(self) -> Point:

@@ -17,6 +17,7 @@ from pytest_gpukern.check import (
     check_seeds,
     checked_copy,
     checked_launch,
+    giving_back,
     is_slow,
     load_other_contents,
     observed,
@@ -147,6 +148,14 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     reason = variant.unavailable or environment.unusable(variant.backend)
     if reason is None:
         reason = variant.limit_exceeded(case.point)
+    if (
+        reason is None
+        and variant.at
+        and case.problem.is_huge(case.point)
+        and environment.settings.size != "huge"
+    ):
+        at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
+        reason = f"only at {at}: --gpukern-size=huge"
     if reason is None and environment.simulated.active and environment.settings.size == "huge":
         reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
     if reason is None and variant.needs_gpu and variant.backend != "host" and environment.simulated.active:
@@ -217,36 +226,19 @@ def prepared_case(
     _refuse_too_large(datasets[0], placing)
     sets: list[Prepared] = []
     with ExitStack() as given_back:
-        given_back.push(_giving_back(backend.release))
+        given_back.push(giving_back(backend.release))
         workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
-        given_back.push(_giving_back(workspace.close))
+        given_back.push(giving_back(workspace.close))
         with _code_observed() if sets_for and backend.on_gpu else nullcontext():
             sets.append(check(case, point, backend, workspace, datasets, checked_again=sets_for is not None))
         given_back.callback(sets[0].let_go)
         if sets_for and placing.on_gpu:
             for dataset in _other_contents(sets[0], datasets, sets_for(datasets[0]) - 1):
                 workspace = placing.workspace(dataset.inputs, dataset.specs)
-                given_back.push(_giving_back(workspace.close))
+                given_back.push(giving_back(workspace.close))
                 sets.append(checked_copy(sets[0], point, workspace, dataset))
                 given_back.callback(sets[-1].let_go)
         yield sets
-
-
-def _giving_back(step: Callable[[], None]) -> Callable[..., None]:
-    """The step as the end of a `with` block, which after an error of the block adds its own to that.
-
-    A launch that destroyed the context leaves nothing that could be given back, and is itself what to report.
-    """
-
-    def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
-        try:
-            step()
-        except Exception as another:
-            if error is None:
-                raise
-            error.add_note(f"then giving its memory back failed: {type(another).__name__}: {another}")
-
-    return end
 
 
 def sets_wanted(environment: Environment, marker: MarkerOptions) -> Callable[[Dataset], int]:

@@ -33,6 +33,8 @@ class Variant:
         determinism: `bitwise` or `run-to-run`: it is INCORRECT where two launches on the same inputs give
             other bits; `tolerant` or None: they may. See `determinism.Determinism`.
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
+        layouts: those of `layouts.LAYOUTS` that it takes arrays in; it is checked in them, and never timed.
+        at: for a deliberately broken variant, axis → value of the point at which alone it is rejected.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
         judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
             something in it instead.
@@ -50,6 +52,8 @@ class Variant:
     scopes: tuple[str, ...] | None = None
     determinism: str | None = None
     host_data: bool = False
+    layouts: tuple[str, ...] = ()
+    at: dict[str, Any] = field(default_factory=dict)
     rejected_for: str | None = None
     judged_by: str | None = None
     unavailable: str | None = None

@@ -90,6 +90,12 @@ def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
         return None
     lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
     for each in found:
+        if each.between:
+            lines.append(
+                f"  {_count(each.changed_bytes, 'byte')} between the elements of {each.array} written, "
+                f"the first behind flat index {each.index} of {each.size}: it does not lie in C order"
+            )
+            continue
         place = "behind the end" if each.behind else "before the beginning"
         distance = each.index - each.size + 1 if each.behind else -each.index
         lines.append(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.guards import Damage
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output, Tolerance
     from pytest_gpukern.strides import Span
 
@@ -118,8 +119,13 @@ class Backend(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What was supplied from outside so that the library works here."""
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> Workspace:
-        """Makes the arrays of a case, inputs loaded and outputs poisoned."""
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> Workspace:
+        """Makes the arrays of a case, inputs loaded and outputs poisoned, those in `placed` laid out so."""
 
     def current(self) -> AbstractContextManager[Any]:
         """While entered, launches that name no stream go to `stream`."""

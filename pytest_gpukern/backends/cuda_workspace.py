@@ -11,8 +11,10 @@ from pytest_gpukern import comparison
 from pytest_gpukern.backends import Form
 from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
 from pytest_gpukern.backends.cuda_compare import compare_on_device
+from pytest_gpukern.backends.cuda_placed import PlacedDeviceArray
 from pytest_gpukern.backends.host import is_array
 from pytest_gpukern.guards import INPUT_GUARD, OUTPUT_GUARD
+from pytest_gpukern.layouts import placed_in
 from pytest_gpukern.strides import out_of_c_order, span_by_interface, span_of
 
 if TYPE_CHECKING:
@@ -21,8 +23,16 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.guards import Damage
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output, Tolerance
     from pytest_gpukern.strides import Span, Strides
+
+
+def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
+    """An array of the shape and dtype of an input or output."""
+    if placement is None:
+        return DeviceArray(form.shape, form.dtype, guard=guard)
+    return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
 
 
 class CudaWorkspace:
@@ -30,7 +40,13 @@ class CudaWorkspace:
 
     array_type: type[Any] = DeviceArray
 
-    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output], wrap: Any) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        wrap: Any,
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
         self._runtime = runtime()
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
@@ -40,12 +56,12 @@ class CudaWorkspace:
         try:
             for name, value in inputs.items():
                 if is_array(value):
-                    self._inputs[name] = DeviceArray(value.shape, value.dtype, guard=INPUT_GUARD)
+                    self._inputs[name] = _array(value, INPUT_GUARD, placed_in(placed, name))
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
-                self._outputs[name] = DeviceArray(output.shape, output.dtype, guard=OUTPUT_GUARD)
+                self._outputs[name] = _array(output, OUTPUT_GUARD, placed_in(placed, name))
                 self.arrays[name] = wrap(self._outputs[name])
                 self.array_type = type(self.arrays[name])
             self.fill(inputs)
@@ -140,7 +156,16 @@ class CudaWorkspace:
 
     def digest(self) -> dict[str, int]:
         """A hash of each input, computed on the device."""
-        return {name: self._runtime.hash(array) for name, array in self._inputs.items()}
+        return {name: self._hash(array) for name, array in self._inputs.items()}
+
+    def _hash(self, array: DeviceArray) -> int:
+        if not isinstance(array, PlacedDeviceArray):
+            return self._runtime.hash(array)
+        copy = array.in_one_piece()
+        try:
+            return self._runtime.hash(copy)
+        finally:
+            copy.free()
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """A hash of the copy of each of these on the device."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
@@ -35,9 +36,14 @@ class CupyBackend(GpuBackend):
         """The timed stream as a CuPy stream."""
         return self._stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> CudaWorkspace:
         """CuPy arrays, inputs loaded and outputs poisoned."""
-        return CudaWorkspace(inputs, outputs, self._cupy.asarray)
+        return CudaWorkspace(inputs, outputs, self._cupy.asarray, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream CuPy's current one."""

@@ -12,6 +12,7 @@ from pytest_gpukern.backends.cupy import CupyBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
@@ -21,11 +22,16 @@ class DaskWorkspace(CudaWorkspace):
     A variant chooses its chunks by `rechunk`: pieces of one chunk are views, so nothing is copied for them.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
         import cupy
         import dask.array
 
-        super().__init__(inputs, outputs, cupy.asarray)
+        super().__init__(inputs, outputs, cupy.asarray, placed)
         for name in self._inputs:
             chunk = self.arrays[name]
             key = f"{name}-{uuid.uuid4().hex}"
@@ -45,9 +51,14 @@ class DaskBackend(CupyBackend):
 
         self._dask = dask
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> DaskWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> DaskWorkspace:
         """Dask arrays for inputs, loaded, and CuPy arrays for outputs, poisoned."""
-        return DaskWorkspace(inputs, outputs)
+        return DaskWorkspace(inputs, outputs, placed)
 
     @contextmanager
     def current(self) -> Iterator[None]:

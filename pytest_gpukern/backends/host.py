@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern import comparison
 from pytest_gpukern.backends import Form
 from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, damage, guard_pattern
+from pytest_gpukern.layouts import BOUNDARY_BYTES, Placed, placed_in
 from pytest_gpukern.strides import out_of_c_order, span_by_interface
 from pytest_gpukern.threads import map_in_threads
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from pytest_gpukern.guards import Damage
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output, Tolerance
     from pytest_gpukern.strides import Span
 
@@ -38,9 +40,14 @@ def is_array(value: Any) -> bool:
 
 
 def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
-    """Fills a contiguous array with a poison."""
+    """Fills an array with a poison, as it would lie in C order."""
     import numpy as np
 
+    if not array.flags.c_contiguous:
+        filled = np.empty(array.shape, array.dtype)
+        poison(filled, word)
+        array.view(f"V{array.itemsize}")[...] = filled.view(f"V{array.itemsize}")
+        return
     raw = array.reshape(-1).view(np.uint8)
     pattern = np.frombuffer(np.uint32(word).tobytes(), np.uint8)
     whole = raw.size // 4 * 4
@@ -77,8 +84,11 @@ def bits_of(array: np.ndarray[Any, Any]) -> str | None:
 
 
 def _digest(array: np.ndarray[Any, Any]) -> int:
-    """CRC-32 of the pieces of an array."""
-    return hash(tuple(_in_pieces(array.reshape(-1).view("u1"), zlib.crc32)))
+    """CRC-32 of the pieces of an array, as it would lie in C order."""
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return hash(tuple(_in_pieces(flat.view("u1"), zlib.crc32)))
 
 
 def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> list[Any]:
@@ -128,20 +138,56 @@ class GuardedArray:
         )
 
 
+class PlacedArray:
+    """An array in a layout of its own, between guard zones and with guarded gaps between its elements.
+
+    Attributes:
+        array: the array.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement) -> None:
+        import numpy as np
+
+        self._placed = Placed(tuple(shape), np.dtype(dtype), placement, guard)
+        buffer = np.empty(self._placed.nbytes + BOUNDARY_BYTES, np.uint8)
+        self._bytes = buffer[-buffer.ctypes.data % BOUNDARY_BYTES :][: self._placed.nbytes]
+        self._placed.fill(self._bytes)
+        self.array = self._placed.view(self._bytes)
+
+    def damage(self, name: str) -> list[Damage]:
+        """What was written into its guard zones and gaps; see `GuardedArray`."""
+        return self._placed.damage(name, self._bytes)
+
+
+def _guarded(
+    shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement | None
+) -> GuardedArray | PlacedArray:
+    if placement is None:
+        return GuardedArray(shape, dtype, guard)
+    return PlacedArray(shape, dtype, guard, placement)
+
+
 class HostWorkspace:
     """NumPy arrays of one case; the inputs are private copies."""
 
-    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
         import numpy as np
 
         self.array_type: type[Any] = np.ndarray
         self._inputs = [name for name, value in inputs.items() if is_array(value)]
         self._outputs = list(outputs)
         self._guarded = {
-            name: GuardedArray(inputs[name].shape, inputs[name].dtype, INPUT_GUARD) for name in self._inputs
+            name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed_in(placed, name))
+            for name in self._inputs
         }
         for name, output in outputs.items():
-            self._guarded[name] = GuardedArray(output.shape, output.dtype, OUTPUT_GUARD)
+            placement = placed_in(placed, name)
+            self._guarded[name] = _guarded(output.shape, output.dtype, OUTPUT_GUARD, placement)
         self._host: dict[str, Any] = {
             **inputs,
             **{name: guarded.array for name, guarded in self._guarded.items()},
@@ -250,9 +296,14 @@ class HostBackend:
     stream = timed_stream = None
     notes = ()
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> HostWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> HostWorkspace:
         """NumPy arrays, inputs copied and outputs poisoned."""
-        return HostWorkspace(inputs, outputs)
+        return HostWorkspace(inputs, outputs, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Nothing: the host has no streams."""

@@ -13,6 +13,7 @@ from pytest_gpukern.backends.on_gpu import GpuBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
@@ -33,9 +34,14 @@ class NumbaBackend(GpuBackend):
         """The timed stream as a Numba stream; Numba launches elsewhere unless a launch names it."""
         return self._stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> CudaWorkspace:
         """Numba device arrays, inputs loaded and outputs poisoned."""
-        return CudaWorkspace(inputs, outputs, self._cuda.as_cuda_array)
+        return CudaWorkspace(inputs, outputs, self._cuda.as_cuda_array, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Silences Numba's advice on small grids: some variants are slow on purpose, and sizes are given."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
@@ -60,10 +61,15 @@ class PycudaBackend(GpuBackend):
         """PyCUDA's stream as cuda.core's."""
         return self._timed_stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> CudaWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> CudaWorkspace:
         """GPUArrays, inputs loaded and outputs poisoned."""
         with self.current():  # where GPUArray asks for the device
-            return CudaWorkspace(inputs, outputs, gpuarray_over)
+            return CudaWorkspace(inputs, outputs, gpuarray_over, placed)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -112,7 +118,8 @@ def gpuarray_over(array: DeviceArray) -> Any:
     """A GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
     from pycuda.gpuarray import GPUArray
 
-    return GPUArray(array.shape, array.dtype, base=array, gpudata=array.pointer)
+    strides = array.__cuda_array_interface__["strides"]
+    return GPUArray(array.shape, array.dtype, base=array, gpudata=array.pointer, strides=strides)
 
 
 def _import_driver() -> list[str]:

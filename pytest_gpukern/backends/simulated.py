@@ -11,14 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpukern.backends import Form
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
 class SimulatedWorkspace(HostWorkspace):
     """Simulator arrays over the memory of a host workspace."""
 
-    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
-        super().__init__(inputs, outputs)
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
+        super().__init__(inputs, outputs, placed)
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
         self.array_type = FakeCUDAArray
@@ -51,9 +57,14 @@ class SimulatedBackend:
         """The simulator's stand-in for a stream: everything in it is synchronous."""
         return self._stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> SimulatedWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> SimulatedWorkspace:
         """Simulator arrays, inputs copied and outputs poisoned."""
-        return SimulatedWorkspace(inputs, outputs)
+        return SimulatedWorkspace(inputs, outputs, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Nothing: there is one stream."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.backends import Form
     from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.layouts import Placement
     from pytest_gpukern.problem import Output
 
 
@@ -56,9 +57,14 @@ class TorchBackend(GpuBackend):
         """The timed stream as PyTorch's."""
         return self._stream
 
-    def workspace(self, inputs: Mapping[str, Any], outputs: Mapping[str, Output]) -> TorchWorkspace:
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> TorchWorkspace:
         """CUDA tensors, inputs loaded and outputs poisoned."""
-        return TorchWorkspace(inputs, outputs, self._tensor_over)
+        return TorchWorkspace(inputs, outputs, self._tensor_over, placed)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream PyTorch's current one."""

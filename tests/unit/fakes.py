@@ -138,8 +138,8 @@ class FakeGpu(HostBackend):
         self.released = 0
         self.workspaces = []
 
-    def workspace(self, inputs, outputs):
-        made = super().workspace(inputs, outputs)
+    def workspace(self, inputs, outputs, placed=None):
+        made = super().workspace(inputs, outputs, placed)
         self.workspaces.append(made)
         queue = made.queue_poison
 

@@ -35,10 +35,14 @@ class Context:
 class GPUArray:
     """PyCUDA's array; it copies nothing."""
 
-    def __init__(self, shape, dtype, base=None, gpudata=None):
+    def __init__(self, shape, dtype, base=None, gpudata=None, strides=None):
         assert base is not None, "an array without base would allocate"
         self.shape, self.dtype, self.base, self.gpudata = shape, dtype, base, gpudata
-        self.__cuda_array_interface__ = {**base.__cuda_array_interface__, "data": (gpudata, False)}
+        self.__cuda_array_interface__ = {
+            **base.__cuda_array_interface__,
+            "data": (gpudata, False),
+            "strides": strides,
+        }
 
 
 @pytest.fixture

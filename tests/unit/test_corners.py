@@ -91,8 +91,8 @@ def test_memory_of_a_size_is_given_back_also_where_it_fails():
     closed = []
 
     class Noting(HostBackend):
-        def workspace(self, inputs, outputs):
-            made = super().workspace(inputs, outputs)
+        def workspace(self, inputs, outputs, placed=None):
+            made = super().workspace(inputs, outputs, placed)
             size, close = len(made.arrays["out"]), made.close
             made.close = lambda: (closed.append(size), close())
             return made

@@ -8,7 +8,7 @@ import gc
 import numpy as np
 import pytest
 
-from pytest_gpukern.backends import cuda
+from pytest_gpukern.backends import cuda, cuda_placed
 from pytest_gpukern.backends import cuda_workspace as workspace_module
 from pytest_gpukern.backends.cuda import CudaRuntime, DeviceArray
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
@@ -95,6 +95,7 @@ def driver(monkeypatch):
     made = FakeDriver()
     monkeypatch.setattr(cuda, "checked", made)
     monkeypatch.setattr(workspace_module, "checked", made)
+    monkeypatch.setattr(cuda_placed, "checked", made)
     return made
 
 

@@ -1,0 +1,333 @@
+"""Arrays that are misaligned or strided: where they lie, what damage to them is, who is checked on them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, doubling, right, run
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cuda_memory import driver, runtime  # noqa: F401 - fixtures
+
+from pytest_gpukern.backends.cuda_placed import PlacedDeviceArray
+from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.host import HostBackend, PlacedArray
+from pytest_gpukern.comparison import POISON
+from pytest_gpukern.corners import corners_of
+from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage
+from pytest_gpukern.layouts import LAYOUTS, Placed, Placement, placements
+from pytest_gpukern.problem import Output, ProblemError
+from pytest_gpukern.result import Correctness
+from pytest_gpukern.runner import diagnose_case
+from pytest_gpukern.settings import Settings
+from pytest_gpukern.tolerance import Tolerance
+from pytest_gpukern.verify import diagnose_damage
+
+CHECKING = Settings(asked=True)
+BOTH = dict.fromkeys(LAYOUTS, ("a", "out"))
+
+
+# where they lie
+
+
+def test_misaligned_arrays_begin_at_odd_numbers_of_elements_that_differ():
+    found = placements("misaligned", ["a", "b", "c"])
+    assert [placement.offset for placement in found.values()] == [1, 3, 5]
+    assert {placement.step for placement in found.values()} == {1}
+
+
+def test_strided_arrays_have_strides_of_their_own():
+    assert placements("strided", ["a", "b"]) == {"a": Placement(step=2), "b": Placement(step=3)}
+
+
+FORMS = pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((), "f4"),
+        ((0,), "f8"),
+        ((3,), "f2"),
+        ((5, 7), "f4"),
+        ((2, 3, 4), "u1"),
+        ((4,), "c16"),
+        ((3,), "i4,f8"),
+    ],
+)
+PLACES = pytest.mark.parametrize("placement", [Placement(1), Placement(3), Placement(0, 2), Placement(0, 3)])
+
+
+@FORMS
+@PLACES
+def test_a_placed_array_lies_where_it_should_and_holds_what_is_put_into_it(shape, dtype, placement):
+    placed = Placed(shape, np.dtype(dtype), placement, INPUT_GUARD)
+    allocation = np.empty(placed.nbytes, np.uint8)
+    placed.fill(allocation)
+    contents = np.frombuffer(np.random.default_rng(1).bytes(placed.nbytes), np.uint8)
+    contents = np.ndarray(shape, dtype, contents.copy())
+    placed.put(allocation, contents)
+    assert placed.view(allocation).tobytes() == contents.tobytes()
+    assert placed.start == GUARD_BYTES + placement.offset * np.dtype(dtype).itemsize
+    assert placed.damage("a", allocation) == []
+    if placement.step > 1 and shape and contents.size > 1:
+        assert not placed.view(allocation).flags.c_contiguous
+
+
+@given(
+    shape=st.sampled_from([(), (1,), (5,), (3, 4)]),
+    dtype=st.sampled_from(["u1", "f2", "f4", "f8"]),
+    placement=st.sampled_from([Placement(1), Placement(3), Placement(0, 2), Placement(0, 3)]),
+    at=st.integers(0, 10**6),
+)
+def test_every_byte_that_is_no_element_is_looked_at(shape, dtype, placement, at):
+    placed = Placed(shape, np.dtype(dtype), placement, OUTPUT_GUARD)
+    allocation = np.empty(placed.nbytes, np.uint8)
+    placed.fill(allocation)
+    at = (at if at % 2 else at // 2 % 200 + placed.start - 100) % placed.nbytes  # often near the array
+    before = placed.view(allocation).tobytes()
+    allocation[at] ^= 0xFF
+    is_element = placed.view(allocation).tobytes() != before
+    found = placed.damage("out", allocation)
+    assert bool(found) is not is_element
+    assert [each.changed_bytes for each in found] == [1] * len(found)
+
+
+def test_damage_says_before_between_and_behind():
+    array = PlacedArray((3,), "f4", OUTPUT_GUARD, Placement(step=2))
+    wider = np.lib.stride_tricks.as_strided(array.array, (6,), (4,))
+    wider[3] = 1
+    assert array.damage("out") == [Damage("out", True, 4, 1, 3, between=True)]
+    wider[5] = 1
+    assert array.damage("out")[1] == Damage("out", True, 4, 3, 3)
+    message = diagnose_damage(array.damage("out")).message
+    assert "4 bytes between the elements of out written, the first behind flat index 1 of 3" in message
+
+
+def test_a_misaligned_array_is_off_by_its_elements():
+    array = PlacedArray((3,), "f4", INPUT_GUARD, Placement(offset=3)).array
+    assert array.ctypes.data % 256 == 12
+    assert array.flags.c_contiguous
+
+
+# on the device
+
+
+EVERY_SECOND = Placement(step=2)
+
+
+def placed_on_device(placement=EVERY_SECOND, shape=(2, 3), dtype=np.float32):
+    return PlacedDeviceArray(shape, dtype, guard=OUTPUT_GUARD, placement=placement)
+
+
+@FORMS
+@PLACES
+def test_a_device_array_says_where_its_elements_are(driver, shape, dtype, placement):  # noqa: F811
+    array = placed_on_device(placement, shape, dtype)
+    contents = np.ndarray(shape, dtype, np.random.default_rng(1).bytes(4096))
+    array.upload(contents)
+    assert array.download().tobytes() == contents.tobytes()
+    interface = array.__cuda_array_interface__
+    (allocation,) = driver.allocated
+    assert interface["data"][0] - allocation == GUARD_BYTES + placement.offset * array.dtype.itemsize
+    raw = np.ctypeslib.as_array((ctypes.c_ubyte * array.allocated_bytes).from_address(allocation))
+    offset = interface["data"][0] - allocation
+    seen = np.ndarray(interface["shape"], interface.get("descr") or dtype, raw, offset, interface["strides"])
+    assert seen.tobytes() == contents.tobytes()
+    assert array.damage("a") == []
+    array.free()
+    assert driver.used_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8"])
+def test_a_poison_is_what_it_would_be_in_c_order(driver, dtype):  # noqa: F811
+    array = placed_on_device(shape=(7,), dtype=dtype)
+    array.fill(POISON)
+    expected = np.full(14, POISON, np.uint32).view(dtype)[:7]
+    assert array.download().tobytes() == expected.tobytes()
+    assert array.damage("out") == []
+
+
+def test_a_write_into_a_gap_on_the_device_is_damage(driver):  # noqa: F811
+    array = placed_on_device()
+    ctypes.memset(array.pointer + 4, 0, 4)
+    (found,) = array.damage("out")
+    assert (found.between, found.index, found.changed_bytes) == (True, 0, 4)
+
+
+def test_nothing_is_queued_on_an_array_that_is_never_timed(driver):  # noqa: F811
+    with pytest.raises(TypeError, match="never timed"):
+        placed_on_device().fill(POISON, stream=object())
+
+
+def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    array = placed_on_device(Placement(offset=1), (3,))
+    assert len(driver.allocated[array.pointer - 4]) == 16
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monkeypatch):  # noqa: F811
+    inputs, specs = {"a": np.arange(6.0).reshape(2, 3)}, {"out": Output((5,), np.float32)}
+    monkeypatch.setattr(type(runtime), "hash", lambda self, array: array.download().tobytes(), raising=False)
+    made = CudaWorkspace(inputs, specs, lambda array: array, placements(layout, ["a", "out"]))
+    assert made.digest() == made.digest_of(inputs)
+    assert made.damage() == []
+    made.arrays["out"].upload(np.arange(5, dtype=np.float32))
+    assert made.fetch("out").tolist() == [0, 1, 2, 3, 4]
+    made.fill({"a": -inputs["a"]})
+    assert made.digest() != made.digest_of(inputs)
+    made.close()
+
+
+# who is checked on them
+
+
+def checked(prepare, backend="host", layouts=LAYOUTS, problem=None, **arguments):
+    problem = problem or doubling(layouts=BOTH)
+    problem.variant(backend, layouts=layouts, **arguments)(prepare)
+    return run(next(iter(problem.iter_cases("smoke"))), FakeEnvironment(settings=CHECKING))
+
+
+def test_a_variant_is_checked_in_the_layouts_that_it_declares():
+    seen = []
+
+    def prepare(a, out):
+        seen.append((a.ctypes.data % 256, a.strides, out.ctypes.data % 256, out.strides))
+        return right(a, out)
+
+    result = checked(prepare)
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == LAYOUTS
+    assert seen[1:] == [(4, (4,), 12, (4,)), (0, (8,), 0, (12,))]
+
+
+def test_a_variant_that_declares_none_gets_aligned_arrays_in_c_order():
+    assert checked(right, layouts=()).corners == ()
+
+
+def flat(array, count):
+    return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,))
+
+
+def test_who_ignores_the_strides_of_an_output_damages_its_gaps():
+    result = checked(lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n)))
+    assert result.correctness is Correctness.INCORRECT
+    assert result.diagnosis.startswith("strided: out: out of bounds\n")
+    assert "bytes between the elements of out written, the first behind flat index 0 of 8" in result.diagnosis
+
+
+def test_who_ignores_the_strides_of_an_input_reads_nan():
+    result = checked(lambda a, out, n: lambda: np.multiply(flat(a, n), 2, out=out))
+    assert result.diagnosis.startswith("strided: out: ")
+    assert "NaN where the reference is not" in result.diagnosis
+
+
+def test_who_takes_the_strides_of_another_array_is_found():
+    def prepare(a, out, n):
+        alike = np.lib.stride_tricks.as_strided(out, (n,), a.strides)
+        return lambda: np.multiply(a, 2, out=alike)
+
+    assert checked(prepare).diagnosis.startswith("strided: ")
+
+
+def test_who_rounds_an_address_down_is_found_misaligned():
+    def prepare(a, out, n):
+        back = a.ctypes.data % 16
+        aligned = np.frombuffer((ctypes.c_ubyte * (4 * n)).from_address(a.ctypes.data - back), np.float32)
+        return lambda: np.multiply(aligned, 2, out=out)
+
+    assert checked(prepare).diagnosis.startswith("misaligned: out: ")
+
+
+def test_who_goes_on_to_where_the_first_array_is_aligned_finds_the_others_not():
+    """As a kernel that peels elements off for one pointer, and takes vectors of both from there on."""
+
+    def prepare(a, out):
+        peeled = -(a.ctypes.data // 4) % 4
+        assert (out.ctypes.data + 4 * peeled) % 16 == 0, "misaligned address"
+        return right(a, out)
+
+    assert checked(prepare).diagnosis.startswith("misaligned: launch failed")
+
+
+def test_an_input_that_is_changed_is_found_in_a_layout_too():
+    def prepare(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            if a.strides != (4,):
+                a[3] = 0
+
+        return launch
+
+    assert "strided: input modified" in checked(prepare).diagnosis
+
+
+def test_a_new_array_may_be_made_of_strided_ones():
+    result = checked(
+        lambda a: lambda: 2 * a,
+        allocates=True,
+        problem=doubling(layouts={"strided": ("a",)}),
+        layouts=("strided",),
+    )
+    assert result.correctness is Correctness.PASSED
+
+
+def test_a_broken_variant_is_rejected_for_what_it_does_in_a_layout():
+    problem = doubling(layouts=BOTH)
+    problem.wrong("host", rejected_for="out of bounds", layouts=("strided",))(
+        lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
+    )
+    (case,) = problem.iter_cases("smoke", wrong=True)
+    assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).message.startswith("strided: ")
+
+
+def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
+    problem = doubling(layouts=BOTH)
+    problem.variant("host", layouts=("strided",), least={"n": 9})(right)
+    (case,) = problem.iter_cases("full")
+    assert corners_of(case, simulated=False).notes == ("not checked at strided: too small for the variant",)
+
+
+def test_its_memory_is_given_back_and_an_error_of_that_hides_no_diagnosis():
+    class Lost(HostBackend):
+        def workspace(self, inputs, outputs, placed=None):
+            made = super().workspace(inputs, outputs, placed)
+            if placed:
+                made.close = lambda: 1 / 0
+            return made
+
+    problem = doubling(layouts=BOTH)
+    problem.variant("host", layouts=("strided",))(
+        lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
+    )
+    (case,) = problem.iter_cases("smoke")
+    found = run(case, FakeEnvironment(Lost(), settings=CHECKING))
+    assert found.diagnosis.startswith("strided: out: out of bounds")
+
+
+@pytest.mark.parametrize(
+    ("layouts", "message"),
+    [({"transposed": ("a",)}, "layout 'transposed' is none of misaligned, strided")],
+)
+def test_a_problem_with_an_unknown_layout_is_refused(layouts, message):
+    with pytest.raises(ProblemError, match=message):
+        doubling(layouts=layouts)
+
+
+def test_a_variant_with_a_layout_that_the_problem_does_not_declare_is_refused():
+    with pytest.raises(ProblemError, match="the problem declares no arrays that come 'strided'"):
+        doubling().variant("host", layouts=("strided",))(right)
+
+
+def test_an_array_that_is_none_is_refused():
+    with pytest.raises(ProblemError, match="layouts has 'b', and its arrays are"):
+        checked(right, problem=doubling(layouts={"misaligned": ("a", "b"), "strided": ("a",)}))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_poisons_are_told_from_values_in_every_layout(dtype):
+    for layout in LAYOUTS:
+        made = HostBackend().workspace({}, {"out": Output((5,), dtype)}, placements(layout, ["out"]))
+        made.arrays["out"][2] = 1
+        found = made.compare("out", np.ones(5), Tolerance())
+        assert (found.unwritten, found.mismatches) == (4, 4)
