@@ -81,17 +81,13 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
         reason = case.variant.limit_exceeded(corner.point)
         if reason is not None:
             reason = f"{reason.partition(':')[0]} for the variant"
-        elif simulated and not _at_smoke_point(corner) and _beyond(corner.point, problem.simulator_limits):
+        elif simulated and corner.contents == "random" and _beyond(corner.point, problem.simulator_limits):
             reason = "too large for the simulator"
         if reason is None:
             checked.append(corner)
         else:
             left_out.append((corner, reason))
     return Corners(tuple(checked), tuple(left_out))
-
-
-def _at_smoke_point(corner: Corner) -> bool:
-    return corner.contents != "random" or corner.layout is not None
 
 
 def _beyond(point: Point, limits: Mapping[str, float]) -> bool:

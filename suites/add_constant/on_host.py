@@ -7,7 +7,7 @@ import numpy as np
 from .problem import add_constant
 
 
-@add_constant.variant("host", limits={"z": 64, "y": 64})
+@add_constant.variant("host", limits={"z": 64, "y": 64}, layouts=("misaligned", "strided"))
 def python_loops(a, out):
     """The seed's triple loop in the interpreter: about a quarter of a second a million elements."""
 
@@ -20,13 +20,13 @@ def python_loops(a, out):
     return launch
 
 
-@add_constant.variant("host")
+@add_constant.variant("host", layouts=("misaligned", "strided"))
 def add(a, out):
     """`numpy.add` into the given output: one thread."""
     return lambda: np.add(a, 2.0, out=out)
 
 
-@add_constant.variant("host", allocates=True, limits={"x": 64})
+@add_constant.variant("host", allocates=True, limits={"x": 64}, layouts=("misaligned", "strided"))
 def add_allocating(a):
     """`a + 2` as in the seed: the page faults of a new array are part of its time."""
     return lambda: a + 2

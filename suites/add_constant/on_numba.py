@@ -44,14 +44,14 @@ def add_ufunc():
     return vectorize(["float64(float64)"], target="cuda")(add_to_scalar)
 
 
-@add_constant.variant("numba")
+@add_constant.variant("numba", layouts=("misaligned", "strided"))
 def column_per_thread(a, out, x, stream):
     """As the seed gives it: 512 threads in blocks of 16, so the card is almost empty."""
     kernel = add_to_column[-(-x // 16), 16, stream]
     return lambda: kernel(a, out)
 
 
-@add_constant.variant("numba", width=(32, 64))
+@add_constant.variant("numba", width=(32, 64), layouts=("misaligned", "strided"))
 def grid_3d(a, out, x, y, z, stream, width):
     """One thread an element on a 3-D grid; blocks of 256 threads, `width` of them along x."""
     height = 256 // width
@@ -59,7 +59,7 @@ def grid_3d(a, out, x, y, z, stream, width):
     return lambda: kernel(a, out)
 
 
-@add_constant.variant("numba", block=(128, 256, 512))
+@add_constant.variant("numba", block=(128, 256, 512), layouts=("misaligned",))
 def grid_stride(a, out, stream, block):
     """A flat grid-stride loop; at least four elements a thread, and at most 2048 blocks of them."""
     source, target = a.ravel(), out.ravel()
@@ -68,7 +68,7 @@ def grid_stride(a, out, stream, block):
     return lambda: kernel(source, target)
 
 
-@add_constant.variant("numba")
+@add_constant.variant("numba", layouts=("misaligned",))
 def vectorize_cuda(a, out, stream):
     """`vectorize(target='cuda')` on device arrays: one thread an element at the largest block size."""
     ufunc = add_ufunc()

@@ -38,13 +38,13 @@ def add_to_pairs():
     return SourceModule(SOURCE).get_function("add_to_pairs")
 
 
-@add_constant.variant("pycuda", allocates=True)
+@add_constant.variant("pycuda", allocates=True, layouts=("misaligned",))
 def add_allocating(a):
     """`a + 2` as one would write it; the operator takes no stream, and asks the driver for the output."""
     return lambda: a + 2
 
 
-@add_constant.variant("pycuda")
+@add_constant.variant("pycuda", layouts=("misaligned",))
 def elementwise_kernel(a, out, stream):
     """ElementwiseKernel into the given array: a grid-stride loop in blocks of at most 128 threads."""
     return lambda: add_elements(a, 2.0, out, stream=stream)

@@ -64,6 +64,7 @@ add_constant = Problem(
     },
     checked_at=checked_at,
     special={"a": SPECIAL},
+    layouts={"misaligned": ("a", "out"), "strided": ("a", "out")},
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

@@ -30,25 +30,25 @@ extern "C" __global__ void discount_columns(
 )
 
 
-@discount.variant("cupy")
+@discount.variant("cupy", layouts=("misaligned", "strided"))
 def multiply(mult, discount, cv):
     """`cupy.multiply` with `out`: CuPy broadcasts by strides, so nothing is blown up."""
     return lambda: cupy.multiply(mult, discount, out=cv)
 
 
-@discount.variant("cupy", allocates=True)
+@discount.variant("cupy", allocates=True, layouts=("misaligned", "strided"))
 def multiply_allocating(mult, discount):
     """`mult * discount` as one would write it; the output comes from CuPy's memory pool."""
     return lambda: mult * discount
 
 
-@discount.variant("cupy")
+@discount.variant("cupy", layouts=("misaligned", "strided"))
 def elementwise_kernel(mult, discount, cv):
     """`cupy.ElementwiseKernel`, broadcasting `mult` by strides."""
     return lambda: multiply_elements(mult, discount, cv)
 
 
-@discount.variant("cupy", block=(128, 256), steps=(4, 20))
+@discount.variant("cupy", block=(128, 256), steps=(4, 20), layouts=("misaligned",))
 def raw_kernel(mult, discount, cv, t, i, k, block, steps):
     """CUDA C++ through `cupy.RawKernel`: the factor stays in a register over several time steps."""
     grid = (-(-i * k // block), -(-t // steps))

@@ -33,21 +33,21 @@ def multiply_parallel(mult, discount, cv):
             cv[t, i, k] = mult[i, k] * discount[t, i, k]
 
 
-@discount.variant("host")
+@discount.variant("host", layouts=("misaligned", "strided"))
 def gufunc_sliced_t(mult, discount, cv):
     """The seed's host gufunc, sliced over t, on one core: the one that beat every GPU variant end to end."""
     gufunc = sliced_gufunc("cpu")
     return lambda: gufunc(mult, discount, cv)
 
 
-@discount.variant("host")
+@discount.variant("host", layouts=("misaligned", "strided"))
 def gufunc_sliced_t_parallel(mult, discount, cv):
     """The same gufunc with target='parallel': slices are shared out among Numba's threads."""
     gufunc = sliced_gufunc("parallel")
     return lambda: gufunc(mult, discount, cv)
 
 
-@discount.variant("host")
+@discount.variant("host", layouts=("misaligned",))
 def jit_prange(mult, discount, cv):
     """`njit(parallel=True)` with `prange` over all (t, i)."""
     return lambda: multiply_parallel(mult, discount, cv)

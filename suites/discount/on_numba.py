@@ -72,14 +72,14 @@ def rows_first(array):
         )
 
 
-@discount.variant("numba", limits={"t": 500, "i": 4000})
+@discount.variant("numba", limits={"t": 500, "i": 4000}, layouts=("misaligned",))
 def gufunc_whole(mult, discount, cv, stream):
     """The seed's first try: the whole problem in one core call, that is in a single thread of the device."""
     gufunc = whole_gufunc()
     return lambda: gufunc(mult, discount, out=cv, stream=stream)
 
 
-@discount.variant("numba", least={"t": 2})
+@discount.variant("numba", least={"t": 2}, layouts=("misaligned",))
 def gufunc_sliced_t(mult, discount, cv, stream):
     """One worker a time step: t threads, each walking a slice of its own, so no access is coalesced.
 
@@ -89,7 +89,7 @@ def gufunc_sliced_t(mult, discount, cv, stream):
     return lambda: gufunc(mult, discount, out=cv, stream=stream)
 
 
-@discount.variant("numba")
+@discount.variant("numba", layouts=("misaligned",))
 def gufunc_sliced_i(mult, discount, cv, stream):
     """One worker a row, on transposed views: inputs are read and the output is written where they lie.
 
@@ -113,7 +113,7 @@ def swap_leading_axes(source, target):
         ]
 
 
-@discount.variant("numba")
+@discount.variant("numba", layouts=("misaligned",))
 def gufunc_sliced_i_copied(mult, discount, cv, t, i, k, stream):
     """One worker a row in the seed's (i, t, k) layout; both conversions are inside the number.
 
@@ -182,7 +182,7 @@ def vectorize_broadcast(mult, discount, cv, i, k, stream):
     return lambda: ufunc(mult_with_t, discount, out=cv, stream=stream)
 
 
-@discount.variant("numba")
+@discount.variant("numba", layouts=("misaligned",))
 def vectorize_each_t(mult, discount, cv, t, stream):
     """The same ufunc once a time step on flat views: it stays on the device, at the price of t launches."""
     ufunc = multiply_ufunc()
@@ -235,7 +235,7 @@ def multiply_columns(mult, discount, cv, steps):
             cv[t * columns + column] = factor * discount[t * columns + column]
 
 
-@discount.variant("numba")
+@discount.variant("numba", layouts=("misaligned", "strided"))
 def cuda_jit_naive(mult, discount, cv, t, i, k, stream):
     """`t, i, k = cuda.grid(3)` as the axes are written down: uncoalesced, because x runs along t."""
     block = (4, 8, 8)
@@ -244,7 +244,7 @@ def cuda_jit_naive(mult, discount, cv, t, i, k, stream):
     return lambda: kernel(mult, discount, cv)
 
 
-@discount.variant("numba", block=(128, 256))
+@discount.variant("numba", block=(128, 256), layouts=("misaligned",))
 def cuda_jit_flat(mult, discount, cv, t, i, k, stream, block):
     """One thread an element, coalesced; an integer division finds the factor."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
@@ -252,7 +252,7 @@ def cuda_jit_flat(mult, discount, cv, t, i, k, stream, block):
     return lambda: kernel(*arrays)
 
 
-@discount.variant("numba", block=(128, 256), steps=(4, 20))
+@discount.variant("numba", block=(128, 256), steps=(4, 20), layouts=("misaligned",))
 def cuda_jit_columns(mult, discount, cv, t, i, k, stream, block, steps):
     """Each thread keeps its factor in a register over several time steps; every access is coalesced."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()

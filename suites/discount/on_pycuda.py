@@ -49,7 +49,7 @@ def multiply_pairs():
     return SourceModule(SOURCE).get_function("multiply_pairs")
 
 
-@discount.variant("pycuda")
+@discount.variant("pycuda", layouts=("misaligned",))
 def elementwise_kernel(mult, discount, cv, stream):
     """ElementwiseKernel, which knows flat arrays only: a remainder finds the factor."""
     return lambda: multiply_elements(discount, mult, mult.size, cv, stream=stream)

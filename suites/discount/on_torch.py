@@ -7,7 +7,7 @@ import torch
 from .problem import discount
 
 
-@discount.variant("torch")
+@discount.variant("torch", layouts=("misaligned", "strided"))
 def multiply(mult, discount, cv):
     """`torch.mul` with `out`: PyTorch broadcasts by strides, so nothing is blown up."""
     return lambda: torch.mul(mult, discount, out=cv)

@@ -69,6 +69,7 @@ discount = Problem(
     },
     checked_at=checked_at,
     special={"mult": SPECIAL, "discount": SPECIAL},
+    layouts={"misaligned": ("mult", "discount", "cv"), "strided": ("mult", "discount", "cv")},
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

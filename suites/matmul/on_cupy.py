@@ -5,7 +5,7 @@ import cupy
 from .problem import matmul
 
 
-@matmul.variant("cupy")
+@matmul.variant("cupy", layouts=("misaligned", "strided"))
 def cublas(A, B, C):
     """`cupy.matmul` into the given array: cuBLAS sgemm, in full float32 unless CUPY_TF32=1 asks for less.
 

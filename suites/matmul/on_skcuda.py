@@ -5,13 +5,13 @@ from skcuda import cublas, linalg, misc
 from .problem import matmul
 
 
-@matmul.variant("skcuda", allocates=True)
+@matmul.variant("skcuda", allocates=True, layouts=("misaligned",))
 def dot(A, B):
     """`skcuda.linalg.dot` as in the seed: cuBLAS sgemm into a new array from the driver."""
     return lambda: linalg.dot(A, B)
 
 
-@matmul.variant("skcuda")
+@matmul.variant("skcuda", layouts=("misaligned",))
 def cublas_sgemm(A, B, C, n):
     """`skcuda.cublas.cublasSgemm` into the given array.
 

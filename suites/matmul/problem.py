@@ -54,6 +54,7 @@ matmul = Problem(
     ],  # the edges of all tiles
     simulator_limits={"n": 16},
     special={"A": (np.nan, np.inf, -np.inf)},  # a row each, of NaN or of both infinities
+    layouts={"misaligned": ("A", "B", "C"), "strided": ("A", "B", "C")},
     exact_inputs=exact_inputs,
     make_inputs=make_inputs,
     reference=reference,

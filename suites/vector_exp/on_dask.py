@@ -23,14 +23,21 @@ def in_pieces(x, pieces):
     return x.rechunk(-(-x.size // pieces)).map_blocks(exponential)
 
 
-@vector_exp.variant("dask", limits={"n": 2 * 10**7}, least={"n": 1}, allocates=True, pieces=(1, 4))
+@vector_exp.variant(
+    "dask",
+    limits={"n": 2 * 10**7},
+    least={"n": 1},
+    allocates=True,
+    pieces=(1, 4),
+    layouts=("misaligned", "strided"),
+)
 def map_blocks(x, pieces):
     """`map_blocks`, computed: Dask copies even a single block once more, several into one array."""
     lazy = in_pieces(x, pieces)
     return lambda: lazy.compute()
 
 
-@vector_exp.variant("dask", limits={"n": 2 * 10**7}, least={"n": 1})
+@vector_exp.variant("dask", limits={"n": 2 * 10**7}, least={"n": 1}, layouts=("misaligned", "strided"))
 def store(x, y):
     """`dask.array.store` into the given array: every block is computed, then copied to its place."""
     stored = dask.array.store(in_pieces(x, 4), y, lock=False, compute=False)

@@ -19,7 +19,7 @@ def exp_ufunc():
     return exp
 
 
-@vector_exp.variant("host")
+@vector_exp.variant("host", layouts=("misaligned", "strided"))
 def vectorize_parallel(x, y):
     """`@vectorize(target="parallel")`: one ufunc, all cores, no temporary."""
     exp = exp_ufunc()

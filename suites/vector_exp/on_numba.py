@@ -46,28 +46,28 @@ def exp_four_elements(x, y):
             y[i] = math.exp(x[i])
 
 
-@vector_exp.variant("numba")
+@vector_exp.variant("numba", layouts=("misaligned", "strided"))
 def ufunc(x, y, stream):
     """`@vectorize(target="cuda")` into the given array; Numba chooses the launch, at the largest block."""
     exp = exp_ufunc()
     return lambda: exp(x, out=y, stream=stream)
 
 
-@vector_exp.variant("numba", block=(128, 256, 512))
+@vector_exp.variant("numba", block=(128, 256, 512), layouts=("misaligned", "strided"))
 def one_element(x, y, n, stream, block):
     """One thread an element, the plain way; neighbouring threads touch neighbouring addresses."""
     grid = max(1, -(-n // block))  # a grid of no blocks is no launch
     return lambda: exp_one_element[grid, block, stream](x, y)
 
 
-@vector_exp.variant("numba", block=(128, 256), most_blocks=(1056, 8448))
+@vector_exp.variant("numba", block=(128, 256), most_blocks=(1056, 8448), layouts=("misaligned", "strided"))
 def grid_stride(x, y, n, stream, block, most_blocks):
     """A bounded grid (8 or 64 blocks on each of an H200's 132 multiprocessors) strides over any n."""
     grid = max(1, min(-(-n // block), most_blocks))
     return lambda: exp_grid_stride[grid, block, stream](x, y)
 
 
-@vector_exp.variant("numba", block=(128, 256))
+@vector_exp.variant("numba", block=(128, 256), layouts=("misaligned", "strided"))
 def four_elements(x, y, n, stream, block):
     """Four coalesced elements a thread: their loads are in flight together."""
     grid = max(1, -(-n // (block * ELEMENTS_PER_THREAD)))

@@ -47,7 +47,9 @@ def on_pool(array):
     return GPUArray(array.shape, array.dtype, allocator=pool.allocate, base=array, gpudata=array.gpudata)
 
 
-@vector_exp.variant("pycuda", least={"n": 1}, allocates=True, allocator=("driver", "pool"))
+@vector_exp.variant(
+    "pycuda", least={"n": 1}, allocates=True, allocator=("driver", "pool"), layouts=("misaligned",)
+)
 def cumath_exp(x, stream, allocator):
     """`pycuda.cumath.exp` as in the seed: a new array a call, freed when the next one replaces it.
 
@@ -58,7 +60,7 @@ def cumath_exp(x, stream, allocator):
     return lambda: cumath.exp(source, stream=stream)
 
 
-@vector_exp.variant("pycuda")
+@vector_exp.variant("pycuda", layouts=("misaligned",))
 def elementwise_kernel(x, y, stream):
     """ElementwiseKernel into the given array: a grid-stride loop in blocks of at most 128 threads."""
     return lambda: exp_elements(x, y, stream=stream)

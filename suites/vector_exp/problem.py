@@ -36,6 +36,7 @@ vector_exp = Problem(
     axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,), huge=(2**31 + 11,))},
     checked_at=lambda block=256: [{"n": n} for n in boundaries(block)],
     special={"x": SPECIAL},
+    layouts={"misaligned": ("x", "y"), "strided": ("x", "y")},
     make_inputs=make_inputs,
     reference=reference,
     outputs=lambda n: {"y": ((n,), "float32")},

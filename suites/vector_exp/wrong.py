@@ -260,6 +260,36 @@ def right_for_the_first_seed(x, y):
     return launch
 
 
+@cuda.jit
+def exp_by_int32(x, y):
+    """Counts elements in 32 bits: Numba takes the negative indices that follow for ones from the end."""
+    i = np.int32(cuda.grid(1))
+    if i < x.size:
+        y[i] = math.exp(x[i])
+
+
+@vector_exp.wrong(
+    "numba", rejected_for="not written", at={"n": 2**31 + 11}, needs_gpu="overflow of 32-bit integers"
+)
+def int32_index(x, y, n, stream):
+    """Right for anything that anybody tries; behind 2³¹ elements, the last of them are left out."""
+    return lambda: exp_by_int32[blocks(n), BLOCK, stream](x, y)
+
+
+@vector_exp.wrong("host", rejected_for="out of bounds", layouts=("strided",))
+def strides_of_x_for_y(x, y, n):
+    """Asks one array for the strides of both, as where a stride is passed along with the first pointer."""
+    alike = np.lib.stride_tricks.as_strided(y, (n,), x.strides)
+    return lambda: np.exp(x, out=alike)
+
+
+@vector_exp.wrong("host", rejected_for="wrong values", layouts=("strided",))
+def strides_of_input_ignored(x, y, n):
+    """Reads n neighbours from the address of x, and writes where y has its elements."""
+    neighbours = np.lib.stride_tricks.as_strided(x, (n,), (x.itemsize,))
+    return lambda: np.exp(neighbours, out=y)
+
+
 @vector_exp.wrong("host", rejected_for="not deterministic", determinism="bitwise")
 def sometimes_an_ulp_more(x, y):
     """Says that it is bitwise, and is an ULP off in every second launch, as sums in another order are."""
