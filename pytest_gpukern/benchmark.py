@@ -56,6 +56,8 @@ class GpuBenchmark:
         measured elsewhere; otherwise its measurement is INVALID."""
         self.rejected: Case | None = None
         """The broken case that `reject` looked at."""
+        self.replaceable = False
+        """Whether another process takes over where this one has lost its CUDA context."""
         self.failed_by_the_gate = False
         """Whether the gate, and nothing before it, failed the test."""
         self.memory = FollowedMemory(environment)
@@ -232,12 +234,15 @@ class GpuBenchmark:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
         from pytest_gpukern.problem import ProblemError
-        from pytest_gpukern.runner import NotRunError, diagnose_case
+        from pytest_gpukern.runner import NotRunError, diagnose_case, refuse_what_cannot_run
 
         self.rejected, judge = case, case.variant.judged_by
         if judge is not None and judge != sanitizing_tool():
             pytest.skip(f"judged by {judge}: --gpukern-sanitize={judge}")
         try:
+            refuse_what_cannot_run(case, self._environment)
+            if case.variant.loses_context and not self.replaceable:
+                pytest.skip("it takes the CUDA context along: --gpukern-isolate=on")
             diagnosis = diagnose_case(case, self._environment)
         except NotRunError as reason:
             pytest.skip(str(reason))

@@ -139,6 +139,7 @@ _ATTRIBUTES = (
     "host_data",
     "layouts",
     "at",
+    "loses_context",
     "rejected_for",
     "judged_by",
 )

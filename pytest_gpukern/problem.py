@@ -293,6 +293,7 @@ class Problem:
         determinism: str | None = None,
         layouts: Sequence[str] = (),
         at: Mapping[str, Any] | None = None,
+        loses_context: bool = False,
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers a deliberately broken variant, which must be rejected.
@@ -304,6 +305,9 @@ class Problem:
         What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
         `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
         has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
+
+        Of one whose launch takes the CUDA context along, such as a misaligned address, `loses_context` has it
+        run only in a process that another replaces, as when measuring.
 
         Raises:
             ProblemError: both are given or neither, or there is no such tool.
@@ -324,6 +328,7 @@ class Problem:
             determinism=determinism,
             layouts=tuple(layouts),
             at=dict(at or {}),
+            loses_context=loses_context,
             rejected_for=rejected_for,
             judged_by=judged_by,
         )
@@ -370,10 +375,10 @@ class Problem:
                     f"variant {variant.label!r}: the problem declares no arrays that come {layout!r}; it has "
                     f"layouts={self.layouts!r}"
                 )
-        undeclared = [name for name in variant.at if name not in self.axes]
-        if undeclared or (variant.at and not self.declares({**self.smoke_point, **variant.at})):
+        unknown = [axis for axis in variant.at if axis not in self.axes]
+        if unknown or (variant.at and not self.declares({**self.smoke_point, **variant.at})):
             raise ProblemError(
-                f"variant {variant.label!r}: at={variant.at!r} are no values of the axes {self.axes}"
+                f"variant {variant.label!r}: at={variant.at!r} are no values of the axes: {self.axes}"
             )
         for scope in variant.scopes or ():
             if scope not in SCOPES:

@@ -13,8 +13,9 @@ import pytest
 
 from pytest_gpukern.child import NAME as CHILD
 from pytest_gpukern.child import measures as measures_in
-from pytest_gpukern.options import SettingsError
+from pytest_gpukern.options import SettingsError, measures
 from pytest_gpukern.printable import printable_lines
+from pytest_gpukern.under_sanitizer import sanitizing_tool
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline import KnownCases
@@ -99,6 +100,12 @@ def isolates(config: pytest.Config) -> bool:
 def distributes(config: pytest.Config) -> bool:
     """Whether this process has workers of xdist run the tests."""
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
+
+
+def is_replaceable(config: pytest.Config) -> bool:
+    """Whether another process takes over where this one has lost its CUDA context."""
+    is_worker = hasattr(config, "workerinput") and measures(config)
+    return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
@@ -214,6 +221,7 @@ def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
     from pytest_gpukern.benchmark import GpuBenchmark
 
     benchmark = GpuBenchmark(environment, marker_of(item), item.nodeid, item.path)
+    benchmark.replaceable = is_replaceable(item.config)
     item.stash[BENCHMARK] = benchmark
     return benchmark
 

@@ -35,6 +35,7 @@ class Variant:
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
         layouts: those of `layouts.LAYOUTS` that it takes arrays in; it is checked in them, and never timed.
         at: for a deliberately broken variant, axis → value of the point at which alone it is rejected.
+        loses_context: a deliberately broken variant whose launch takes the CUDA context along.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
         judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
             something in it instead.
@@ -54,6 +55,7 @@ class Variant:
     host_data: bool = False
     layouts: tuple[str, ...] = ()
     at: dict[str, Any] = field(default_factory=dict)
+    loses_context: bool = False
     rejected_for: str | None = None
     judged_by: str | None = None
     unavailable: str | None = None

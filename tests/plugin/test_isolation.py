@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpukern.device.process_tree import is_alive
 
-from .conftest import results_in
+from .conftest import HOST_PROBLEM, results_in
 
 CONFTEST = """
 import os
@@ -179,6 +179,46 @@ def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(pr
     assert_only_the_broken_one_failed(result, pytester, "ValueError: its own")
     ran = pids(pytester)
     assert ran["test_broken"] != ran["test_second"]
+
+
+LOST_ON_PURPOSE = """
+import fake_gpu
+
+@doubling.wrong("host", rejected_for="REASON", loses_context=True)
+def misaligned_address(x, y):
+    def launch():
+        fake_gpu.FAULTS.append("CUDA_ERROR_MISALIGNED_ADDRESS")
+        raise RuntimeError("CUDA_ERROR_MISALIGNED_ADDRESS")
+    return launch
+
+@doubling.wrong_cases
+def test_rejected(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
+
+def test_work(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+"""
+
+
+@pytest.mark.parametrize("reason", ["launch failed", "wrong values"])
+def test_a_launch_that_fails_as_declared_may_lose_the_context_and_the_next_test_has_a_new_process(
+    project, pytester, reason
+):
+    tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", reason)
+    result = project("", "-k", "rejected or work", tests=tests)
+    wrong = {} if reason == "launch failed" else {"failed": 2}
+    result.assert_outcomes(passed=3 - wrong.get("failed", 0), deselected=2, **wrong)
+    ran = pids(pytester)
+    rejected = {pid for name, pid in ran.items() if "misaligned" in name}
+    assert len(rejected) == 2, "each at its size, and each of them lost its context"
+    assert ran["test_work"] not in rejected
+
+
+def test_who_takes_the_context_along_is_skipped_where_no_process_would_take_over(project, pytester):
+    tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
+    result = project("", "-k", "rejected or work", "--gpukern-isolate=off", tests=tests)
+    result.assert_outcomes(passed=1, skipped=2, deselected=2)
+    result.stdout.fnmatch_lines(["*it takes the CUDA context along: --gpukern-isolate=on*"])
 
 
 def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(project, pytester):

@@ -10,7 +10,7 @@ from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.corners import Corner, corners_of
 from pytest_gpukern.problem import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
+from pytest_gpukern.runner import NotRunError, diagnose_case
 from pytest_gpukern.settings import Settings
 from pytest_gpukern.verify import Fault
 
@@ -372,3 +372,50 @@ def test_with_one_input_array_there_is_nothing_to_keep():
 def test_contents_without_a_reference_are_refused(declared):
     with pytest.raises(ProblemError, match="need a reference to compare with"):
         doubling(reference=None, check=lambda runs: None, **declared)
+
+
+# a broken variant that is wrong at one point only
+
+HUGE = {"axes": {"n": Axis((8, 9), (16,), huge=(40,))}}
+
+
+def wrong_above(n, at, **arguments):
+    problem = doubling(**HUGE)
+    problem.wrong("host", rejected_for="not written", at=at, **arguments)(forgets_the_last(n))
+    return problem
+
+
+@pytest.mark.parametrize("size", ["smoke", "full", "huge"])
+def test_it_is_one_case_at_that_point_whatever_the_size(size):
+    (case,) = cases_of(wrong_above(40, {"n": 40}), size, wrong=True)
+    assert (case.id, case.first) == ("doubling/host.prepare/n=40", False)
+
+
+def test_it_is_rejected_there_where_huge_values_are_asked_for():
+    (case,) = cases_of(wrong_above(40, {"n": 40}), "huge", wrong=True)
+    found = diagnose_case(case, FakeEnvironment(settings=Settings(asked=True, size="huge")))
+    assert found.fault is Fault.NOT_WRITTEN
+
+
+def test_it_is_skipped_with_the_option_that_runs_it():
+    (case,) = cases_of(wrong_above(40, {"n": 40}), wrong=True)
+    with pytest.raises(NotRunError, match="only at n=40: --gpukern-size=huge"):
+        diagnose_case(case, FakeEnvironment(settings=CHECKING))
+
+
+def test_a_point_that_is_not_huge_is_run_at_any_other_size():
+    problem = wrong_above(16, {"n": 16})
+    assert cases_of(problem, "huge", wrong=True) == []
+    (case,) = cases_of(problem, wrong=True)
+    assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).fault is Fault.NOT_WRITTEN
+
+
+def test_its_parameters_have_a_case_each():
+    problem = wrong_above(40, {"n": 40}, block=(1, 2))
+    assert [case.parameters for case in cases_of(problem, wrong=True)] == [{"block": 1}, {"block": 2}]
+
+
+@pytest.mark.parametrize("at", [{"n": 41}, {"m": 8}])
+def test_a_point_that_no_axis_has_is_refused(at):
+    with pytest.raises(ProblemError, match="are no values of the axes"):
+        wrong_above(40, at)
