@@ -102,7 +102,7 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
     """
     variant = case.variant
     assert variant.prepare is not None
-    available = {**point, **case.parameters, **workspace.arrays, "stream": backend.stream}
+    available = {**case.problem.named(point), **case.parameters, **workspace.arrays, "stream": backend.stream}
     try:
         with backend.preparing():
             launch = call_by_name(variant.prepare, available)

@@ -28,7 +28,7 @@ class Corner:
 
     Attributes:
         label: what is special about it, such as `n=257`; begins the diagnosis of what fails there.
-        point: all axes.
+        point: all axes, and `dtype` where it is not that of the case.
         contents: of its inputs: `random`, `special`, `exact`, or `kept`: random ones, then others of which in
             turn one array is as before, since a result may be remembered by one of the inputs alone.
         layout: of its arrays, one of `layouts.LAYOUTS`; None for aligned ones in C order.
@@ -74,6 +74,7 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
     declared = [
         *(Corner(_LABELS[contents], problem.smoke_point, contents) for contents in problem.contents),
         *(Corner(layout, problem.smoke_point, layout=layout) for layout in case.variant.layouts),
+        *(Corner(f"dtype={dtype}", {**problem.smoke_point, "dtype": dtype}) for dtype in case.variant.dtypes),
         *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
     ]
     checked, left_out = [], []

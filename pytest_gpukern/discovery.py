@@ -138,6 +138,7 @@ _ATTRIBUTES = (
     "determinism",
     "host_data",
     "layouts",
+    "dtypes",
     "at",
     "loses_context",
     "rejected_for",

@@ -154,6 +154,9 @@ class Problem:
             that begin an odd number of elements behind a boundary, `{"strided": ("x", "y")}` for every second
             element along the last axis of a larger array (the second array every third, and so on). Variants
             that declare a layout are checked in it once, at the first smoke point.
+        dtypes: names of the dtypes in which the work is declared; every callable gets one of them as `dtype`.
+            The first is that of all cases, which do not name it. Variants that declare others are checked in
+            each once, at the first smoke point, and never timed in it. Dtypes to be timed are an axis.
         simulator_limits: axis → largest value that the simulator is given in `checked_at`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
@@ -187,6 +190,7 @@ class Problem:
         special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         layouts: Mapping[str, Sequence[str]] | None = None,
+        dtypes: Sequence[str] = (),
         simulator_limits: Mapping[str, float] | None = None,
         seed: int = 1,
         package: str | None = None,
@@ -208,6 +212,8 @@ class Problem:
             raise ProblemError(
                 f"problem {name!r}: simulator_limits names {unknown[0]!r}, none of its axes {sorted(axes)}"
             )
+        if dtypes and "dtype" in axes:
+            raise ProblemError(f"problem {name!r}: it has dtypes and an axis dtype; declare one of them")
         for layout in layouts or {}:
             if layout not in LAYOUTS:
                 raise ProblemError(f"problem {name!r}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
@@ -227,6 +233,7 @@ class Problem:
         self.simulator_limits = dict(simulator_limits or {})
         self.lower_precision = lower_precision
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
+        self.dtypes = tuple(dtypes)
         self._checked_at = checked_at
         self._special = special
         self._exact_inputs = exact_inputs
@@ -260,6 +267,7 @@ class Problem:
         determinism: str | None = None,
         host_data: bool = False,
         layouts: Sequence[str] = (),
+        dtypes: Sequence[str] = (),
         **parameters: Sequence[Any],
     ) -> Callable[[Prepare], Prepare]:
         """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
@@ -280,6 +288,7 @@ class Problem:
             determinism=determinism,
             host_data=host_data,
             layouts=tuple(layouts),
+            dtypes=tuple(dtypes),
         )
 
     def wrong(
@@ -292,6 +301,7 @@ class Problem:
         needs_gpu: str | None = None,
         determinism: str | None = None,
         layouts: Sequence[str] = (),
+        dtypes: Sequence[str] = (),
         at: Mapping[str, Any] | None = None,
         loses_context: bool = False,
         **parameters: Sequence[Any],
@@ -327,6 +337,7 @@ class Problem:
             needs_gpu=needs_gpu,
             determinism=determinism,
             layouts=tuple(layouts),
+            dtypes=tuple(dtypes),
             at=dict(at or {}),
             loses_context=loses_context,
             rejected_for=rejected_for,
@@ -359,16 +370,26 @@ class Problem:
             raise ProblemError(
                 f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
             )
-        taken = [name for name in variant.parameters if name in self.axes or name == "stream"]
+        taken = [
+            name
+            for name in variant.parameters
+            if name in self.axes or name == "stream" or (name == "dtype" and self.dtypes)
+        ]
         if taken:
             raise ProblemError(
-                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis or the stream; rename it"
+                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis, the stream or the dtype; rename it"
             )
         if variant.determinism not in (None, *Determinism):
             raise ProblemError(
                 f"variant {variant.label!r}: determinism={variant.determinism!r} is none of "
                 f"{', '.join(Determinism)}"
             )
+        for dtype in variant.dtypes:
+            if dtype not in self.dtypes[1:]:
+                raise ProblemError(
+                    f"variant {variant.label!r}: dtype {dtype!r} is none that the problem is checked in "
+                    f"besides the first; it has dtypes={self.dtypes!r}"
+                )
         for layout in variant.layouts:
             if layout not in self.layouts:
                 raise ProblemError(
@@ -497,6 +518,10 @@ class Problem:
 
     # the problem at one point
 
+    def named(self, point: Point) -> Point:
+        """What the problem's callables are given by name at a point: `dtype` too, where there are several."""
+        return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
+
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Fresh inputs for `point`: the same for the same offset and seed, in every process.
 
@@ -506,7 +531,7 @@ class Problem:
             seed: instead of the problem's own.
         """
         rng = self._rng(point, seed_offset, seed)
-        return dict(call_by_name(self._make_inputs, {**point, "rng": rng}))
+        return dict(call_by_name(self._make_inputs, {**self.named(point), "rng": rng}))
 
     @functools.cached_property
     def contents(self) -> tuple[str, ...]:
@@ -519,7 +544,7 @@ class Problem:
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
         """The inputs of integers."""
         assert self._exact_inputs is not None
-        return dict(call_by_name(self._exact_inputs, {**point, "rng": self._rng(point, 0, seed)}))
+        return dict(call_by_name(self._exact_inputs, {**self.named(point), "rng": self._rng(point, 0, seed)}))
 
     def with_special(
         self, point: Point, seed: int | None = None
@@ -533,7 +558,7 @@ class Problem:
 
         declared = self._special
         if callable(declared):
-            declared = call_by_name(declared, dict(point))
+            declared = call_by_name(declared, self.named(point))
         inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
         planted: dict[str, dict[int, float]] = {}
         for name, values in (declared or {}).items():
@@ -572,7 +597,7 @@ class Problem:
             ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
         """
         assert self._rearrange is not None
-        available = {**point, **inputs, **expected, "rng": self._rng(point, seed_offset, seed)}
+        available = {**self.named(point), **inputs, **expected, "rng": self._rng(point, seed_offset, seed)}
         made = dict(call_by_name(self._rearrange, available))
         outputs = {name: made.pop(name) for name in expected if name in made}
         if set(made) != set(inputs):
@@ -593,7 +618,7 @@ class Problem:
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Shape and dtype of each output at `point`."""
-        made = call_by_name(self._outputs, {**point, **inputs})
+        made = call_by_name(self._outputs, {**self.named(point), **inputs})
         return {name: self._output(name, entry) for name, entry in made.items()}
 
     def _output(self, name: str, entry: Any) -> Output:
@@ -616,7 +641,7 @@ class Problem:
         """
         if self._reference is None:
             return None
-        made = call_by_name(self._reference, {**point, **inputs})
+        made = call_by_name(self._reference, {**self.named(point), **inputs})
         specs = self.output_specs(point, inputs)
         if not isinstance(made, Mapping):
             if len(specs) != 1:
@@ -653,7 +678,7 @@ class Problem:
         """
         given = self._tolerance
         if callable(given):
-            given = call_by_name(given, dict(point))
+            given = call_by_name(given, self.named(point))
         if isinstance(given, Mapping):
             given = given.get(output)
         if given is not None and not isinstance(given, Tolerance):
@@ -664,24 +689,28 @@ class Problem:
 
     def traffic_bytes(self, point: Point) -> float | None:
         """Fewest bytes that the work moves through device memory, or None where not declared."""
-        return None if self._traffic_bytes is None else float(call_by_name(self._traffic_bytes, dict(point)))
+        return (
+            None
+            if self._traffic_bytes is None
+            else float(call_by_name(self._traffic_bytes, self.named(point)))
+        )
 
     def transfer_bytes(self, point: Point) -> float | None:
         """Bytes copied between host and device, or None where not declared."""
         if self._transfer_bytes is None:
             return None
-        return float(call_by_name(self._transfer_bytes, dict(point)))
+        return float(call_by_name(self._transfer_bytes, self.named(point)))
 
     def flops(self, point: Point) -> float | None:
         """Floating-point operations of the work, or None where not declared."""
-        return None if self._flops is None else float(call_by_name(self._flops, dict(point)))
+        return None if self._flops is None else float(call_by_name(self._flops, self.named(point)))
 
     def fit(self, point: Point, budget_bytes: float) -> Point:
         """The point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
         if self.shrink is None or self._host_bytes is None:
             return point
         fitted = dict(point)
-        while call_by_name(self._host_bytes, fitted) > budget_bytes and fitted[self.shrink] > 1:
+        while call_by_name(self._host_bytes, self.named(fitted)) > budget_bytes and fitted[self.shrink] > 1:
             fitted[self.shrink] //= 2
         return fitted
 

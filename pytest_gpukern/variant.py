@@ -34,6 +34,7 @@ class Variant:
             other bits; `tolerant` or None: they may. See `determinism.Determinism`.
         host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
         layouts: those of `layouts.LAYOUTS` that it takes arrays in; it is checked in them, and never timed.
+        dtypes: those of the problem's, besides the first, that it takes; it is checked, never timed in them.
         at: for a deliberately broken variant, axis → value of the point at which alone it is rejected.
         loses_context: a deliberately broken variant whose launch takes the CUDA context along.
         rejected_for: for a deliberately broken variant, the diagnosis it must get.
@@ -54,6 +55,7 @@ class Variant:
     determinism: str | None = None
     host_data: bool = False
     layouts: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
     at: dict[str, Any] = field(default_factory=dict)
     loses_context: bool = False
     rejected_for: str | None = None

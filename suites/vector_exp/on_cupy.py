@@ -26,7 +26,7 @@ extern "C" __global__ void exp_by_four(const float* __restrict__ x, float* __res
 exp_by_four = cupy.RawKernel(SOURCE, "exp_by_four")
 
 
-@vector_exp.variant("cupy", layouts=("misaligned", "strided"))
+@vector_exp.variant("cupy", layouts=("misaligned", "strided"), dtypes=("float64", "float16"))
 def exp(x, y):
     """`cupy.exp` into the given array: CuPy's generated element-wise kernel."""
     return lambda: cupy.exp(x, out=y)

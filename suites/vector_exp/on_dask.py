@@ -30,6 +30,7 @@ def in_pieces(x, pieces):
     allocates=True,
     pieces=(1, 4),
     layouts=("misaligned", "strided"),
+    dtypes=("float64", "float16"),
 )
 def map_blocks(x, pieces):
     """`map_blocks`, computed: Dask copies even a single block once more, several into one array."""
@@ -37,7 +38,13 @@ def map_blocks(x, pieces):
     return lambda: lazy.compute()
 
 
-@vector_exp.variant("dask", limits={"n": 2 * 10**7}, least={"n": 1}, layouts=("misaligned", "strided"))
+@vector_exp.variant(
+    "dask",
+    limits={"n": 2 * 10**7},
+    least={"n": 1},
+    layouts=("misaligned", "strided"),
+    dtypes=("float64", "float16"),
+)
 def store(x, y):
     """`dask.array.store` into the given array: every block is computed, then copied to its place."""
     stored = dask.array.store(in_pieces(x, 4), y, lock=False, compute=False)

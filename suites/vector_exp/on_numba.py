@@ -53,21 +53,27 @@ def ufunc(x, y, stream):
     return lambda: exp(x, out=y, stream=stream)
 
 
-@vector_exp.variant("numba", block=(128, 256, 512), layouts=("misaligned", "strided"))
+@vector_exp.variant("numba", block=(128, 256, 512), layouts=("misaligned", "strided"), dtypes=("float64",))
 def one_element(x, y, n, stream, block):
     """One thread an element, the plain way; neighbouring threads touch neighbouring addresses."""
     grid = max(1, -(-n // block))  # a grid of no blocks is no launch
     return lambda: exp_one_element[grid, block, stream](x, y)
 
 
-@vector_exp.variant("numba", block=(128, 256), most_blocks=(1056, 8448), layouts=("misaligned", "strided"))
+@vector_exp.variant(
+    "numba",
+    block=(128, 256),
+    most_blocks=(1056, 8448),
+    layouts=("misaligned", "strided"),
+    dtypes=("float64",),
+)
 def grid_stride(x, y, n, stream, block, most_blocks):
     """A bounded grid (8 or 64 blocks on each of an H200's 132 multiprocessors) strides over any n."""
     grid = max(1, min(-(-n // block), most_blocks))
     return lambda: exp_grid_stride[grid, block, stream](x, y)
 
 
-@vector_exp.variant("numba", block=(128, 256), layouts=("misaligned", "strided"))
+@vector_exp.variant("numba", block=(128, 256), layouts=("misaligned", "strided"), dtypes=("float64",))
 def four_elements(x, y, n, stream, block):
     """Four coalesced elements a thread: their loads are in flight together."""
     grid = max(1, -(-n // (block * ELEMENTS_PER_THREAD)))

@@ -1,7 +1,7 @@
 """y = exp(x) for n standard normals, float32: eight bytes of traffic for one transcendental function.
 
 The data are the seed's (standard normals, seed 1), and so are the sizes; n = 10 000 019 is a prime, so that
-no block or vector width divides it.
+no block or vector width divides it. float64 and float16 are checked, not timed, where a variant takes them.
 """
 
 import numpy as np
@@ -20,14 +20,20 @@ FOUR_ULP = Tolerance(rtol=4 * 2.0**-23, atol=0.0).flushing("float32")
 SPECIAL = (-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-40, 88.7, 89.0, -87.3, -100.0, -104.0)
 
 
-def make_inputs(rng, n):
-    """n standard normals."""
-    return {"x": random_array(rng, n, "float32", distribution="normal")}
+def make_inputs(rng, n, dtype):
+    """n standard normals; those of float16 are rounded ones of float32."""
+    drawn = random_array(rng, n, "float64" if dtype == "float64" else "float32", distribution="normal")
+    return {"x": drawn.astype(dtype, copy=False)}
 
 
-def reference(x):
-    """NumPy's exp in float64 of the same float32 values."""
-    return elementwise(np.exp, x)
+def reference(x, dtype):
+    """NumPy's exp of the same values, in float64; of float64 in the longest there is."""
+    return elementwise(np.exp, x, dtype=np.longdouble if dtype == "float64" else np.float64)
+
+
+def tolerance(dtype):
+    """Four ULP of the dtype. CUDA documents 1 ULP for exp, and halves are rounded from float32."""
+    return FOUR_ULP if dtype == "float32" else Tolerance(rtol=4 * float(np.finfo(dtype).eps), atol=0.0)
 
 
 vector_exp = Problem(
@@ -39,8 +45,9 @@ vector_exp = Problem(
     layouts={"misaligned": ("x", "y"), "strided": ("x", "y")},
     make_inputs=make_inputs,
     reference=reference,
-    outputs=lambda n: {"y": ((n,), "float32")},
-    tolerance=FOUR_ULP,
+    outputs=lambda n, dtype: {"y": ((n,), dtype)},
+    tolerance=tolerance,
+    dtypes=("float32", "float64", "float16"),
     traffic_bytes=lambda n: 8 * n,
     scopes=("kernel",),
     speedup_against="host.numpy",

@@ -178,7 +178,9 @@ def test_a_limit_on_an_unknown_axis_is_refused_with_the_axes_there_are():
 
 @pytest.mark.parametrize("name", ["n", "stream"])
 def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
-    with pytest.raises(ProblemError, match=f"the parameter '{name}' is an axis or the stream; rename it"):
+    with pytest.raises(
+        ProblemError, match=f"the parameter '{name}' is an axis, the stream or the dtype; rename it"
+    ):
         doubling().variant("host", **{name: (1, 2)})(prepare)
 
 

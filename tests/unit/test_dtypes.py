@@ -1,0 +1,123 @@
+"""A problem in several dtypes: an axis, whose values are timed, or checked in beside that of its cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import FakeEnvironment, doubling, run
+
+from pytest_gpukern.problem import Axis, ProblemError, Tolerance
+from pytest_gpukern.result import Correctness
+from pytest_gpukern.runner import diagnose_case
+from pytest_gpukern.settings import Settings
+from pytest_gpukern.verify import Fault
+
+CHECKING = Settings(asked=True)
+IN_SEVERAL = {
+    "make_inputs": lambda rng, n, dtype: {"a": rng.random(n).astype(dtype)},
+    "outputs": lambda n, dtype: {"out": ((n,), dtype)},
+    "reference": lambda a: 2.0 * a.astype(np.float64),
+    "tolerance": lambda dtype: Tolerance(rtol=float(np.finfo(dtype).eps)),
+    "traffic_bytes": lambda n, dtype: 2 * n * np.dtype(dtype).itemsize,
+}
+
+
+def in_several(*dtypes, **changes):
+    return doubling(**IN_SEVERAL, dtypes=dtypes, **changes)
+
+
+def first_case(problem, *, wrong=False):
+    return next(iter(problem.iter_cases("smoke", wrong=wrong)))
+
+
+def checked(problem, prepare, **arguments):
+    problem.variant("host", **arguments)(prepare)
+    return run(first_case(problem), FakeEnvironment(settings=CHECKING))
+
+
+def right(a, out):
+    return lambda: np.multiply(a, 2, out=out)
+
+
+# as an axis
+
+
+def test_an_axis_of_dtypes_gives_a_case_each_which_its_id_names():
+    problem = doubling(
+        **IN_SEVERAL,
+        axes={"n": Axis((8,), (16,)), "dtype": Axis(("float32", "float16"), ("float32", "float64"))},
+    )
+    seen = []
+    problem.variant("host")(lambda a, out: seen.append((a.dtype, out.dtype)) or right(a, out))
+    cases = list(problem.iter_cases("smoke"))
+    assert [case.id.rpartition("/")[2] for case in cases] == ["n=8,dtype=float32", "n=8,dtype=float16"]
+    for case in cases:
+        assert run(case, FakeEnvironment(settings=CHECKING)).correctness is Correctness.PASSED
+    assert seen == [("f4", "f4"), ("f2", "f2")]
+    assert [problem.traffic_bytes(case.point) for case in cases] == [64, 32]
+
+
+# to be checked in
+
+
+def test_a_variant_is_checked_in_the_dtypes_that_it_declares_and_its_case_does_not_name_them():
+    seen = []
+
+    def prepare(a, out, dtype):
+        seen.append((dtype, a.dtype, out.dtype))
+        return right(a, out)
+
+    problem = in_several("float32", "float64", "float16")
+    result = checked(problem, prepare, dtypes=("float64", "float16"))
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == ("dtype=float64", "dtype=float16")
+    assert seen == [("float32", "f4", "f4"), ("float64", "f8", "f8"), ("float16", "f2", "f2")]
+    assert first_case(problem).id == "doubling/host.prepare/n=8"
+
+
+def test_contents_of_the_first_dtype_are_those_of_a_problem_without_others():
+    """Bits of outputs are recorded: declaring dtypes must not change them."""
+    one, several = doubling(), in_several("float32", "float64")
+    assert one.inputs({"n": 8})["a"].tobytes() == several.inputs({"n": 8})["a"].tobytes()
+
+
+def test_a_variant_that_declares_none_is_checked_in_the_first_only():
+    assert checked(in_several("float32", "float64"), right).corners == ()
+
+
+def test_a_failure_names_the_dtype():
+    def single(a, out):
+        return lambda: np.multiply(a.astype("f2"), 2, out=out, dtype="f2", casting="unsafe")
+
+    def prepare(a, out):
+        return right(a, out) if a.dtype == np.float32 else single(a, out)
+
+    result = checked(in_several("float32", "float64"), prepare, dtypes=("float64",))
+    assert result.diagnosis.startswith("dtype=float64: out: wrong values: ")
+
+
+def test_a_broken_variant_is_rejected_for_what_it_does_in_a_dtype():
+    problem = in_several("float32", "float64")
+    problem.wrong("host", rejected_for="wrong values", dtypes=("float64",))(
+        lambda a, out: lambda: np.multiply(a.astype("f4"), 2, out=out)
+    )
+    found = diagnose_case(first_case(problem, wrong=True), FakeEnvironment(settings=CHECKING))
+    assert found.fault is Fault.WRONG_VALUES
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "double"])
+def test_a_dtype_that_the_problem_is_not_checked_in_is_refused(dtype):
+    with pytest.raises(ProblemError, match=f"dtype '{dtype}' is none that the problem is checked in"):
+        in_several("float32", "float64").variant("host", dtypes=(dtype,))(right)
+
+
+def test_dtypes_are_an_axis_or_checked_in_but_not_both():
+    with pytest.raises(ProblemError, match="declare one of them"):
+        in_several("float32", axes={"n": Axis((8,), (8,)), "dtype": Axis(("float32",), ("float32",))})
+
+
+def test_a_parameter_cannot_be_called_dtype_there():
+    with pytest.raises(
+        ProblemError, match="the parameter 'dtype' is an axis, the stream or the dtype; rename it"
+    ):
+        in_several("float32", "float64").variant("host", dtype=(1, 2))(right)
