@@ -377,7 +377,8 @@ class Problem:
         ]
         if taken:
             raise ProblemError(
-                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis, the stream or the dtype; rename it"
+                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis, the stream or the dtype; "
+                "rename it"
             )
         if variant.determinism not in (None, *Determinism):
             raise ProblemError(
