@@ -278,6 +278,51 @@ def _holds_poison(actual: np.ndarray[Any, Any], start: int, poison: int) -> np.n
     return result
 
 
+def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """So many bytes that repeat a poison."""
+    import numpy as np
+
+    return np.resize(np.frombuffer(np.uint32(poison).tobytes(), np.uint8), nbytes)
+
+
+def still_poisoned(
+    found: np.ndarray[Any, Any],
+    poison: int,
+    other: np.ndarray[Any, Any] | None = None,
+    other_poison: int | None = None,
+) -> tuple[int, int]:
+    """How many elements were left as they were filled, and the flat index of the first, or -1.
+
+    Those that hold the poison, and after another call hold what they were filled with before that, which was
+    another poison, or something else than now. Of one or two bytes, which a computed number may equal by
+    chance, only the former.
+
+    Args:
+        found: what the output holds after a call; in C order.
+        poison: what it was filled with before.
+        other: what it held after the other call, of the same shape and dtype; None where there was none.
+        other_poison: what it was filled with before that.
+    """
+    import numpy as np
+
+    width = found.dtype.itemsize
+    flat = found.reshape(-1).view(np.uint8).reshape(-1, width)
+    beside = None if other is None else other.reshape(-1).view(np.uint8).reshape(-1, width)
+    wide = found.dtype.kind in "fc" or width >= 4
+    count, first = 0, -1
+    for start in range(0, len(flat), _CHUNK):  # a multiple of four elements
+        rows = flat[start : start + _CHUNK]
+        left = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
+        if beside is not None and other_poison is not None and left.any():
+            others = beside[start : start + _CHUNK]
+            left_there = (others == poison_bytes(other_poison, others.size).reshape(others.shape)).all(axis=1)
+            left &= (left_there & (poison != other_poison)) | (wide & (rows != others).any(axis=1))
+        if first < 0 and left.any():
+            first = start + int(left.argmax())
+        count += int(left.sum())
+    return count, first
+
+
 def _ulp_size(
     size: np.ndarray[Any, Any], dtype: np.dtype[Any], scratch: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:

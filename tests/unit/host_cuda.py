@@ -95,8 +95,14 @@ class HostRuntime:
 
 def driver_call(call, *arguments):
     """The few calls of the driver that backends and workspaces make themselves."""
-    if call == "cuMemcpyDtoH":
+    if call in ("cuMemcpyDtoH", "cuMemcpyHtoD"):
         return ctypes.memmove(*arguments)
+    if call == "cuMemsetD32":
+        pointer, word, count = arguments
+        assert pointer % 4 == 0
+        return ctypes.memmove(pointer, word.to_bytes(4, "little") * count, 4 * count)
+    if call == "cuMemsetD8":
+        return ctypes.memset(*arguments)
     if call == "cuCtxGetCurrent":
         return PRIMARY
     raise AssertionError(call)

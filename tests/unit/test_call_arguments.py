@@ -1,0 +1,66 @@
+"""Which arguments of a call a marker's `outputs` names."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpukern.call_arguments import arguments_of, declared_outputs, leaves
+
+
+def launch(a, x, y, out):
+    """Takes what a kernel takes."""
+
+
+def places(outputs, *args, function=launch, **kwargs):
+    return [place for place, _ in declared_outputs(outputs, function, args, kwargs, "test_it")]
+
+
+def test_arguments_are_called_by_their_position_or_name():
+    assert arguments_of((1,), {"out": 2}) == [("argument 0", 1), ("out", 2)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "found"),
+    [
+        ((1,), ["argument 1"]),
+        ((-1,), ["argument 2"]),
+        (("out",), ["out"]),
+        ((2, "out"), ["argument 2", "out"]),
+    ],
+)
+def test_an_output_is_named_by_position_from_either_end_or_by_name(outputs, found):
+    assert places(outputs, 2.0, "x", "y", out="out") == found
+
+
+def test_a_name_finds_what_is_passed_by_position_where_the_function_tells_its_signature():
+    assert places(("out",), 2.0, "x", "y", "out") == ["argument 3"]
+
+
+@pytest.mark.parametrize("output", [4, -5, "ouT"])
+def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
+    with pytest.raises(ValueError, match=r"^test_it: gpu_benchmark\(outputs=.*no such argument") as error:
+        places((output,), 1, 2, 3, 4, out=5, stream=6)
+    assert repr(output) in str(error.value)
+    assert "it has 4 positional, 0 to 3, and out, stream: give a position" in str(error.value)
+
+
+def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_number():
+    for function in (print, lambda *args: None, dict.fromkeys):
+        with pytest.raises(ValueError, match="no such argument; it has 1 positional, 0:"):
+            places(("out",), 1, function=function)
+
+
+def test_one_argument_under_two_names_is_refused():
+    with pytest.raises(ValueError, match=r"argument 3 is named twice"):
+        places((3, "out"), 2.0, "x", "y", "out")
+    with pytest.raises(ValueError, match=r"argument 3 is named twice"):
+        places((3, -1), 2.0, "x", "y", "out")
+
+
+def test_arrays_inside_tuples_lists_and_dicts_are_called_by_where_they_are():
+    value = (1, [2, {"x": 3}])
+    assert list(leaves("argument 0", value)) == [
+        ("argument 0[0]", 1),
+        ("argument 0[1][0]", 2),
+        ("argument 0[1][1]['x']", 3),
+    ]

@@ -1,0 +1,156 @@
+"""Arrays of a user's own, on the host, in the simulator's type and in what stands for a device's memory."""
+
+from __future__ import annotations
+
+import host_cuda
+import numpy as np
+import pytest
+from host_cuda import OnDevice
+
+from pytest_gpukern.backends import cuda
+from pytest_gpukern.backends.users_arrays import users_array, why_untrusted
+from pytest_gpukern.comparison import POISONS, poison_bytes, still_poisoned
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Device memory is the host's; hashes are of its bytes."""
+    runtime = host_cuda.HostRuntime()
+    monkeypatch.setattr(cuda, "runtime", lambda: runtime)
+    monkeypatch.setattr(cuda, "checked", host_cuda.driver_call)
+    return lambda array: array.view(OnDevice)
+
+
+def plain(array):
+    return array
+
+
+@pytest.fixture(params=["host", "device"])
+def placed(request):
+    return plain if request.param == "host" else request.getfixturevalue("device")
+
+
+def layouts():
+    base = np.arange(60, dtype="float32").reshape(5, 12)
+    yield "C order", base, base
+    yield "Fortran order", base.T, base
+    yield "every other column", base[:, ::2], base
+    yield "backwards", base[::-1, 3:7], base
+    yield "one byte behind a word", np.zeros(13, np.uint8)[1:], None
+    yield "none at all", base[:0], base
+    yield "complex", np.zeros(7, np.complex64), None
+    yield "no dimensions", np.zeros(()), None
+
+
+@pytest.mark.parametrize("which", range(8))
+def test_a_poison_fills_each_element_of_any_layout_in_c_order_and_nothing_between(placed, which):
+    _, array, base = list(layouts())[which]
+    others = None if base is None else base.copy()
+    found = users_array(placed(array))
+    found.poison(POISONS[0])
+    expected = poison_bytes(POISONS[0], array.nbytes)
+    assert np.array_equal(np.ascontiguousarray(array).reshape(-1).view(np.uint8), expected)
+    assert np.array_equal(found.fetch().reshape(-1).view(np.uint8), expected)
+    if base is not None and array.size < base.size:
+        mine = np.zeros(base.shape, bool)
+        mask = np.lib.stride_tricks.as_strided(
+            mine.reshape(-1)[(array.ctypes.data - base.ctypes.data) // 4 if array.size else 0 :],
+            array.shape,
+            tuple(step // 4 for step in array.strides),
+        )
+        mask[...] = True
+        assert np.array_equal(base[~mine], others[~mine])
+
+
+def test_bits_tell_contents_apart_and_do_not_depend_on_the_layout(placed):
+    array = np.arange(12.0).reshape(3, 4)
+    one, strided = users_array(placed(array)), users_array(placed(array.T))
+    assert one.bits() == users_array(placed(array.copy())).bits()
+    assert strided.bits() != one.bits()
+    array[2, 3] = -1
+    assert (
+        users_array(placed(array.copy())).bits() != users_array(placed(np.arange(12.0).reshape(3, 4))).bits()
+    )
+
+
+def test_arrays_overlap_where_they_have_an_element_in_common(placed):
+    base = np.zeros((6, 6))
+    whole, left, right = (users_array(placed(each)) for each in (base, base[:, :3], base[:, 3:]))
+    other = users_array(placed(np.zeros(6)))
+    assert whole.overlaps(left)
+    assert left.overlaps(whole)
+    assert left.span.overlaps(right.span)
+    assert not left.overlaps(right)
+    assert not whole.overlaps(other)
+
+
+def test_an_array_on_the_device_overlaps_none_on_the_host(device):
+    base = np.zeros(4)
+    assert not users_array(base).overlaps(users_array(device(base)))
+
+
+def test_read_only_arrays_say_so():
+    array = np.zeros(4)
+    assert not users_array(array).read_only
+    array.flags.writeable = False
+    assert users_array(array).read_only
+
+
+@pytest.mark.parametrize(
+    "value", [1.0, np.float32(1), "text", None, [1.0], np.array(["a"]), np.array([None]), object()]
+)
+def test_what_holds_no_numbers_in_memory_of_its_own_is_no_array(value):
+    assert users_array(value) is None
+
+
+class Lazy:
+    __dask_graph__ = None
+
+
+class Hiding(np.ndarray):
+    pass
+
+
+def test_what_may_compute_when_it_is_read_is_told():
+    assert "computes when it is read" in why_untrusted(Lazy())
+    assert "derived from an array's" in why_untrusted(np.zeros(3).view(Hiding))
+    assert why_untrusted(np.zeros(3)) is None
+    assert why_untrusted(np.float64(3)) is None
+    assert why_untrusted(None) is None
+
+
+def test_tensors_of_pytorch_on_the_host_are_arrays_too():
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(5, dtype=torch.bfloat16, requires_grad=True)
+    found = users_array(tensor)
+    assert np.array_equal(found.values(found.fetch()), np.ones(5, np.float32))
+    found.poison(POISONS[1])
+    assert bool(torch.isnan(tensor).all())
+    assert why_untrusted(torch.nn.Parameter(torch.ones(3))) is None
+
+
+def left(found, other, *, poisons=POISONS):
+    return still_poisoned(found, poisons[1], other, poisons[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128", "int8", "int32", "bool"])
+def test_elements_that_two_calls_left_poisoned_are_counted_with_the_first(dtype):
+    calls = [np.ones(9, dtype), np.ones(9, dtype)]
+    for array, poison in zip(calls, POISONS, strict=True):
+        raw = array.view(np.uint8)
+        width = array.itemsize
+        raw[4 * width : 6 * width] = poison_bytes(poison, raw.size)[4 * width : 6 * width]
+    assert left(calls[1], calls[0]) == (2, 4)
+    assert left(calls[0], calls[0]) == (0, -1)
+
+
+def test_what_was_written_in_the_first_call_only_is_left_too():
+    second = poison_bytes(POISONS[1], 16).view(np.float32)
+    assert left(second, np.ones(4, np.float32)) == (4, 0)
+
+
+def test_a_computed_number_that_equals_a_poison_was_written():
+    equal = poison_bytes(POISONS[1], 8)
+    assert left(equal.view(np.int32), equal.copy().view(np.int32)) == (0, -1)
+    assert left(equal.view(np.int8), np.arange(8, dtype=np.int8)) == (0, -1), "one in 256 by chance"
+    assert left(equal, equal.copy(), poisons=(POISONS[1], POISONS[1])) == (0, -1)
