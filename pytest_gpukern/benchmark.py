@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -14,13 +13,15 @@ from pytest_gpukern.changes import explained
 from pytest_gpukern.failures import failures
 from pytest_gpukern.following import FollowedMemory
 from pytest_gpukern.measure import Repeated
+from pytest_gpukern.plain_calls import PlainCalls, Turn
 from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
 from pytest_gpukern.under_sanitizer import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from pytest_gpukern.checked_calls import CheckedCalls
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.measure import Executions
@@ -54,6 +55,8 @@ class GpuBenchmark:
         self.leaves_host_calls = False
         """Whether `NothingLaunched` is raised for a call that puts nothing on the GPU, so that it can be
         measured elsewhere; otherwise its measurement is INVALID."""
+        self.runs_once = False
+        """Whether an unmeasured call is made once, unless the marker declares what it writes."""
         self.rejected: Case | None = None
         """The broken case that `reject` looked at."""
         self.replaceable = False
@@ -64,6 +67,7 @@ class GpuBenchmark:
         """The device's memory from the test's set-up to its teardown."""
         self.concluded = False
         """Whether its body came to its end."""
+        self._checks: CheckedCalls | None = None
 
     # any callable of the user's
 
@@ -81,9 +85,13 @@ class GpuBenchmark:
         self._refuse_second_use()
         bound = functools.partial(function, *args, **kwargs)
         synchronize = self._start()
-        returned = self._first_call(bound, synchronize)
-        if self._measures:
-            self._measure(Repeated(bound), synchronize)
+        calls = self._calls(function, lambda: Turn(bound, args, kwargs), synchronize)
+        with self._incorrect_fails():
+            returned = self._before_timing(calls)
+            if self._measures:
+                self._measure(Repeated(bound), calls, synchronize)
+                if calls.wanted_after_timing:
+                    calls.after_timing()
         return returned
 
     def pedantic(
@@ -118,16 +126,18 @@ class GpuBenchmark:
         def fresh() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             return (args, named) if setup is None else _arguments(setup())
 
+        def turn() -> Turn:
+            fresh_args, fresh_kwargs = fresh()
+            return Turn(functools.partial(function, *fresh_args, **fresh_kwargs), fresh_args, fresh_kwargs)
+
         synchronize = self._start()
-        first_args, first_kwargs = fresh()
-        returned = self._first_call(functools.partial(function, *first_args, **first_kwargs), synchronize)
-        self._judge_call(check, returned, first_args, first_kwargs, "before timing")
-        if self._measures:
-            self._measure(Repeated(function, fresh), synchronize)
-            last_args, last_kwargs = fresh()
-            last = function(*last_args, **last_kwargs)
-            synchronize()
-            self._judge_call(check, last, last_args, last_kwargs, "after timing")
+        judge = functools.partial(self._judge_call, check)
+        calls = self._calls(function, turn, synchronize, fixed=setup is None, judge=judge)
+        with self._incorrect_fails():
+            returned = self._before_timing(calls)
+            if self._measures:
+                self._measure(Repeated(function, fresh), calls, synchronize)
+                calls.after_timing()
         return returned
 
     def measure_rounds(self, rounds: Rounds) -> Any:
@@ -140,16 +150,23 @@ class GpuBenchmark:
         __tracebackhide__ = True
         self._refuse_second_use()
         rounds.synchronize = synchronize = self._start()
-        returned = self._first_call(rounds.begin().execute, synchronize)
-        if self._measures:
-            with self._environment.exclusive():
-                rounds.warm_up()
-            calls = rounds.calls(cold=self._cache == "cold")
-            self._measure(rounds, synchronize, count=rounds.count, calls=calls)
-            if calls < rounds.iterations:
-                asked = f"iterations={rounds.iterations} was asked for"
-                self._add_note(f"{asked}: one call a sample, since each needs a cold cache")
-            returned = self.once_more(rounds.call)
+
+        def turn() -> Turn:
+            execute = rounds.begin().execute
+            return Turn(execute, *rounds.arguments)
+
+        calls = self._calls(rounds.target, turn, synchronize, fixed=rounds.setup is None)
+        with self._incorrect_fails():
+            returned = self._before_timing(calls)
+            if self._measures:
+                with self._environment.exclusive():
+                    rounds.warm_up()
+                each = rounds.calls(cold=self._cache == "cold")
+                self._measure(rounds, calls, synchronize, count=rounds.count, calls_a_sample=each)
+                if each < rounds.iterations:
+                    asked = f"iterations={rounds.iterations} was asked for"
+                    self._add_note(f"{asked}: one call a sample, since each needs a cold cache")
+                returned = calls.after_timing()
         rounds.finish()
         return returned
 
@@ -203,8 +220,13 @@ class GpuBenchmark:
         if diagnosis is None:
             comparison = compare(found, reference, tolerance, poison=None)
             bits = bits_of(found) if self._measures else None
-            errors = {name: dataclasses.replace(comparison.error, bits=bits)}
+            output = None if self._checks is None else self._checks.name_of(actual, found)
+            determinism = None
             diagnosis = diagnose_values(name, comparison, tolerance)
+            if self._checks is not None and output is not None:
+                determinism = self._checks.determinism(output)
+                diagnosis = diagnosis or self._checks.diagnose_others(output, reference, tolerance)
+            errors = {name: dataclasses.replace(comparison.error, bits=bits, determinism=determinism)}
         if diagnosis is None and self.result is not None and (rtol, atol) != (None, None):
             self._note_loose(name, reference, found.dtype, tolerance)
         self._record_check(diagnosis, errors)
@@ -271,6 +293,7 @@ class GpuBenchmark:
         self.concluded = True
         if result is None:
             return None
+        self._fail_where_unsettled()
         if result.measurements:
             judged = with_verdicts(result, environment, self._marker)
             self.sessions += judged.sessions
@@ -283,7 +306,18 @@ class GpuBenchmark:
         lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
         return "\n".join(lines) or None
 
+    def let_go(self) -> None:
+        """Lets go of the arrays that are kept for `verify`."""
+        self._checks = None
+
     # inside
+
+    def _fail_where_unsettled(self) -> None:
+        """Fails the test where calls differ, and it never verified what they wrote."""
+        diagnosis = None if self._checks is None else self._checks.unsettled()
+        self.let_go()
+        if diagnosis is not None:
+            self._record_check(diagnosis, {})
 
     @property
     def _measures(self) -> bool:
@@ -314,17 +348,58 @@ class GpuBenchmark:
 
         return runtime().synchronize
 
-    def _first_call(self, call: Callable[[], Any], synchronize: Callable[[], None]) -> Any:
-        with self._environment.exclusive():  # another process may be measuring on this device
-            synchronize()
-            start = time.perf_counter_ns()
-            with self._code_observed():
-                returned = call()
-                synchronize()
-            passed_ns = time.perf_counter_ns() - start
-            self._environment.look_at_memory()
-        self._update(first_call_ns=float(passed_ns))
-        return returned
+    def _calls(
+        self,
+        function: Callable[..., Any],
+        turn: Callable[[], Turn],
+        synchronize: Callable[[], None],
+        *,
+        fixed: bool = True,
+        judge: Callable[..., None] | None = None,
+    ) -> PlainCalls:
+        """The calls of what the test measures, checked unless the test never asked for this plugin."""
+        marker = self._marker
+        if not self.leaves_host_calls:
+            from pytest_gpukern.checked_calls import CheckedCalls
+
+            self._checks = CheckedCalls(
+                marker.outputs,
+                marker.determinism,
+                self._nodeid,
+                synchronize,
+                fixed=fixed,
+                repeats=self._measures or not self.runs_once,
+            )
+        return PlainCalls(
+            function,
+            turn,
+            self._checks,
+            self._environment,
+            synchronize,
+            judge=judge,
+            observing=self._code_observed,
+        )
+
+    def _before_timing(self, calls: PlainCalls) -> Any:
+        try:
+            return calls.before_timing()
+        finally:
+            if calls.first_call_ns is not None:
+                self._update(first_call_ns=calls.first_call_ns)
+
+    @contextmanager
+    def _incorrect_fails(self) -> Iterator[None]:
+        """Records what is raised as incorrect, and fails the test with its diagnosis."""
+        __tracebackhide__ = True
+        from pytest_gpukern.verify import IncorrectError
+
+        try:
+            yield
+        except IncorrectError as error:
+            try:
+                self._record_check(error.diagnosis, {})
+            except pytest.fail.Exception as failure:
+                raise failure from None  # what timing went through before says nothing
 
     def _code_observed(self) -> AbstractContextManager[None]:
         """Has the machine code hashed that the first call loads."""
@@ -341,12 +416,13 @@ class GpuBenchmark:
     def _measure(
         self,
         executions: Executions,
+        calls: PlainCalls,
         synchronize: Callable[[], None],
         *,
         count: int | None = None,
-        calls: int = 1,
+        calls_a_sample: int = 1,
     ) -> None:
-        """Warms up and measures; with `count` samples of the main timer, each of so many `calls`."""
+        """Warms up and measures; with `count` samples of the main timer, each of `calls_a_sample`."""
         from pytest_gpukern.backends.cuda import runtime
         from pytest_gpukern.measure import measure, rule_beside, rule_for, warm_up
         from pytest_gpukern.rounds import rule_of_rounds
@@ -364,8 +440,8 @@ class GpuBenchmark:
         def by(timer: Timer, *, beside: bool) -> Measurement:
             rule = rule_beside(warm.settled_ns) if beside else rule_for(warm.settled_ns)
             return measure(
-                executions,
-                PerCall(timer, calls) if calls > 1 else timer,
+                calls.timed(executions),
+                PerCall(timer, calls_a_sample) if calls_a_sample > 1 else timer,
                 scope="kernel",
                 cache=cache,
                 call_ns=warm.settled_ns,
@@ -377,6 +453,7 @@ class GpuBenchmark:
                     beside=beside,
                     memory=environment.memory,
                 ),
+                inspect=calls.inspect,
                 traffic_bytes=self._marker.bytes,
                 flops=self._marker.flops,
                 beside=beside,

@@ -118,6 +118,7 @@ def look_at_memory(item: pytest.Item) -> None:
     """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
     benchmark = item.stash.get(BENCHMARK, None)
     if benchmark is not None and benchmark.result is not None:
+        benchmark.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
         passed = benchmark.concluded
         _complain(

@@ -6,6 +6,7 @@ import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.options import TIMERS, SettingsError, parse_threshold, parse_timeout
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class MarkerOptions:
         cache: `cold` or `hot`.
         group: pytest-benchmark's group; by default the test's module.
         timeout: seconds that the test may take in the process that measures; `inf` for "off".
+        outputs: arguments that are arrays and that each call writes all of: positions, counted from 0 or,
+            negative, from the end, and names, such as `outputs=3` or `outputs=(2, "out")`. They are poisoned
+            before each call that is checked, and every other array must stay as it is.
+        determinism: `bitwise` or `run-to-run` where calls on the same inputs must give the same bits;
+            `tolerant` where they need not.
     """
 
     bytes: float | None = None
@@ -36,6 +42,8 @@ class MarkerOptions:
     cache: str | None = None
     group: str | None = None
     timeout: float | None = None
+    outputs: tuple[int | str, ...] = ()
+    determinism: Determinism | None = None
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
@@ -82,4 +90,25 @@ class MarkerOptions:
             values["timeout"] = float("inf") if parsed is None else parsed
         if values.get("group") is not None and not isinstance(values["group"], str):
             raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
+        if values.get("determinism") is not None:
+            values["determinism"] = _determinism(values["determinism"], where)
+        values["outputs"] = () if values.get("outputs") is None else _outputs(values["outputs"], where)
         return cls(**values)
+
+
+def _determinism(value: Any, where: str) -> Determinism:
+    if value not in tuple(Determinism):
+        raise SettingsError(f"{where}: gpu_benchmark(determinism={value!r}): one of {', '.join(Determinism)}")
+    return Determinism(value)
+
+
+def _outputs(value: Any, where: str) -> tuple[int | str, ...]:
+    """Positions and names of arguments, as one of them or several."""
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
+    if not (several and all(right)) or len(set(several)) < len(several):
+        raise SettingsError(
+            f"{where}: gpu_benchmark(outputs={value!r}): positions, counted from 0, and names of the "
+            "arguments that the call writes, each once, such as outputs=3 or outputs=(2, 'out')"
+        )
+    return tuple(several)

@@ -112,6 +112,12 @@ class Rounds:
             launches=calls,
         )
 
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Positional and named arguments of the round that was begun last."""
+        assert self._open is not None
+        return self._open.args, self._open.kwargs
+
     def call(self) -> Any:
         """Runs the target once, in a round of its own; returns what it returned."""
         return self.begin().execute()

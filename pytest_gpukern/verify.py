@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.strides import c_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.comparison import Comparison
     from pytest_gpukern.guards import Damage
@@ -168,6 +169,47 @@ def diagnose_aliasing(
                     "what a launch returns is new memory each time",
                 )
     return None
+
+
+def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
+    """What a call left of an output as it found it, or None where it wrote every element.
+
+    Args:
+        name: of the output.
+        shape: of the output.
+        count: elements that were not written.
+        first: flat index of the first of these.
+    """
+    if not count:
+        return None
+    where = _at(first, shape)
+    told = f"{name}: {Fault.NOT_WRITTEN}: {count} of {math.prod(shape)} elements, the first at {where}"
+    return Diagnosis(Fault.NOT_WRITTEN, told)
+
+
+def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
+    """What differs between calls on the same inputs, where a test declares that nothing does.
+
+    Args:
+        name: of the output.
+        bits: hash of the output after each call.
+        declared: `bitwise`, `run-to-run`, `tolerant`, or None where nothing was declared.
+    """
+    if declared in (None, "tolerant") or len(set(bits)) < 2:
+        return None
+    counts = f"{len(set(bits))} results from {len(bits)} calls on the same inputs"
+    return Diagnosis(
+        Fault.NOT_DETERMINISTIC,
+        f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, and the test declares determinism={str(declared)!r}",
+    )
+
+
+def diagnose_shared(name: str, others: Iterable[str]) -> Diagnosis | None:
+    """Which others an array shares memory with, by what they are called, or None where there are none."""
+    shared = ", ".join(others)
+    if not shared:
+        return None
+    return Diagnosis(Fault.ALIASED, f"{name}: {Fault.ALIASED}: it shares memory with {shared}")
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:

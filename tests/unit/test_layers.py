@@ -22,10 +22,11 @@ LAYERS = (
     | {"strides"},
     {"cubin", "occupancy", "determinism", "layouts"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
+    | {"call_arguments"}
     | {"comparison", "verify", "boundaries"},
     {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
-    {"timers/", "dataset", "discovery", "check", "estimate", "rule", "revisions/"},
+    {"timers/", "dataset", "discovery", "check", "checked_calls", "estimate", "rule", "revisions/"},
     {"rotation", "gate", "corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "device_memory", "canary", "resources", "drift", "shift"},
@@ -33,7 +34,7 @@ LAYERS = (
     {"scopes", "environment", "report/", "changes"},
     {"runner", "interop", "session"},
     {"further"},
-    {"confirming", "following"},
+    {"confirming", "following", "plain_calls"},
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures", "measuring_child", "workers"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.marker import MarkerOptions
 from pytest_gpukern.options import SettingsError
 
@@ -91,3 +92,22 @@ def test_a_test_may_take_as_long_as_its_marker_says(value, expected):
 
 def test_a_time_that_no_test_can_take_is_refused():
     assert "gpu_benchmark(timeout=0): seconds are a number above 0" in refused(timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "read_as"),
+    [(3, (3,)), (-1, (-1,)), ("out", ("out",)), ((2, "out"), (2, "out")), ([0, 1], (0, 1)), (None, ())],
+)
+def test_outputs_are_one_position_or_name_or_several(given, read_as):
+    assert read(outputs=given).outputs == read_as
+
+
+@pytest.mark.parametrize("value", [True, 1.5, (), "", ("out", 2.0), (1, 1), {"out"}, ((1, 2),)])
+def test_outputs_that_are_no_positions_and_names_are_refused(value):
+    assert f"gpu_benchmark(outputs={value!r}): positions, counted from 0, and names" in refused(outputs=value)
+
+
+def test_determinism_is_one_of_its_kinds():
+    assert read(determinism="bitwise").determinism is Determinism.BITWISE
+    message = refused(determinism="always")
+    assert "gpu_benchmark(determinism='always'): one of bitwise, run-to-run, tolerant" in message

@@ -1,0 +1,422 @@
+"""Checks each untimed call of a test's own callable: what it wrote, what it returned, what it must not touch.
+
+Outputs that the test declares are filled with one poison before the first call, with the other before the
+second, and so on in turn. What a call returns is new memory, of a type that does not compute when it is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.backends.host import bits_of
+from pytest_gpukern.backends.users_arrays import users_array, why_untrusted
+from pytest_gpukern.call_arguments import arguments_of, declared_outputs, leaves
+from pytest_gpukern.comparison import POISONS, compare, still_poisoned
+from pytest_gpukern.determinism import Determinism, of_launches
+from pytest_gpukern.problem import Tolerance
+from pytest_gpukern.verify import (
+    Diagnosis,
+    Fault,
+    IncorrectError,
+    diagnose_launches,
+    diagnose_shared,
+    diagnose_unwritten,
+    diagnose_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from pytest_gpukern.backends.users_arrays import UsersArray
+    from pytest_gpukern.measure import Executions
+    from pytest_gpukern.timers import Iteration
+
+_QUICK_NS = 1e8
+"""A call this long is not made a third time."""
+_VERY_SLOW_NS = 1e9
+"""One this long not a second time, unless outputs were declared."""
+_CALLS = 3
+
+
+@dataclass
+class Call:
+    """A call that is about to be made.
+
+    Attributes:
+        place: what it is called: `before timing`.
+        outputs: declared outputs, poisoned, by name.
+        inputs: every other array among the arguments, by name.
+        given: each argument that is an array, as it was passed.
+        digests: hash of each input before the call.
+        scalars: what else it was given, as far as that can be compared.
+        poison: what the outputs were filled with.
+    """
+
+    place: str
+    outputs: dict[str, UsersArray]
+    inputs: dict[str, UsersArray]
+    given: list[Any]
+    digests: dict[str, str | None]
+    scalars: tuple[Any, ...]
+    poison: int
+
+
+@dataclass
+class _Output:
+    """What is known of one output, declared or returned.
+
+    Attributes:
+        value: the array, where it is the same in every call, or the first that was returned.
+        array: where that lies.
+        declared: whether it is an argument; else it was returned.
+        bits: hash after each call on the inputs of the first.
+        results: contents that differ bit by bit; of what is returned without the first, which `value` holds.
+        last: contents after the last call, with the poison before it; of what is declared only.
+    """
+
+    value: Any
+    array: UsersArray
+    declared: bool
+    bits: list[str | None] = field(default_factory=list)
+    results: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    last: tuple[np.ndarray[Any, Any], int] | None = None
+
+
+class CheckedCalls:
+    """The calls of one test that are checked.
+
+    Args:
+        outputs: positions and names of the arguments that the call writes, as the test's marker has them.
+        determinism: what the marker declares of all outputs, or None.
+        where: the test.
+        synchronize: waits for the device.
+        fixed: whether every call has the same arguments.
+        repeats: whether a call with nothing declared is made again for what it returns.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[int | str],
+        determinism: Determinism | None,
+        where: str,
+        synchronize: Callable[[], None],
+        *,
+        fixed: bool = True,
+        repeats: bool = True,
+    ) -> None:
+        self._outputs = outputs
+        self._determinism = determinism
+        self._where = where
+        self._synchronize = synchronize
+        self._fixed = fixed
+        self._repeats = repeats
+        self._poisons = itertools.cycle(POISONS)
+        self._found: dict[str, _Output] = {}
+        self._first_inputs: tuple[Any, ...] | None = None
+        self._returns_new = False
+        self._verified: set[str] = set()
+
+    # around a call
+
+    def begin(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str
+    ) -> Call:
+        """Poisons the declared outputs and hashes every other array, once the device is idle.
+
+        Raises:
+            ValueError: the call has no such argument.
+            TypeError: a declared output is no array that can be written.
+            IncorrectError: outputs share memory with inputs, or with each other.
+        """
+        self._synchronize()
+        declared = declared_outputs(self._outputs, function, args, kwargs, self._where)
+        outputs = {name: self._writable(name, value) for name, value in declared}
+        rest = [
+            leaf
+            for name, value in arguments_of(args, kwargs)
+            if name not in outputs
+            for leaf in leaves(name, value)
+        ]
+        arrays = {name: (value, users_array(value)) for name, value in rest}
+        inputs = {name: array for name, (_, array) in arrays.items() if array is not None}
+        given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
+        others = tuple(_comparable(value) for value, array in arrays.values() if array is None)
+        _refuse_shared(outputs, inputs)
+        poison = next(self._poisons)
+        for array in outputs.values():
+            array.poison(poison)
+        # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
+        digests = {name: array.bits() for name, array in inputs.items()}
+        return Call(place, outputs, inputs, given, digests, others, poison)
+
+    def end(self, call: Call, returned: Any) -> None:
+        """Checks what a call did, once it has returned.
+
+        Raises:
+            IncorrectError: with the first fault found.
+        """
+        self._synchronize()
+        inputs = (*call.digests.items(), *call.scalars)
+        if self._first_inputs is None:
+            self._first_inputs = inputs
+        same_inputs = inputs == self._first_inputs
+        values = dict(zip(call.outputs, call.given, strict=False))
+        for name, array in call.outputs.items():
+            output = self._found.setdefault(name, _Output(values[name], array, declared=True))
+            self._look_at(name, output, array, call, same_inputs=same_inputs)
+        if call.outputs:
+            changed = [name for name, array in call.inputs.items() if array.bits() != call.digests[name]]
+            if changed:
+                told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
+                raise IncorrectError(
+                    Diagnosis(Fault.INPUT_MODIFIED, f"{told}; what it is to write is declared by outputs=")
+                )
+        self._look_at_returned(call, returned, same_inputs=same_inputs)
+        for name, output in self._found.items():
+            _raise(diagnose_launches(name, output.bits, self._determinism))
+
+    def wants_another(self, calls: int, last_ns: float) -> bool:
+        """Whether the call is made once more before timing, after so many, of which the last took so long.
+
+        Raises:
+            ValueError: determinism is declared of a call without outputs, declared or returned.
+        """
+        if not self._found and self._determinism is not None:
+            raise ValueError(
+                f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
+                "array; declare those that it writes, as outputs=2 or outputs=('out',)"
+            )
+        declared = bool(self._outputs) or self._determinism is not None
+        if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS:
+            return False
+        if calls > 1:
+            return last_ns <= _QUICK_NS
+        return declared or last_ns <= _VERY_SLOW_NS
+
+    @property
+    def wanted_after_timing(self) -> bool:
+        """Whether there is something to check of a call after timing."""
+        return bool(self._outputs) or self._returns_new
+
+    # around the timed calls
+
+    def timed(self, executions: Executions) -> Executions:
+        """The executions, each batch of which finds the outputs poisoned, where they are the same in all."""
+        return _Poisoned(executions, self) if self._outputs and self._fixed else executions
+
+    @property
+    def inspect(self) -> Callable[[], None] | None:
+        """Looks at what a timed call left in the outputs; None where each call has others."""
+        return self._look_at_timed if self._outputs and self._fixed else None
+
+    def poison(self) -> None:
+        """Fills the outputs of the last call with the poison whose turn it is."""
+        self._timed_poison = next(self._poisons)
+        for output in self._found.values():
+            if output.declared:
+                output.array.poison(self._timed_poison)
+
+    def _look_at_timed(self) -> None:
+        """Raises IncorrectError where an element was not written since the batch began."""
+        self._synchronize()
+        for name, output in self._found.items():
+            if output.declared:
+                call = Call("in a timed call", {}, {}, [], {}, (), self._timed_poison)
+                self._look_at(name, output, output.array, call, same_inputs=True)
+                _raise(diagnose_launches(name, output.bits, self._determinism))
+
+    # what verify asks
+
+    def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
+        """Which output a test verifies, or a copy of which; None where it is none that is known.
+
+        Args:
+            actual: what the test verifies.
+            found: the same on the host.
+        """
+        for name, output in self._found.items():
+            if output.value is actual:
+                return name
+        array = users_array(actual)
+        if not self._fixed or array is None:
+            return None
+        for name, output in self._found.items():
+            if (array.span, array.shape) == (output.array.span, output.array.shape):
+                return name
+        alike = [
+            (name, output)
+            for name, output in self._found.items()
+            if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
+        ]
+        bits = bits_of(found) if alike else None
+        matching = (name for name, output in alike if bits and bits == bits_of(output.array.fetch()))
+        return next(matching, None)
+
+    def determinism(self, name: str) -> Determinism | None:
+        """What the calls so far show of an output."""
+        return of_launches(self._found[name].bits)
+
+    def diagnose_others(
+        self, name: str, reference: np.ndarray[Any, Any], tolerance: Tolerance
+    ) -> Diagnosis | None:
+        """Whether what other calls left in an output, as far as it differs, is right too."""
+        self._verified.add(name)
+        output = self._found[name]
+        for result in output.results:
+            found = compare(output.array.values(result), reference, tolerance, poison=None)
+            diagnosis = diagnose_values(name, found, tolerance)
+            if diagnosis is not None:
+                told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
+                return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
+        return None
+
+    def unsettled(self) -> Diagnosis | None:
+        """How calls with differently poisoned outputs differ, where the test never verified that output.
+
+        None where they agree within the default tolerance of the dtype, or are declared to be `tolerant`.
+        """
+        if self._determinism is Determinism.TOLERANT:
+            return None
+        for name, output in self._found.items():
+            if not output.declared or name in self._verified or len(output.results) < 2:
+                continue
+            first, *others = (output.array.values(result) for result in output.results)
+            tolerance = Tolerance.for_dtype(first.dtype)
+            for other in others:
+                found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
+                if found is not None:
+                    told = (
+                        "  calls on the same inputs differ, whose outputs held different patterns before; "
+                        'verify the output with its own tolerance, or declare determinism="tolerant"'
+                    )
+                    return Diagnosis(found.fault, f"{found.message}\n{told}")
+        return None
+
+    # inside
+
+    def _writable(self, name: str, value: Any) -> UsersArray:
+        array = users_array(value)
+        label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
+        if array is None:
+            shown = f"{value!r}"[:60]
+            raise TypeError(
+                f"{label} {shown}, no array of numbers that the call can write: name arrays of NumPy's, of "
+                "CuPy's and so on; of a kernel that takes its arguments in one tuple, measure a function "
+                "that takes them apart"
+            )
+        if array.read_only:
+            raise TypeError(f"{label}, which is read-only, and an output is written: pass one that can be")
+        return array
+
+    def _look_at(
+        self, name: str, output: _Output, array: UsersArray, call: Call, *, same_inputs: bool
+    ) -> None:
+        """Notes what a declared output holds after a call.
+
+        Raises:
+            IncorrectError: an element was not written.
+        """
+        found = array.fetch()
+        last, output.last = output.last, (found, call.poison)
+        if last is not None and last[0].shape == found.shape and last[0].dtype == found.dtype:
+            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, call.poison, *last))
+            if diagnosis is not None:
+                told = f"{diagnosis.message}, {call.place}; a call writes all of an output that is declared"
+                raise IncorrectError(Diagnosis(diagnosis.fault, told))
+        if not same_inputs:
+            return
+        bits = bits_of(found)
+        if bits is None or bits not in output.bits:
+            output.results.append(found)
+        output.bits.append(bits)
+
+    def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
+        """Checks the arrays among what a call returned.
+
+        Raises:
+            IncorrectError: one may compute when it is read, or has no memory of its own.
+        """
+        earlier = {name: output for name, output in self._found.items() if not output.declared}
+        self._returns_new = False
+        for name, value in leaves("returned", returned):
+            untrusted = why_untrusted(value)
+            if untrusted is not None:
+                told = f"{name}: {Fault.WRONG_TYPE}: the call returned {untrusted}"
+                raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
+            array = users_array(value)
+            if array is None or any(value is each for each in call.given):
+                continue
+            if any(array.overlaps(output) for output in call.outputs.values()):
+                continue
+            shared = [other for other, theirs in call.inputs.items() if self._hides(array, theirs)]
+            _raise(diagnose_shared(name, shared), "; declare what it writes by outputs=")
+            if any(array.overlaps(theirs) for theirs in call.inputs.values()):
+                continue
+            before = earlier.get(name)
+            if before is None:
+                self._found[name] = before = _Output(value, array, declared=False)
+                self._returns_new = True
+            elif value is not before.value:
+                again = [held for held, output in earlier.items() if array.overlaps(output.array)]
+                held_still = [f"{held} of an earlier call, which is still held" for held in again]
+                _raise(
+                    diagnose_shared(name, held_still),
+                    "; what a call returns is new memory, or the same array",
+                )
+                self._returns_new = True
+            if same_inputs:
+                self._note(before, value, array)
+
+    def _hides(self, array: UsersArray, argument: UsersArray) -> bool:
+        """Whether what was returned is a part of an argument; all of one may be what the call wrote."""
+        return array.overlaps(argument) and (bool(self._outputs) or array.span != argument.span)
+
+    @staticmethod
+    def _note(output: _Output, value: Any, array: UsersArray) -> None:
+        """Notes what an array holds that a call returned."""
+        bits = array.bits()
+        if output.bits and bits not in output.bits and value is not output.value:
+            output.results.append(array.fetch())
+        output.bits.append(bits)
+
+
+class _Poisoned:
+    """Executions in batches before each of which the outputs are poisoned, while the device is idle."""
+
+    def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
+        self._executions = executions
+        self._checks = checks
+        self.largest_batch = executions.largest_batch
+        self.buffer_sets = executions.buffer_sets
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """The next `count` executions."""
+        self._checks.poison()
+        return self._executions.take(count, cold=cold)
+
+
+def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray]) -> None:
+    """Raises IncorrectError where an output shares memory with an input or with another output."""
+    before: dict[str, UsersArray] = {}
+    for name, array in outputs.items():
+        others = {**inputs, **before}
+        _raise(
+            diagnose_shared(name, (other for other, theirs in others.items() if array.overlaps(theirs))),
+            "; a call that updates in place is checked by pedantic(setup=…, check=…) without outputs=",
+        )
+        before[name] = array
+
+
+def _raise(diagnosis: Diagnosis | None, remedy: str = "") -> None:
+    if diagnosis is not None:
+        raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + remedy))
+
+
+def _comparable(value: Any) -> Any:
+    """What tells a scalar of one call from that of another; of anything else, which object it is."""
+    return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)

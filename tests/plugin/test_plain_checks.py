@@ -1,0 +1,340 @@
+"""What a plain test gets from `outputs=` and `determinism=`, on a GPU that is faked, measured and not."""
+
+import pytest
+
+from .conftest import results_in
+
+PLAIN = """
+import itertools
+import numpy as np
+import pytest
+
+N = 9
+x = np.linspace(1, 2, N)
+
+def double(x, out):
+    out[...] = 2 * x
+
+declared = pytest.mark.gpu_benchmark(outputs=("out",))
+"""
+
+
+@pytest.fixture(params=["measured", "checked once"])
+def plain(request, pytester, gpu):
+    """Runs tests of a user's own on the fake GPU, with and without measuring."""
+
+    def run(tests, *options):
+        pytester.makepyfile(test_doubling=PLAIN + tests)
+        wants = ("--gpukern-output=run.json", *options)
+        return gpu(*wants) if request.param == "measured" else pytester.runpytest_inprocess(*wants)
+
+    return run
+
+
+def found_in(pytester):
+    return {name.partition("/")[2]: found for name, found in results_in(pytester.path / "run.json").items()}
+
+
+def test_right_calls_pass_and_verify_compares_what_the_last_of_them_left(plain, pytester):
+    plain(
+        """
+@declared
+def test_name(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(double, x, out=out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@pytest.mark.gpu_benchmark(outputs=-1, determinism="bitwise")
+def test_position(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(double, x, out)
+    gpu_benchmark.verify(out.copy(), 2 * x)
+
+def test_returned(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(lambda x: 2 * x, x), 2 * x)
+
+@declared
+def test_pedantic(gpu_benchmark):
+    def check(returned, x, out):
+        np.testing.assert_array_equal(out, 2 * x)
+    gpu_benchmark.pedantic(double, setup=lambda: (x.copy(), np.zeros(N)), check=check)
+
+def test_in_place_without_outputs(gpu_benchmark):
+    def check(returned, y):
+        np.testing.assert_array_equal(y, x + 1)
+    gpu_benchmark.pedantic(lambda y: y.__iadd__(1), setup=lambda: (x.copy(),), check=check)
+"""
+    ).assert_outcomes(passed=5)
+    found = found_in(pytester)
+    assert {result["correctness"] for result in found.values()} == {"PASSED"}
+    for name in ("test_name", "test_position", "test_returned"):
+        assert found[name]["errors"]["output"]["determinism"] == "bitwise", name
+
+
+WRONG = {
+    "not_written": (
+        "def call(x, out):\n        out[:-2] = 2 * x[:-2]",
+        "INCORRECT: out: not written: 2 of 9 elements, the first at [[]7], in call 2; *",
+    ),
+    "one_input_modified": (
+        "def call(x, out):\n        out[...] = 2 * x\n        x[0] = 3",
+        "INCORRECT: input modified: the call changed argument 0; *",
+    ),
+    "remembers": (
+        "done = []\n    def call(x, out):\n        if not done: double(x, out)\n        done.append(1)",
+        "INCORRECT: out: not written: 9 of 9 elements, the first at [[]0], in call 2; *",
+    ),
+    "returns_its_input": (
+        "def call(x, out):\n        double(x, out)\n        return x[:]",
+        "INCORRECT: returned: aliased: it shares memory with argument 0; *",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester, which):
+    body, message = WRONG[which]
+    result = plain(
+        f"""
+@declared
+def test_it(gpu_benchmark):
+    {body}
+    out = 2 * x
+    gpu_benchmark(call, x.copy(), out=out)
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+    (found,) = found_in(pytester).values()
+    assert found["correctness"] == "INCORRECT"
+    assert found["diagnosis"].startswith(message.removeprefix("INCORRECT: ")[:12])
+
+
+def test_an_output_that_overlaps_an_input_is_refused(plain):
+    result = plain(
+        """
+@declared
+def test_it(gpu_benchmark):
+    y = x.copy()
+    gpu_benchmark(double, y, out=y)
+"""
+    )
+    result.stdout.fnmatch_lines(["INCORRECT: out: aliased: it shares memory with argument 0; *pedantic*"])
+
+
+def test_a_call_whose_answer_depends_on_what_was_there_fails_also_where_it_is_never_verified(plain, pytester):
+    result = plain(
+        """
+def add(x, out):
+    out += x
+
+@declared
+def test_unverified(gpu_benchmark):
+    gpu_benchmark(add, np.arange(1, 10), out=np.zeros(9, "int64"))
+
+@declared
+def test_verified(gpu_benchmark):
+    out = np.zeros(9, "int64")
+    gpu_benchmark(add, np.arange(1, 10), out=out)
+    gpu_benchmark.verify(out, np.arange(1, 10))
+"""
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["INCORRECT: out: wrong values: *", "*held different patterns before*"])
+    assert {found["correctness"] for found in found_in(pytester).values()} == {"INCORRECT"}
+
+
+def test_calls_that_differ_within_the_tolerance_are_tolerant_unless_bitwise_was_declared(plain, pytester):
+    result = plain(
+        """
+def noisy():
+    steps = itertools.count()
+    def call(x, out):
+        out[...] = 2 * x * (1 + 1e-12 * next(steps))
+    return call
+
+@declared
+def test_tolerant(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(noisy(), x, out=out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@pytest.mark.gpu_benchmark(outputs="out", determinism="bitwise")
+def test_declared(gpu_benchmark):
+    gpu_benchmark(noisy(), x, out=np.empty(N))
+"""
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["INCORRECT: out: not deterministic: 2 results from 2 calls *'bitwise'*"])
+    assert found_in(pytester)["test_tolerant"]["errors"]["output"]["determinism"] == "tolerant"
+
+
+def test_what_is_returned_is_checked_without_a_marker(plain):
+    result = plain(
+        """
+kept = np.empty(N)
+
+class Hiding(np.ndarray):
+    pass
+
+class Lazy:
+    __dask_graph__ = None
+
+def test_handed_out_twice(gpu_benchmark):
+    gpu_benchmark(lambda x: np.multiply(2, x, out=kept)[:], x)
+
+def test_part_of_an_argument(gpu_benchmark):
+    gpu_benchmark(lambda x: x[1:], x)
+
+def test_hiding(gpu_benchmark):
+    gpu_benchmark(lambda: np.zeros(3).view(Hiding))
+
+def test_lazy(gpu_benchmark):
+    gpu_benchmark(Lazy)
+"""
+    )
+    result.assert_outcomes(failed=4)
+    for reason in (
+        "*aliased*returned of an earlier call*",
+        "*aliased*argument 0*",
+        "*derived*",
+        "*computes when*",
+    ):
+        result.stdout.fnmatch_lines([f"INCORRECT: returned: {reason}"])
+
+
+def test_fresh_arguments_are_checked_call_by_call(plain):
+    result = plain(
+        """
+def tramples(x, out):
+    double(x, out)
+    x[0] = 0
+
+def leaves_some(x, out):
+    out[1:] = 2 * x[1:]
+
+@declared
+@pytest.mark.parametrize("call", [tramples, leaves_some])
+def test_it(gpu_benchmark, call):
+    gpu_benchmark.pedantic(call, setup=lambda: (x.copy(), 2 * x))
+"""
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed argument 0; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: argument 1: not written: 1 of 9 elements, the first at [[]0]*"])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (
+            "'ouT'",
+            "*ValueError: test_doubling.py::test_it: gpu_benchmark(outputs='ouT'): the call has no such *",
+        ),
+        (
+            "7",
+            "*gpu_benchmark(outputs=7): the call has no such argument; it has 2 positional, 0 to 1, and a*",
+        ),
+        (
+            "'a'",
+            "*TypeError: test_doubling.py::test_it: gpu_benchmark(outputs=…): a is float 2.0, no*",
+        ),
+    ],
+)
+def test_an_output_that_cannot_be_meant_is_an_error_that_names_test_value_and_remedy(plain, outputs, message):
+    result = plain(
+        f"""
+@pytest.mark.gpu_benchmark(outputs={outputs})
+def test_it(gpu_benchmark):
+    gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_a_call_that_goes_wrong_once_it_is_timed_or_afterwards_is_found(pytester, gpu):
+    pytester.makepyfile(
+        test_doubling=PLAIN
+        + """
+def until(last):
+    calls = itertools.count(1)
+    def call(x, out):
+        if next(calls) <= last:
+            double(x, out)
+    return call
+
+def count_of_calls():
+    return [pytest.param(3, id="timed"), pytest.param(40, id="later")]
+
+@declared
+@pytest.mark.parametrize("last", count_of_calls())
+def test_it(gpu_benchmark, last):
+    gpu_benchmark(until(last), x, out=np.empty(N))
+
+def test_returned(gpu_benchmark):
+    calls = itertools.count(1)
+    returned = gpu_benchmark(lambda x: 2 * x if next(calls) < 9 else 3 * x, x)
+    gpu_benchmark.verify(returned, 2 * x)
+"""
+    )
+    result = gpu()
+    result.assert_outcomes(failed=3)
+    result.stdout.no_fnmatch_line("During handling*")
+    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: returned: wrong values: *"])
+
+
+def test_pytest_benchmarks_fixture_with_the_marker_is_checked_too(pytester, gpu):
+    pytester.makepyfile(
+        test_doubling=PLAIN
+        + """
+def leaves_some(x, out):
+    out[1:] = 2 * x[1:]
+
+@declared
+def test_right(benchmark):
+    benchmark(double, x, out=np.empty(N))
+
+@declared
+def test_call(benchmark):
+    benchmark(leaves_some, x, out=2 * x)
+
+@declared
+def test_pedantic(benchmark):
+    benchmark.pedantic(leaves_some, setup=lambda: ((x, 2 * x), {}), rounds=3)
+
+@declared
+def test_pedantic_right(benchmark):
+    benchmark.pedantic(double, setup=lambda: ((x, 2 * x), {}), rounds=3)
+
+def test_unmarked(benchmark):
+    kept = np.empty(N)
+    benchmark(lambda x: np.multiply(2, x, out=kept)[:], x)
+"""
+    )
+    result = gpu("--gpukern-all")
+    result.assert_outcomes(passed=3, failed=2)
+    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, *"])
+    result.stdout.fnmatch_lines(["INCORRECT: argument 1: not written: 1 of 9 elements, *"])
+
+
+def test_arrays_are_let_go_of_once_the_test_has_ended(plain):
+    plain(
+        """
+import gc
+import weakref
+
+kept = []
+
+@declared
+def test_first(gpu_benchmark):
+    out = np.empty(N)
+    kept.append(weakref.ref(out))
+    kept.append(weakref.ref(gpu_benchmark(lambda x, out: double(x, out) or 2 * x, x, out=out)))
+
+def test_second(gpu_benchmark):
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
+"""
+    ).assert_outcomes(passed=2)

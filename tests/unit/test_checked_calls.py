@@ -1,0 +1,366 @@
+"""Checks around the calls of a user's own callable: each broken one is rejected for the right reason."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.checked_calls import CheckedCalls
+from pytest_gpukern.determinism import Determinism
+from pytest_gpukern.problem import Tolerance
+from pytest_gpukern.verify import Fault, IncorrectError
+
+X = np.linspace(1, 2, 9)
+
+
+def checked(function, *args, calls=3, determinism=None, outputs=(), fixed=True, **kwargs):
+    """Makes so many checked calls; returns the checks and what the first call returned."""
+    checks = CheckedCalls(outputs, determinism, "test_it", lambda: None, fixed=fixed)
+    first = None
+    for number in range(calls):
+        call = checks.begin(function, args, kwargs, f"in call {number + 1}")
+        returned = function(*args, **kwargs)
+        checks.end(call, returned)
+        first = returned if first is None else first
+    return checks, first
+
+
+def rejected(function, *args, **kwargs):
+    with pytest.raises(IncorrectError) as error:
+        checked(function, *args, **kwargs)
+    return error.value.diagnosis
+
+
+def double(x, out):
+    out[...] = 2 * x
+
+
+def verified(checks, actual, expected, tolerance=Tolerance()):  # noqa: B008 - frozen
+    name = checks.name_of(actual, np.asarray(actual))
+    return checks.diagnose_others(name, expected, tolerance)
+
+
+@pytest.mark.parametrize("outputs", [(1,), (-1,), ("out",)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
+def test_a_call_that_writes_all_of_its_output_passes_and_leaves_the_answer_there(outputs, dtype):
+    x, out = X.astype(dtype), np.empty(X.shape, dtype)
+    checks, _ = checked(double, x, out, outputs=outputs)
+    assert np.array_equal(out, 2 * x)
+    assert checks.determinism(checks.name_of(out, out)) is Determinism.BITWISE
+    assert verified(checks, out, 2 * x) is None
+    assert checks.unsettled() is None
+
+
+def test_elements_that_are_not_written_are_counted_with_the_first_place():
+    out = 2 * X.reshape(3, 3)  # the right answer lies there, as an allocator may hand it out
+
+    def leaves_some(x, out):
+        out.reshape(-1)[:7] = 2 * x[:7]
+
+    diagnosis = rejected(leaves_some, X, out, outputs=(1,))
+    assert diagnosis.fault is Fault.NOT_WRITTEN
+    assert diagnosis.message.startswith(
+        "argument 1: not written: 2 of 9 elements, the first at [2, 1], in call 2; a call writes all of"
+    )
+
+
+def test_a_call_that_stops_writing_is_found_by_the_next_one():
+    calls = itertools.count()
+
+    def only_at_first(x, out):
+        if next(calls) < 2:
+            out[...] = 2 * x
+
+    diagnosis = rejected(only_at_first, X, np.empty(9), outputs=("out",))
+    assert diagnosis.fault is Fault.NOT_WRITTEN
+    assert "9 of 9 elements" in diagnosis.message
+    assert "in call 3" in diagnosis.message
+
+
+def test_a_call_that_reads_what_its_output_held_is_found_by_verify_and_without_it_in_the_end():
+    def adds(x, out):
+        out += x
+
+    out = np.zeros(9, "int64")
+    checks, _ = checked(adds, np.arange(1, 10), out, outputs=("out",))
+    diagnosis = verified(checks, out, out.copy())
+    assert diagnosis.fault is Fault.WRONG_VALUES
+    assert "in one of 3 calls on the same inputs, not in the one verified" in diagnosis.message
+
+    checks, _ = checked(adds, np.arange(1, 10), out, outputs=("out",))
+    diagnosis = checks.unsettled()
+    assert diagnosis.fault is Fault.WRONG_VALUES
+    assert "whose outputs held different patterns before" in diagnosis.message
+
+
+def test_an_input_that_is_written_is_named():
+    def tramples(x, y, out):
+        out[...] = x + y
+        y[3] = 0
+
+    diagnosis = rejected(tramples, X, X.copy(), np.empty(9), outputs=(2,))
+    assert diagnosis.fault is Fault.INPUT_MODIFIED
+    assert "the call changed argument 1; what it is to write is declared by outputs=" in diagnosis.message
+
+
+def test_an_input_inside_a_tuple_is_hashed_too():
+    def tramples(out, arrays):
+        out[...] = arrays[0]
+        arrays[1][0] += 1
+
+    diagnosis = rejected(tramples, out=np.empty(9), arrays=(X, X.copy()), outputs=("out",))
+    assert "the call changed arrays[1]" in diagnosis.message
+
+
+def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_poisoned():
+    both = np.arange(10.0)
+    for args, what in (
+        ((both[1:], both[:-1]), "argument 0"),
+        ((both, both), "argument 0"),
+    ):
+        diagnosis = rejected(double, *args, outputs=("out",))
+        assert diagnosis.fault is Fault.ALIASED
+        assert f"argument 1: aliased: it shares memory with {what}; a call that updates" in diagnosis.message
+    two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
+    assert "argument 1: aliased: it shares memory with argument 0" in two.message
+    assert np.array_equal(both, np.arange(10.0))
+
+
+def test_columns_of_one_matrix_do_not_overlap():
+    matrix = np.arange(18.0).reshape(9, 2)
+    checked(double, matrix[:, 0], matrix[:, 1], outputs=("out",))
+    assert np.array_equal(matrix[:, 1], 2 * matrix[:, 0])
+
+
+def noisy(scale):
+    steps = itertools.cycle([0.0, 1.0, 2.0])
+
+    def call(x, out):
+        out[...] = 2 * x + scale * next(steps)
+
+    return call
+
+
+def test_calls_that_differ_within_the_tolerance_are_tolerant_and_outside_it_wrong():
+    out = np.empty(9)
+    checks, _ = checked(noisy(1e-12), X, out, outputs=("out",))
+    assert checks.determinism("argument 1") is Determinism.TOLERANT
+    assert verified(checks, out, 2 * X, Tolerance(rtol=1e-9)) is None
+    diagnosis = verified(checks, out, 2 * X, Tolerance(atol=1.5e-12))
+    assert diagnosis.fault is Fault.WRONG_VALUES
+    assert checks.unsettled() is None, "it was verified"
+
+
+def test_declared_determinism_makes_a_difference_incorrect():
+    diagnosis = rejected(noisy(1e-12), X, np.empty(9), outputs=("out",), determinism=Determinism.BITWISE)
+    assert diagnosis.fault is Fault.NOT_DETERMINISTIC
+    assert "argument 1: not deterministic: 2 results from 2 calls" in diagnosis.message
+    assert "determinism='bitwise'" in diagnosis.message
+    checked(double, X, np.empty(9), outputs=("out",), determinism=Determinism.BITWISE)
+    out = np.empty(9)
+    checks, _ = checked(noisy(1), X, out, outputs=("out",), determinism=Determinism.TOLERANT)
+    assert checks.unsettled() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (2.0, "argument 1 is float 2.0, no array of numbers that the call can write: name arrays of"),
+        (np.float64(2), "is float64 "),
+        (([1.0], [2.0]), "is tuple "),
+        (None, "is NoneType None"),
+    ],
+)
+def test_an_output_that_is_no_array_is_refused_with_the_test_and_the_remedy(value, said):
+    with pytest.raises(TypeError) as error:
+        checked(double, X, value, outputs=("out",))
+    assert str(error.value).startswith("test_it: gpu_benchmark(outputs=…): argument 1 is ")
+    assert said in str(error.value)
+
+
+def test_an_output_that_is_read_only_is_refused():
+    out = np.empty(9)
+    out.flags.writeable = False
+    with pytest.raises(
+        TypeError, match="argument 1 is ndarray, which is read-only, and an output is written"
+    ):
+        checked(double, X, out, outputs=("out",))
+
+
+# what is returned
+
+
+def test_new_arrays_that_are_returned_are_compared_from_call_to_call():
+    checks, first = checked(lambda x: (2 * x, {"y": 3 * x}), X)
+    assert checks.determinism(checks.name_of(first[0], first[0])) is Determinism.BITWISE
+    assert checks.name_of(first[1]["y"], first[1]["y"]) == "returned[1]['y']"
+    assert checks.name_of(first[0].copy(), first[0].copy()) == "returned[0]", "a copy of it"
+    assert checks.name_of(X, X) is None
+
+
+def test_a_returned_result_that_is_wrong_in_a_later_call_is_found_by_verify():
+    steps = iter([0, 0, 1])
+    checks, first = checked(lambda x: 2 * x + next(steps), X)
+    assert checks.determinism("returned") is Determinism.TOLERANT
+    diagnosis = verified(checks, first, 2 * X)
+    assert diagnosis.fault is Fault.WRONG_VALUES
+    diagnosis = rejected(
+        lambda x: 2 * x + np.random.default_rng().random(), X, determinism=Determinism.BITWISE
+    )
+    assert diagnosis.fault is Fault.NOT_DETERMINISTIC
+
+
+def test_a_part_of_an_argument_that_is_returned_is_aliased_and_all_of_one_is_what_was_written():
+    diagnosis = rejected(lambda x: x[1:], X)
+    assert diagnosis.fault is Fault.ALIASED
+    assert "returned: aliased: it shares memory with argument 0; declare what it writes" in diagnosis.message
+
+    def add(x, out):
+        return np.add(x, x, out=out)[:]
+
+    out = np.empty(9)
+    checked(add, X, out)
+    checked(add, X, out, outputs=("out",))
+
+
+def test_an_input_that_is_returned_beside_declared_outputs_is_aliased():
+    def echo(x, out):
+        out[...] = x
+        return x[:]
+
+    diagnosis = rejected(echo, X, np.empty(9), outputs=("out",))
+    assert diagnosis.fault is Fault.ALIASED
+
+
+def test_memory_that_is_handed_out_twice_is_aliased_but_one_array_may_be_returned_again():
+    kept = np.empty(9)
+
+    def hands_out_again(x):
+        np.multiply(2, x, out=kept)
+        return kept[:]
+
+    diagnosis = rejected(hands_out_again, X)
+    assert diagnosis.fault is Fault.ALIASED
+    assert "returned: aliased: it shares memory with returned of an earlier call" in diagnosis.message
+
+    checks, _ = checked(lambda x: np.multiply(2, x, out=kept), X)
+    assert checks.determinism("returned") is Determinism.BITWISE
+
+
+class Lazy:
+    __dask_graph__ = None
+
+
+class Hiding(np.ndarray):
+    """As a user's class would be."""
+
+
+def test_what_may_compute_when_it_is_read_is_of_a_wrong_type():
+    diagnosis = rejected(lambda: Lazy())
+    assert diagnosis.fault is Fault.WRONG_TYPE
+    assert "computes when it is read" in diagnosis.message
+    diagnosis = rejected(lambda: np.zeros(3).view(Hiding))
+    assert diagnosis.fault is Fault.WRONG_TYPE
+    assert "derived from an array's" in diagnosis.message
+
+
+# how often
+
+
+def test_without_arrays_nothing_is_called_again():
+    checks, _ = checked(lambda: 1, calls=1)
+    assert not checks.wants_another(1, 1.0)
+    assert not checks.wanted_after_timing
+
+
+def test_calls_are_repeated_as_long_as_they_are_quick():
+    checks, _ = checked(lambda x: 2 * x, X, calls=1)
+    assert checks.wants_another(1, 5e8)
+    assert not checks.wants_another(1, 2e9)
+    assert checks.wants_another(2, 1e6)
+    assert not checks.wants_another(2, 5e8)
+    assert not checks.wants_another(3, 1.0)
+    checks, _ = checked(double, X, np.empty(9), calls=1, outputs=("out",))
+    assert checks.wants_another(1, 1e12), "the other poison"
+
+
+def test_determinism_of_nothing_is_refused():
+    checks, _ = checked(lambda: 1, calls=1, determinism=Determinism.BITWISE)
+    with pytest.raises(
+        ValueError, match=r"test_it: gpu_benchmark\(determinism='bitwise'\): the call returns no"
+    ):
+        checks.wants_another(1, 1.0)
+
+
+# fresh arguments
+
+
+def fresh_calls(function, made, *, outputs):
+    checks = CheckedCalls(outputs, None, "test_it", lambda: None, fixed=False)
+    for args in made:
+        call = checks.begin(function, args, {}, "in a call")
+        checks.end(call, function(*args))
+    return checks
+
+
+def test_fresh_arguments_are_checked_call_by_call_and_compared_where_the_inputs_are_equal():
+    equal = [(X.copy(), np.empty(9)) for _ in range(3)]
+    checks = fresh_calls(double, equal, outputs=(1,))
+    assert checks.determinism("argument 1") is Determinism.BITWISE
+    other = [(X + step, np.empty(9)) for step in range(3)]
+    checks = fresh_calls(double, other, outputs=(1,))
+    assert checks.determinism("argument 1") is None
+    assert checks.unsettled() is None
+    scalars = [(X, step, np.empty(9)) for step in range(3)]
+    checks = fresh_calls(lambda x, a, out: double(a * x, out), scalars, outputs=(2,))
+    assert checks.determinism("argument 2") is None
+
+
+def test_fresh_arguments_that_are_trampled_or_not_written_are_found():
+    def leaves_the_last(x, out):
+        out[:-1] = 2 * x[:-1]
+
+    with pytest.raises(IncorrectError, match=r"not written: 1 of 9 elements, the first at \[8\]"):
+        fresh_calls(leaves_the_last, [(X + step, np.empty(9)) for step in range(2)], outputs=(1,))
+
+    def tramples(x, out):
+        out[...] = 2 * x
+        x += 1
+
+    with pytest.raises(IncorrectError, match="the call changed argument 0"):
+        fresh_calls(tramples, [(X.copy(), np.empty(9))], outputs=(1,))
+
+
+# timed calls
+
+
+class Executions:
+    largest_batch, buffer_sets = 8, 1
+
+    def take(self, count, *, cold):
+        return [count] * count
+
+
+def test_timed_batches_find_the_outputs_poisoned_and_what_is_left_so_is_found():
+    out = np.empty(9)
+    checks, _ = checked(double, X, out, outputs=("out",))
+    executions = checks.timed(Executions())
+    executions.take(2, cold=True)
+    assert np.isnan(out).all()
+    double(X, out)
+    checks.inspect()
+    executions.take(2, cold=True)
+    out[:4] = 2 * X[:4]
+    with pytest.raises(
+        IncorrectError, match=r"not written: 5 of 9 elements, the first at \[4\], in a timed call"
+    ):
+        checks.inspect()
+
+
+def test_without_declared_outputs_timed_batches_are_left_alone():
+    checks, _ = checked(lambda x: 2 * x, X)
+    executions = Executions()
+    assert checks.timed(executions) is executions
+    assert checks.inspect is None
