@@ -72,14 +72,20 @@ class GpuBenchmark:
     # any callable of the user's
 
     def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `function` once untimed, then measures it; returns what the first call returned.
+        """Calls `function` untimed, then measures it; returns what the first call returned.
 
-        The first call compiles and loads; its time is reported apart. The device is synchronized around
+        The first call compiles and loads; its time is reported apart. Where arguments are declared as outputs
+        by the marker, or new arrays are returned, up to two more calls follow and one after timing, and each
+        is checked; see `checked_calls`. The device is synchronized around
         every sample, whatever library the function launches with; work on a non-blocking stream of its own
         that outlasts the call makes the measurement INVALID, and so does a call that launches nothing.
 
         Without a GPU the test is skipped; in the simulator, and without `--gpu-benchmark`, the function is
-        called once and not measured.
+        called and checked, and not measured.
+
+        Raises:
+            ValueError: the marker names an output that the call has not, or `determinism` of nothing.
+            TypeError: an output is no array that can be written.
         """
         __tracebackhide__ = True
         self._refuse_second_use()
@@ -111,8 +117,9 @@ class GpuBenchmark:
             args: its positional arguments, where there is no `setup`.
             kwargs: its named arguments, where there is no `setup`.
             setup: untimed; returns (args, kwargs), or a tuple of positional arguments alone.
-            check: `check(returned, *args, **kwargs)` raises where the call was wrong. It judges the first,
-                untimed call and one more after timing.
+            check: `check(returned, *args, **kwargs)` raises where the call was wrong. It judges each call
+                before timing, the first or, with outputs declared or arrays returned, up to three, and one
+                more after timing.
 
         Raises:
             TypeError: both `setup` and arguments are given, or `setup` returns something else.
@@ -473,6 +480,8 @@ class GpuBenchmark:
                 if self.leaves_host_calls:
                     raise
                 found = [not_of_the_device(by, stream, reason)]
+            if calls.inspect is not None:
+                calls.inspect()
             self._update(measurements=(self._without_energy(found[0]), *found[1:]))
             assert self.result is not None
             self.result = with_facts(self.result, environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,30 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argumen
         *(Argument(f"argument {n}", value) for n, value in enumerate(args)),
         *map(Argument._make, kwargs.items()),
     ]
+
+
+def captured_by(function: Any) -> Iterator[Any]:
+    """What a callable has at hand beside its arguments: variables that it closes over, globals that it names,
+    what a partial or a method is bound to, and the attributes of that."""
+    if isinstance(function, functools.partial):
+        yield from function.args
+        yield from function.keywords.values()
+        yield from captured_by(function.func)
+        return
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        yield owner
+        yield from getattr(owner, "__dict__", {}).values()
+    function = getattr(function, "__func__", function)
+    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for name in code.co_names if code is not None else ():
+        if name in names:
+            yield names[name]
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.backends.users_arrays import users_array, why_untrusted
-from pytest_gpukern.call_arguments import arguments_of, declared_outputs, leaves
+from pytest_gpukern.call_arguments import arguments_of, captured_by, declared_outputs, leaves
 from pytest_gpukern.comparison import POISONS, compare, still_poisoned
 from pytest_gpukern.determinism import Determinism, of_launches
 from pytest_gpukern.problem import Tolerance
@@ -48,15 +48,18 @@ class Call:
     """A call that is about to be made.
 
     Attributes:
-        place: what it is called: `before timing`.
+        function: what is called.
+        place: which call it is, in words.
         outputs: declared outputs, poisoned, by name.
         inputs: every other array among the arguments, by name.
         given: each argument that is an array, as it was passed.
-        digests: hash of each input before the call.
+        digests: hash of each input before the call; none where only what is returned is looked at, as long
+            as nothing was.
         scalars: what else it was given, as far as that can be compared.
         poison: what the outputs were filled with.
     """
 
+    function: Callable[..., Any] | None
     place: str
     outputs: dict[str, UsersArray]
     inputs: dict[str, UsersArray]
@@ -75,7 +78,8 @@ class _Output:
         array: where that lies.
         declared: whether it is an argument; else it was returned.
         bits: hash after each call on the inputs of the first.
-        results: contents that differ bit by bit; of what is returned without the first, which `value` holds.
+        results: contents that differ bit by bit, by that hash; of what is returned without the first, which
+            `value` holds.
         last: contents after the last call, with the poison before it; of what is declared only.
     """
 
@@ -83,7 +87,7 @@ class _Output:
     array: UsersArray
     declared: bool
     bits: list[str | None] = field(default_factory=list)
-    results: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    results: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
     last: tuple[np.ndarray[Any, Any], int] | None = None
 
 
@@ -151,8 +155,8 @@ class CheckedCalls:
         for array in outputs.values():
             array.poison(poison)
         # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
-        digests = {name: array.bits() for name, array in inputs.items()}
-        return Call(place, outputs, inputs, given, digests, others, poison)
+        digests = _digests(inputs) if self._outputs or self._returns_new else {}
+        return Call(function, place, outputs, inputs, given, digests, others, poison)
 
     def end(self, call: Call, returned: Any) -> None:
         """Checks what a call did, once it has returned.
@@ -161,22 +165,24 @@ class CheckedCalls:
             IncorrectError: with the first fault found.
         """
         self._synchronize()
-        inputs = (*call.digests.items(), *call.scalars)
-        if self._first_inputs is None:
-            self._first_inputs = inputs
-        same_inputs = inputs == self._first_inputs
+        inputs, first = (call.digests, call.scalars), self._first_inputs is None
+        same_inputs = first or inputs == self._first_inputs
         values = dict(zip(call.outputs, call.given, strict=False))
         for name, array in call.outputs.items():
             output = self._found.setdefault(name, _Output(values[name], array, declared=True))
             self._look_at(name, output, array, call, same_inputs=same_inputs)
         if call.outputs:
-            changed = [name for name, array in call.inputs.items() if array.bits() != call.digests[name]]
+            digests = _digests(call.inputs)
+            changed = [name for name, digest in digests.items() if digest != call.digests[name]]
             if changed:
                 told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
                 raise IncorrectError(
                     Diagnosis(Fault.INPUT_MODIFIED, f"{told}; what it is to write is declared by outputs=")
                 )
         self._look_at_returned(call, returned, same_inputs=same_inputs)
+        if first:
+            known = bool(self._outputs) or not self._returns_new
+            self._first_inputs = inputs if known else (_digests(call.inputs), call.scalars)
         for name, output in self._found.items():
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
@@ -226,7 +232,7 @@ class CheckedCalls:
         self._synchronize()
         for name, output in self._found.items():
             if output.declared:
-                call = Call("in a timed call", {}, {}, [], {}, (), self._timed_poison)
+                call = Call(None, "in a timed call", {}, {}, [], {}, (), self._timed_poison)
                 self._look_at(name, output, output.array, call, same_inputs=True)
                 _raise(diagnose_launches(name, output.bits, self._determinism))
 
@@ -267,7 +273,7 @@ class CheckedCalls:
         """Whether what other calls left in an output, as far as it differs, is right too."""
         self._verified.add(name)
         output = self._found[name]
-        for result in output.results:
+        for result in output.results.values():
             found = compare(output.array.values(result), reference, tolerance, poison=None)
             diagnosis = diagnose_values(name, found, tolerance)
             if diagnosis is not None:
@@ -285,7 +291,7 @@ class CheckedCalls:
         for name, output in self._found.items():
             if not output.declared or name in self._verified or len(output.results) < 2:
                 continue
-            first, *others = (output.array.values(result) for result in output.results)
+            first, *others = (output.array.values(result) for result in output.results.values())
             tolerance = Tolerance.for_dtype(first.dtype)
             for other in others:
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
@@ -321,18 +327,23 @@ class CheckedCalls:
         Raises:
             IncorrectError: an element was not written.
         """
-        found = array.fetch()
+        bits = array.bits()
+        known = output.results.get(bits) if bits is not None else None
+        found = array.fetch() if known is None else known
         last, output.last = output.last, (found, call.poison)
-        if last is not None and last[0].shape == found.shape and last[0].dtype == found.dtype:
+        if (
+            last is not None
+            and last[0] is not found
+            and last[0].shape == found.shape
+            and last[0].dtype == found.dtype
+        ):
             diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, call.poison, *last))
             if diagnosis is not None:
                 told = f"{diagnosis.message}, {call.place}; a call writes all of an output that is declared"
                 raise IncorrectError(Diagnosis(diagnosis.fault, told))
         if not same_inputs:
             return
-        bits = bits_of(found)
-        if bits is None or bits not in output.bits:
-            output.results.append(found)
+        output.results[len(output.bits) if bits is None else bits] = found
         output.bits.append(bits)
 
     def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
@@ -356,6 +367,8 @@ class CheckedCalls:
             shared = [other for other, theirs in call.inputs.items() if self._hides(array, theirs)]
             _raise(diagnose_shared(name, shared), "; declare what it writes by outputs=")
             if any(array.overlaps(theirs) for theirs in call.inputs.values()):
+                continue
+            if _captured(call.function, value, array):
                 continue
             before = earlier.get(name)
             if before is None:
@@ -381,7 +394,7 @@ class CheckedCalls:
         """Notes what an array holds that a call returned."""
         bits = array.bits()
         if output.bits and bits not in output.bits and value is not output.value:
-            output.results.append(array.fetch())
+            output.results[bits] = array.fetch()
         output.bits.append(bits)
 
 
@@ -415,6 +428,18 @@ def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, Users
 def _raise(diagnosis: Diagnosis | None, remedy: str = "") -> None:
     if diagnosis is not None:
         raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + remedy))
+
+
+def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
+    return {name: array.bits() for name, array in arrays.items()}
+
+
+def _captured(function: Any, value: Any, array: UsersArray) -> bool:
+    """Whether a returned array is one that the callable has at hand, which it may write in every call."""
+    if any(value is each for each in captured_by(function)):
+        return False  # the same in every call, so that it can be looked at from call to call
+    others = (users_array(each) for each in captured_by(function))
+    return any(other is not None and array.overlaps(other) for other in others)
 
 
 def _comparable(value: Any) -> Any:

@@ -149,12 +149,8 @@ def users_array(value: Any) -> UsersArray | None:
     if isinstance(value, np.generic) or hasattr(value, "__dask_graph__"):
         return None
     is_bfloat16 = str(getattr(value, "dtype", "")) == "torch.bfloat16"
-    if hasattr(value, "detach"):  # PyTorch, which tells no addresses of what requires a gradient
-        value = value.detach()
-        if is_bfloat16:
-            value = value.view(sys.modules["torch"].int16)
-        if not value.is_cuda:
-            value = value.numpy()
+    if hasattr(value, "detach") and hasattr(value, "is_cuda"):
+        value = _plain_tensor(value, as_int16=is_bfloat16)
     elif type(value).__name__ == "FakeCUDAArray":  # the simulator's
         value = value._ary
     interface = getattr(value, "__cuda_array_interface__", None)
@@ -176,6 +172,22 @@ def users_array(value: Any) -> UsersArray | None:
         host=None if on_device else np.asarray(value),
         is_bfloat16=is_bfloat16,
     )
+
+
+def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
+    """A tensor of PyTorch's as what tells its address; None for one without elements in one strided memory.
+
+    PyTorch tells no address of what requires a gradient, and of bfloat16 none that NumPy has a dtype for.
+    """
+    try:
+        tensor = tensor.detach()
+        if as_int16:
+            tensor = tensor.view(sys.modules["torch"].int16)
+        if tensor.is_cuda:
+            return tensor if tensor.__cuda_array_interface__ else None
+        return tensor.numpy()
+    except (AttributeError, KeyError, RuntimeError, TypeError):  # sparse, conjugated, float8 and the like
+        return None
 
 
 def why_untrusted(value: Any) -> str | None:

@@ -92,6 +92,24 @@ def test_pedantic(gpukern):
                      check=lambda returned, y: checked.append(float(y[1])))
     assert checked == [2.0]
 
+@pytest.mark.gpu_benchmark(outputs=1)
+def test_declared(gpu_benchmark):
+    out = cuda.device_array_like(x)
+    gpu_benchmark(double[1, 32], cuda.to_device(x), out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@pytest.mark.gpu_benchmark(outputs=1)
+def test_declared_forgets_the_last(gpu_benchmark):
+    gpu_benchmark(double[1, 7], cuda.to_device(x), cuda.to_device(2 * x))
+
+@pytest.mark.gpu_benchmark(outputs=1)
+def test_declared_shifts(gpu_benchmark):
+    y = cuda.to_device(x)
+    gpu_benchmark(double[1, 32], y[:-1], y[1:])
+
+def test_returned_part(gpu_benchmark):
+    gpu_benchmark(lambda y: y[1:], cuda.to_device(x))
+
 def test_twice(gpu_benchmark):
     gpu_benchmark(print)
     with pytest.raises(RuntimeError, match="once a test"):
@@ -164,7 +182,7 @@ def test_the_environment_is_afterwards_what_it_was(run):
 
 
 @pytest.mark.parametrize(
-    "name", ["test_plain", "test_exception", "test_pedantic", "test_twice", "test_ufunc"]
+    "name", ["test_plain", "test_exception", "test_pedantic", "test_declared", "test_twice", "test_ufunc"]
 )
 def test_the_fixtures_work_in_the_simulator(run, name):
     assert outcome(run, name) == "PASSED", run.stdout
@@ -177,6 +195,23 @@ def test_the_fixtures_work_in_the_simulator(run, name):
 def test_a_kernel_that_uses_what_the_simulator_lacks_is_skipped_with_the_features_name(run, name):
     assert outcome(run, name) == "SKIPPED", run.stdout
     assert "not in the simulator: warp shuffles (cuda.shfl_sync)" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "diagnosis"),
+    [
+        ("forgets_the_last", "argument 1: not written: 1 of 8 elements, the first at [7], in call 2"),
+        ("shifts", "argument 1: aliased: it shares memory with argument 0"),
+    ],
+)
+def test_a_plain_test_that_declares_what_it_writes_is_checked_in_the_simulator(run, name, diagnosis):
+    assert outcome(run, f"test_declared_{name}") == "FAILED"
+    assert f"INCORRECT: {diagnosis}" in run.stdout
+
+
+def test_a_part_of_an_argument_is_not_returned_as_new_memory_in_the_simulator(run):
+    assert outcome(run, "test_returned_part") == "FAILED"
+    assert "INCORRECT: returned: aliased: it shares memory with argument 0" in run.stdout
 
 
 def test_a_variant_that_declares_what_it_needs_is_skipped_with_it(run):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from types import MethodType, SimpleNamespace
+
 import pytest
 
-from pytest_gpukern.call_arguments import arguments_of, declared_outputs, leaves
+from pytest_gpukern.call_arguments import arguments_of, captured_by, declared_outputs, leaves
+
+HERE = object()
 
 
 def launch(a, x, y, out):
@@ -55,6 +60,19 @@ def test_one_argument_under_two_names_is_refused():
         places((3, "out"), 2.0, "x", "y", "out")
     with pytest.raises(ValueError, match=r"argument 3 is named twice"):
         places((3, -1), 2.0, "x", "y", "out")
+
+
+def test_what_a_callable_has_at_hand_is_what_it_closes_over_names_or_is_bound_to():
+    near = object()
+
+    def closes_over():
+        return near, HERE, absent  # noqa: F821 - a name that is not there yet
+
+    bound = SimpleNamespace(inside=object())
+    assert list(captured_by(closes_over)) == [near, HERE]
+    assert list(captured_by(functools.partial(closes_over, 1, by=2))) == [1, 2, near, HERE]
+    assert bound.inside in list(captured_by(MethodType(closes_over, bound)))
+    assert list(captured_by(object())) == []
 
 
 def test_arrays_inside_tuples_lists_and_dicts_are_called_by_where_they_are():

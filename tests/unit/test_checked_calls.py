@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -235,18 +236,39 @@ def test_an_input_that_is_returned_beside_declared_outputs_is_aliased():
 
 
 def test_memory_that_is_handed_out_twice_is_aliased_but_one_array_may_be_returned_again():
-    kept = np.empty(9)
+    pool = [np.empty(9)]
 
     def hands_out_again(x):
-        np.multiply(2, x, out=kept)
-        return kept[:]
+        np.multiply(2, x, out=pool[0])
+        return pool[0][:]
 
     diagnosis = rejected(hands_out_again, X)
     assert diagnosis.fault is Fault.ALIASED
     assert "returned: aliased: it shares memory with returned of an earlier call" in diagnosis.message
 
-    checks, _ = checked(lambda x: np.multiply(2, x, out=kept), X)
+    checks, _ = checked(lambda x: np.multiply(2, x, out=pool[0]), X)
     assert checks.determinism("returned") is Determinism.BITWISE
+
+
+KEPT = np.empty(9)
+
+
+class Launcher:
+    def __init__(self):
+        self.out = np.empty(9)
+
+    def launch(self, x):
+        np.multiply(2, x, out=self.out)
+        return self.out[:]
+
+
+def test_an_array_that_the_callable_has_at_hand_may_be_written_in_every_call():
+    """As `lambda: ufunc(x, out=out)` of Numba's does, which returns a new object for `out`."""
+    out = np.empty(9)
+    checked(lambda x: np.multiply(2, x, out=out)[:], X)
+    checked(lambda x: np.multiply(2, x, out=KEPT)[:], X)
+    checked(functools.partial(lambda out, x: np.multiply(2, x, out=out)[:], out), X)
+    checked(Launcher().launch, X)
 
 
 class Lazy:

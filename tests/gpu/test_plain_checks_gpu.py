@@ -1,0 +1,211 @@
+"""What `outputs=` does to arrays of each library on the device: right calls pass, broken ones say why."""
+
+import pytest
+
+SETUP = """
+import numpy as np
+import pytest
+from numba import cuda, vectorize
+
+N = 10_007
+
+@cuda.jit
+def double(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+
+@cuda.jit
+def leaves_the_last(x, out):
+    i = cuda.grid(1)
+    if i < out.size - 1:
+        out[i] = 2 * x[i]
+
+@cuda.jit
+def tramples(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+    if i == 3:
+        x[i] = -1
+
+@cuda.jit
+def adds(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        cuda.atomic.add(out, 0, x[i])
+
+host = np.random.default_rng(0).random(N, dtype=np.float32)
+few = (np.arange(N) % 251).astype(np.uint8)
+
+def of_numba(array):
+    return cuda.to_device(array)
+
+def of_cupy(array):
+    return pytest.importorskip("cupy").asarray(array)
+
+def of_torch(array):
+    return pytest.importorskip("torch").as_tensor(array, device="cuda")
+
+libraries = pytest.mark.parametrize("made", [of_numba, of_cupy, of_torch])
+declared = pytest.mark.gpu_benchmark(outputs=1)
+
+def launcher(kernel):
+    return kernel[-(-N // 256), 256]
+"""
+
+
+@pytest.fixture
+def inner(pytester, plugin_option):
+    def run(tests, *options):
+        pytester.makepyfile(test_plain=SETUP + tests)
+        return pytester.runpytest_subprocess(*options, *plugin_option, "-rA")
+
+    return run
+
+
+MEASURED = pytest.mark.parametrize("options", [(), ("--gpu-benchmark",)], ids=["checked", "measured"])
+
+
+@MEASURED
+def test_right_calls_pass_with_arrays_of_each_library(inner, options):
+    result = inner(
+        """
+@libraries
+@declared
+def test_contiguous(gpu_benchmark, made):
+    x, out = made(host), made(np.zeros_like(host))
+    gpu_benchmark(launcher(double), x, out)
+    gpu_benchmark.verify(out, 2 * host.astype(np.float64), rtol=1e-6)
+    (error,) = gpu_benchmark.result.errors.values()
+    assert error.determinism == "bitwise"
+
+@pytest.mark.parametrize("made", [of_numba, of_cupy])
+@declared
+def test_strided(gpu_benchmark, made):
+    x, wide = made(host), made(np.zeros(2 * N, np.float32))
+    gpu_benchmark(launcher(double), x, wide[::2])
+    gpu_benchmark.verify(wide[::2], 2 * host.astype(np.float64), rtol=1e-6)
+    whole = wide.copy_to_host() if made is of_numba else wide.get()
+    assert not whole[1::2].any(), "what lies between was not poisoned"
+
+@libraries
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_odd_bytes_behind_a_word(gpu_benchmark, made):
+    x, out = made(few), made(np.zeros(N + 1, np.uint8))[1:]
+    def launch(x, out):
+        launcher(double)(x, out)
+    gpu_benchmark(launch, x, out)
+    gpu_benchmark.verify(out, 2 * few)
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_torch(gpu_benchmark, name):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(100, device="cuda").to(getattr(torch, name))
+    out = torch.empty_like(x)
+    gpu_benchmark(torch.add, x, x, out=out)
+    gpu_benchmark.verify(out, 2.0 * np.arange(100), rtol=1e-2)
+
+@vectorize(["float32(float32)"], target="cuda")
+def twice(x):
+    return 2 * x
+
+def test_ufunc_into_an_array_of_the_tests_own(gpu_benchmark):
+    x, out = cuda.to_device(host), cuda.device_array_like(host)
+    gpu_benchmark(lambda: twice(x, out=out))
+    gpu_benchmark.verify(out, 2 * host.astype(np.float64), rtol=1e-6)
+
+def test_returned(gpu_benchmark):
+    cupy = pytest.importorskip("cupy")
+    x = cupy.asarray(host)
+    gpu_benchmark.verify(gpu_benchmark(lambda x: 2 * x, x), 2 * host.astype(np.float64), rtol=1e-6)
+    (error,) = gpu_benchmark.result.errors.values()
+    assert error.determinism == "bitwise"
+
+@declared
+def test_fresh_arguments(gpu_benchmark):
+    def fresh():
+        return cuda.to_device(host), cuda.device_array_like(host)
+    def check(returned, x, out):
+        np.testing.assert_array_equal(out.copy_to_host(), 2 * host)
+    gpu_benchmark.pedantic(launcher(double), setup=fresh, check=check)
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_atomics(gpu_benchmark):
+    x = cuda.to_device(np.tile(host, 100))
+    def total(x, out):
+        out[:] = 0
+        adds[-(-x.size // 256), 256](x, out)
+    out = cuda.device_array(1, np.float32)
+    gpu_benchmark(total, x, out=out)
+    gpu_benchmark.verify(out, [100 * host.astype(np.float64).sum()], rtol=1e-3)
+""",
+        *options,
+    )
+    outcomes = result.parseoutcomes()
+    assert not outcomes.get("failed"), result.stdout.str()
+    assert not outcomes.get("errors")
+    assert outcomes["passed"] >= 5
+
+
+@MEASURED
+def test_broken_calls_are_rejected_for_the_right_reason(inner, options):
+    result = inner(
+        """
+@libraries
+@declared
+def test_leaves_the_last(gpu_benchmark, made):
+    gpu_benchmark(launcher(leaves_the_last), made(host), made(2 * host))
+
+@libraries
+@declared
+def test_tramples(gpu_benchmark, made):
+    gpu_benchmark(launcher(tramples), made(host.copy()), made(host))
+
+@libraries
+@declared
+def test_overlaps(gpu_benchmark, made):
+    both = made(np.zeros(2 * N, np.float32))
+    gpu_benchmark(launcher(double), both[:N], both[N - 1 : -1])
+
+@pytest.mark.gpu_benchmark(outputs="out", determinism="bitwise")
+def test_counts(gpu_benchmark):
+    calls = []
+    def total(x, out):
+        calls.append(1)
+        out[:] = len(calls)
+    gpu_benchmark(total, cuda.to_device(host), out=cuda.device_array(1, np.float32))
+
+def test_handed_out_twice(gpu_benchmark):
+    cupy = pytest.importorskip("cupy")
+    pool = [cupy.empty(N, cupy.float32)]
+    gpu_benchmark(lambda x: cupy.add(x, x, out=pool[0])[:], cupy.asarray(host))
+""",
+        *options,
+    )
+    assert not result.parseoutcomes().get("passed"), result.stdout.str()
+    lines = result.stdout.str()
+    assert "argument 1: not written: 1 of 10007 elements, the first at [10006]" in lines
+    assert "input modified: the call changed argument 0" in lines
+    assert "argument 1: aliased: it shares memory with argument 0" in lines
+    assert "out: not deterministic: " in lines
+    if "could not import 'cupy'" not in lines:
+        assert "returned: aliased: it shares memory with returned of an earlier call" in lines
+
+
+def test_a_call_that_stops_writing_once_it_is_timed_is_found(inner):
+    result = inner(
+        """
+@declared
+def test_it(gpu_benchmark):
+    calls = []
+    def launch(x, out):
+        calls.append(1)
+        (launcher(double) if len(calls) < 5 else launcher(leaves_the_last))(x, out)
+    gpu_benchmark(launch, cuda.to_device(host), cuda.device_array_like(host))
+""",
+        "--gpu-benchmark",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*not written: 1 of 10007 elements, the first at ?10006?, in a timed call*"])
