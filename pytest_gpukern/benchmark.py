@@ -227,12 +227,12 @@ class GpuBenchmark:
         if diagnosis is None:
             comparison = compare(found, reference, tolerance, poison=None)
             bits = bits_of(found) if self._measures else None
-            output = None if self._checks is None else self._checks.name_of(actual, found)
+            output = None if self._checks is None else self._checks.seen.name_of(actual, found)
             determinism = None
             diagnosis = diagnose_values(name, comparison, tolerance)
             if self._checks is not None and output is not None:
-                determinism = self._checks.determinism(output)
-                diagnosis = diagnosis or self._checks.diagnose_others(output, reference, tolerance)
+                determinism = self._checks.seen.determinism(output)
+                diagnosis = diagnosis or self._checks.seen.diagnose_others(output, reference, tolerance)
             errors = {name: dataclasses.replace(comparison.error, bits=bits, determinism=determinism)}
         if diagnosis is None and self.result is not None and (rtol, atol) != (None, None):
             self._note_loose(name, reference, found.dtype, tolerance)
@@ -321,7 +321,7 @@ class GpuBenchmark:
 
     def _fail_where_unsettled(self) -> None:
         """Fails the test where calls differ, and it never verified what they wrote."""
-        diagnosis = None if self._checks is None else self._checks.unsettled()
+        diagnosis = None if self._checks is None else self._checks.seen.unsettled()
         self.let_go()
         if diagnosis is not None:
             self._record_check(diagnosis, {})

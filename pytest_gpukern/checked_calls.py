@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import itertools
 import numbers
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.backends.users_arrays import users_array, why_untrusted
 from pytest_gpukern.call_arguments import arguments_of, captured_by, declared_outputs, leaves
-from pytest_gpukern.comparison import POISONS, compare, still_poisoned
-from pytest_gpukern.determinism import Determinism, of_launches
-from pytest_gpukern.problem import Tolerance
+from pytest_gpukern.comparison import POISONS, still_poisoned
+from pytest_gpukern.seen_outputs import SeenOutput, SeenOutputs
 from pytest_gpukern.verify import (
     Diagnosis,
     Fault,
@@ -24,15 +22,13 @@ from pytest_gpukern.verify import (
     diagnose_launches,
     diagnose_shared,
     diagnose_unwritten,
-    diagnose_values,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-
     from pytest_gpukern.backends.users_arrays import UsersArray
+    from pytest_gpukern.determinism import Determinism
     from pytest_gpukern.measure import Executions
     from pytest_gpukern.timers import Iteration
 
@@ -69,28 +65,6 @@ class Call:
     poison: int
 
 
-@dataclass
-class _Output:
-    """What is known of one output, declared or returned.
-
-    Attributes:
-        value: the array, where it is the same in every call, or the first that was returned.
-        array: where that lies.
-        declared: whether it is an argument; else it was returned.
-        bits: hash after each call on the inputs of the first.
-        results: contents that differ bit by bit, by that hash; of what is returned without the first, which
-            `value` holds.
-        last: contents after the last call, with the poison before it; of what is declared only.
-    """
-
-    value: Any
-    array: UsersArray
-    declared: bool
-    bits: list[str | None] = field(default_factory=list)
-    results: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
-    last: tuple[np.ndarray[Any, Any], int] | None = None
-
-
 class CheckedCalls:
     """The calls of one test that are checked.
 
@@ -120,12 +94,10 @@ class CheckedCalls:
         self._fixed = fixed
         self._repeats = repeats
         self._poisons = itertools.cycle(POISONS)
-        self._found: dict[str, _Output] = {}
+        self.seen = SeenOutputs(determinism, fixed=fixed)
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
-        self._verified: set[str] = set()
-
-    # around a call
+        self._timed_poison = POISONS[0]
 
     def begin(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str
@@ -169,7 +141,7 @@ class CheckedCalls:
         same_inputs = first or inputs == self._first_inputs
         values = dict(zip(call.outputs, call.given, strict=False))
         for name, array in call.outputs.items():
-            output = self._found.setdefault(name, _Output(values[name], array, declared=True))
+            output = self.seen.outputs.setdefault(name, SeenOutput(values[name], array, declared=True))
             self._look_at(name, output, array, call, same_inputs=same_inputs)
         if call.outputs:
             digests = _digests(call.inputs)
@@ -183,7 +155,7 @@ class CheckedCalls:
         if first:
             known = bool(self._outputs) or not self._returns_new
             self._first_inputs = inputs if known else (_digests(call.inputs), call.scalars)
-        for name, output in self._found.items():
+        for name, output in self.seen.outputs.items():
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
     def wants_another(self, calls: int, last_ns: float) -> bool:
@@ -192,7 +164,7 @@ class CheckedCalls:
         Raises:
             ValueError: determinism is declared of a call without outputs, declared or returned.
         """
-        if not self._found and self._determinism is not None:
+        if not self.seen.outputs and self._determinism is not None:
             raise ValueError(
                 f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
                 "array; declare those that it writes, as outputs=2 or outputs=('out',)"
@@ -209,8 +181,6 @@ class CheckedCalls:
         """Whether there is something to check of a call after timing."""
         return bool(self._outputs) or self._returns_new
 
-    # around the timed calls
-
     def timed(self, executions: Executions) -> Executions:
         """The executions, each batch of which finds the outputs poisoned, where they are the same in all."""
         return _Poisoned(executions, self) if self._outputs and self._fixed else executions
@@ -223,87 +193,18 @@ class CheckedCalls:
     def poison(self) -> None:
         """Fills the outputs of the last call with the poison whose turn it is."""
         self._timed_poison = next(self._poisons)
-        for output in self._found.values():
+        for output in self.seen.outputs.values():
             if output.declared:
                 output.array.poison(self._timed_poison)
 
     def _look_at_timed(self) -> None:
         """Raises IncorrectError where an element was not written since the batch began."""
         self._synchronize()
-        for name, output in self._found.items():
+        for name, output in self.seen.outputs.items():
             if output.declared:
                 call = Call(None, "in a timed call", {}, {}, [], {}, (), self._timed_poison)
                 self._look_at(name, output, output.array, call, same_inputs=True)
                 _raise(diagnose_launches(name, output.bits, self._determinism))
-
-    # what verify asks
-
-    def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
-        """Which output a test verifies, or a copy of which; None where it is none that is known.
-
-        Args:
-            actual: what the test verifies.
-            found: the same on the host.
-        """
-        for name, output in self._found.items():
-            if output.value is actual:
-                return name
-        array = users_array(actual)
-        if not self._fixed or array is None:
-            return None
-        for name, output in self._found.items():
-            if (array.span, array.shape) == (output.array.span, output.array.shape):
-                return name
-        alike = [
-            (name, output)
-            for name, output in self._found.items()
-            if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
-        ]
-        bits = bits_of(found) if alike else None
-        matching = (name for name, output in alike if bits and bits == bits_of(output.array.fetch()))
-        return next(matching, None)
-
-    def determinism(self, name: str) -> Determinism | None:
-        """What the calls so far show of an output."""
-        return of_launches(self._found[name].bits)
-
-    def diagnose_others(
-        self, name: str, reference: np.ndarray[Any, Any], tolerance: Tolerance
-    ) -> Diagnosis | None:
-        """Whether what other calls left in an output, as far as it differs, is right too."""
-        self._verified.add(name)
-        output = self._found[name]
-        for result in output.results.values():
-            found = compare(output.array.values(result), reference, tolerance, poison=None)
-            diagnosis = diagnose_values(name, found, tolerance)
-            if diagnosis is not None:
-                told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
-                return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
-        return None
-
-    def unsettled(self) -> Diagnosis | None:
-        """How calls with differently poisoned outputs differ, where the test never verified that output.
-
-        None where they agree within the default tolerance of the dtype, or are declared to be `tolerant`.
-        """
-        if self._determinism is Determinism.TOLERANT:
-            return None
-        for name, output in self._found.items():
-            if not output.declared or name in self._verified or len(output.results) < 2:
-                continue
-            first, *others = (output.array.values(result) for result in output.results.values())
-            tolerance = Tolerance.for_dtype(first.dtype)
-            for other in others:
-                found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
-                if found is not None:
-                    told = (
-                        "  calls on the same inputs differ, whose outputs held different patterns before; "
-                        'verify the output with its own tolerance, or declare determinism="tolerant"'
-                    )
-                    return Diagnosis(found.fault, f"{found.message}\n{told}")
-        return None
-
-    # inside
 
     def _writable(self, name: str, value: Any) -> UsersArray:
         array = users_array(value)
@@ -320,7 +221,7 @@ class CheckedCalls:
         return array
 
     def _look_at(
-        self, name: str, output: _Output, array: UsersArray, call: Call, *, same_inputs: bool
+        self, name: str, output: SeenOutput, array: UsersArray, call: Call, *, same_inputs: bool
     ) -> None:
         """Notes what a declared output holds after a call.
 
@@ -352,7 +253,7 @@ class CheckedCalls:
         Raises:
             IncorrectError: one may compute when it is read, or has no memory of its own.
         """
-        earlier = {name: output for name, output in self._found.items() if not output.declared}
+        earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         self._returns_new = False
         for name, value in leaves("returned", returned):
             untrusted = why_untrusted(value)
@@ -372,7 +273,7 @@ class CheckedCalls:
                 continue
             before = earlier.get(name)
             if before is None:
-                self._found[name] = before = _Output(value, array, declared=False)
+                self.seen.outputs[name] = before = SeenOutput(value, array, declared=False)
                 self._returns_new = True
             elif value is not before.value:
                 again = [held for held, output in earlier.items() if array.overlaps(output.array)]
@@ -390,7 +291,7 @@ class CheckedCalls:
         return array.overlaps(argument) and (bool(self._outputs) or array.span != argument.span)
 
     @staticmethod
-    def _note(output: _Output, value: Any, array: UsersArray) -> None:
+    def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
         """Notes what an array holds that a call returned."""
         bits = array.bits()
         if output.bits and bits not in output.bits and value is not output.value:

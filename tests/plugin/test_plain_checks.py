@@ -272,6 +272,10 @@ def count_of_calls():
 def test_it(gpu_benchmark, last):
     gpu_benchmark(until(last), x, out=np.empty(N))
 
+@declared
+def test_fresh(gpu_benchmark):
+    gpu_benchmark.pedantic(until(3), setup=lambda: (x, np.zeros(N)))
+
 def test_returned(gpu_benchmark):
     calls = itertools.count(1)
     returned = gpu_benchmark(lambda x: 2 * x if next(calls) < 9 else 3 * x, x)
@@ -279,9 +283,10 @@ def test_returned(gpu_benchmark):
 """
     )
     result = gpu()
-    result.assert_outcomes(failed=3)
+    result.assert_outcomes(failed=4)
     result.stdout.no_fnmatch_line("During handling*")
     result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: argument 1: not written: 9 of 9 *, in a call after timing; *"])
     result.stdout.fnmatch_lines(["INCORRECT: returned: wrong values: *"])
 
 
