@@ -267,6 +267,8 @@ def test_an_array_that_the_callable_has_at_hand_may_be_written_in_every_call():
     out = np.empty(9)
     checked(lambda x: np.multiply(2, x, out=out)[:], X)
     checked(lambda x: np.multiply(2, x, out=KEPT)[:], X)
+    checks, _ = checked(lambda x: np.multiply(2, x, out=KEPT), X)
+    assert checks.seen.determinism("returned") is Determinism.BITWISE, "one object can be looked at again"
     checked(functools.partial(lambda out, x: np.multiply(2, x, out=out)[:], out), X)
     checked(Launcher().launch, X)
 
