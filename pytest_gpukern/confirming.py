@@ -151,12 +151,13 @@ def _fresh(
 
     Messages number them from the one behind those that came `before`.
     """
-    further = measure_further(
-        environment.children,
-        [result.nodeid],
-        first=before + 1,
-        last=before + count,
-        environ=environment.for_children,
-        role=role,
-    )
+    with environment.waiting():
+        further = measure_further(
+            environment.children,
+            [result.nodeid],
+            first=before + 1,
+            last=before + count,
+            environ=environment.for_children,
+            role=role,
+        )
     return further.of(result.nodeid, count)

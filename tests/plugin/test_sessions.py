@@ -32,6 +32,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     assert config.getoption("--database") == "a b"
     config.in_child = config.pluginmanager.has_plugin("gpukern-child")
+    if config.in_child:
+        time.sleep(float(os.environ.get("CHILD_SLEEPS", 0)))
     with open("sessions.log", "a") as log:
         print(os.getpid(), config.in_child, config.pluginmanager.has_plugin("dsession"), file=log)
     for name, value in [entry.split("=") for entry in os.environ.get("PARENT_ONLY", "").split()]:
@@ -132,6 +134,18 @@ def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they
     assert all(verdict["sessions"] == 2 for verdict in verdicts.values())
     # The measured time stays that of the run.
     assert results_in(pytester.path / "run.json")[SECOND]["measurements"][0]["summary"]["median_ns"] > 1090
+
+
+def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_take(
+    project, pytester, monkeypatch
+):
+    project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    monkeypatch.setenv("CHILD_SLEEPS", "3")
+    result = project("--gpukern-timeout=4")  # two sessions alone take longer
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *"])
 
 
 def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded, monkeypatch):
