@@ -8,6 +8,9 @@ PYTEST := $(BIN)/python -m pytest
 CUDA  := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | head -1)
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
 
+# Tests share out the processors where they do not have to share a GPU.
+PARALLEL := $(if $(CUDA),,-n auto)
+
 .PHONY: benchmark test check lint clean
 
 ## benchmark: install what fits this machine and run the suites
@@ -16,8 +19,8 @@ benchmark: $(VENV)/.$(EXTRA)
 
 ## test: install the development tools and run all tests, the suites in the simulator among them
 test: $(VENV)/.dev
-	$(PYTEST) tests $(ARGS)
-	$(PYTEST) suites --gpukern-simulator=auto -q $(ARGS)
+	$(PYTEST) tests $(PARALLEL) $(ARGS)
+	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
 
 ## check: what a change must pass
 check: lint test
