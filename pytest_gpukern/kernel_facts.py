@@ -10,7 +10,7 @@ from pytest_gpukern.occupancy import occupancy
 from pytest_gpukern.result import KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.result import DeviceWork
 
@@ -53,3 +53,19 @@ def kernel_facts(
             )
         )
     return tuple(facts)
+
+
+def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:
+    """A note on kernels whose machine code is not known, or nothing: a change of it will not be told.
+
+    Args:
+        kernels: of a case.
+        refused: why code could not be looked at, in words, or None where nothing stood in the way.
+    """
+    missing = [facts.readable for facts in kernels if facts.machine_code_sha256 is None]
+    if not missing:
+        return ()
+    more = len(missing) - 1
+    others = f" and {more} {'kernel' if more == 1 else 'kernels'} more" if more else ""
+    why = refused or "it was not loaded in the first call"
+    return (f"no hash of the machine code of {missing[0]}{others}: {why}",)

@@ -27,7 +27,7 @@ from pytest_gpukern.corners import check_corners, corners_of
 from pytest_gpukern.dataset import CONTENTS
 from pytest_gpukern.environment import available_host_bytes
 from pytest_gpukern.gate import Conditions, judge
-from pytest_gpukern.kernel_facts import kernel_facts
+from pytest_gpukern.kernel_facts import kernel_facts, without_hash
 from pytest_gpukern.result import CaseInfo, Correctness, Result, Verdict, VerdictKind
 from pytest_gpukern.scopes import adopt_last, measure_scopes, scopes_of
 from pytest_gpukern.verify import Diagnosis, Fault, IncorrectError
@@ -268,16 +268,18 @@ def with_facts(result: Result, environment: Environment) -> Result:
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
     code, ceilings, canaries = machine_code(), environment.ceilings, environment.canaries
+    kernels = kernel_facts(
+        of_kernels[0].work if of_kernels else (),
+        device.compute_capability,
+        code.sha256 if code is not None else None,
+        code.spills if code is not None else None,
+    )
+    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
     return dataclasses.replace(
         result,
-        notes=(*result.notes, *environment.take_late_warnings()),
+        notes=(*result.notes, *environment.take_late_warnings(), *unhashed),
         findings=(*result.findings, *(environment.memory.leaks() if environment.memory is not None else ())),
-        kernels=kernel_facts(
-            of_kernels[0].work if of_kernels else (),
-            device.compute_capability,
-            code.sha256 if code is not None else None,
-            code.spills if code is not None else None,
-        ),
+        kernels=kernels,
         ceilings=ceilings.to_json() if ceilings is not None else {},
         canaries=dict(canaries),
     )

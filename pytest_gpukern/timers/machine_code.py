@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import cubin
@@ -49,6 +49,8 @@ class MachineCode:
         self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
         trace.listeners[self._function] = self._take
         self._loaded = 0
+        self.refused: str | None = None
+        """Why modules that were loaded could not be looked at, the last time that was so."""
 
     @property
     def sha256(self) -> dict[str, str]:
@@ -133,11 +135,14 @@ def loading_observed() -> Iterator[None]:
     observing = found.loading()
     try:
         observing.__enter__()
-    except TimerUnavailable:
+    except TimerUnavailable as error:
+        found.refused = str(error)
         yield
         return
     try:
         yield
     finally:
-        with suppress(TimerUnavailable):  # then hashes are missing, which fails no test
+        try:
             observing.__exit__(None, None, None)
+        except TimerUnavailable as error:  # then hashes are missing, which fails no test
+            found.refused = str(error)

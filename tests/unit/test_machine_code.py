@@ -200,6 +200,7 @@ def test_a_profiler_that_is_attached_keeps_nobody_from_working(cupti, refuses):
         worked.append(1)
     assert worked == [1]
     assert machine_code().sha256 == {}
+    assert "another profiler" in machine_code().refused
     assert unused(cupti)
     with pytest.raises(TimerUnavailable, match="another profiler"), machine_code().loading():
         pass

@@ -211,7 +211,10 @@ def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, co
 def known(monkeypatch):
     """What CUPTI knows of machine code."""
     found = SimpleNamespace(
-        sha256={"_Z3addPf": "c0de"}, spills={"_Z3addPf": Spills(48, 52)}.get, loading=nullcontext
+        sha256={"_Z3addPf": "c0de"},
+        spills={"_Z3addPf": Spills(48, 52)}.get,
+        loading=nullcontext,
+        refused=None,
     )
     monkeypatch.setattr(machine_code_module, "machine_code", lambda: found)
     return found
@@ -256,6 +259,15 @@ def test_what_was_found_out_while_measuring_is_said_with_the_first_result(gpu, t
     made = measured(gpu, timer, ("kernel", (work(),)))
     assert "the copy was faster than the memory" in with_facts(made, environment).notes
     assert "the copy was faster than the memory" not in with_facts(made, environment).notes
+
+
+@pytest.mark.parametrize("refused", [None, "another profiler is attached"])
+def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, known, refused):
+    known.refused = refused
+    works = (work(), work("_Z5otherv"), work("_Z5thirdv"))
+    (note,) = with_facts(measured(gpu, timer, ("kernel", works)), on_an_h200(gpu)).notes
+    why = refused or "it was not loaded in the first call"
+    assert note == f"no hash of the machine code of other() and 1 kernel more: {why}"
 
 
 def test_the_ceilings_of_the_device_come_along(gpu, timer, known):
