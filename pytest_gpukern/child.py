@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
 BOOTSTRAP = (
     "import importlib, json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "
@@ -122,12 +122,9 @@ class Teller:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects what nobody asked for."""
-        others = [item for item in items if item.nodeid not in self._wanted]
-        if others:
-            if self._collects_all:
-                self._tell("others", nodeids=[item.nodeid for item in others if measures(item)])
-            config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if item.nodeid in self._wanted]
+        others = deselect_others(config, items, self._wanted)
+        if others and self._collects_all:
+            self._tell("others", nodeids=[item.nodeid for item in others if measures(item)])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -181,6 +178,17 @@ def measures(item: pytest.Item) -> bool:
     ini = str(item.config.getini("gpukern_all")).strip().lower()
     takes_all = item.config.getoption("gpukern_all") or ini in ("1", "yes", "true", "on")
     return bool(takes_all) or item.get_closest_marker("gpu_benchmark") is not None
+
+
+def deselect_others(
+    config: pytest.Config, items: list[pytest.Item], wanted: Container[str]
+) -> list[pytest.Item]:
+    """Leaves the wanted tests only; returns the others."""
+    others = [item for item in items if item.nodeid not in wanted]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.nodeid in wanted]
+    return others
 
 
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:

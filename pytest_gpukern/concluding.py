@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.printable import printable_lines
-from pytest_gpukern.result import Correctness
 from pytest_gpukern.state import (
     BENCHMARK,
     ENVIRONMENT,
@@ -27,10 +26,10 @@ from pytest_gpukern.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pytest_gpukern.benchmark import GpuBenchmark
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.result import JsonDict, Result
 
 
 class GpukernWarning(UserWarning):
@@ -78,11 +77,11 @@ def refuse_without_context(item: pytest.Item) -> None:
 
 def fail_where_context_is_lost(item: pytest.Item) -> None:
     """Fails a test whose asynchronous work has failed since its last call, which nobody else would notice."""
-    if not may_use_gpu(item) or ENVIRONMENT not in item.config.stash:
-        return
-    error = environment_of(item.config).context_fault()
+    error = _context_fault(item)
     if error is None:
         return
+    from pytest_gpukern.result import Correctness  # by an error only: every run loads this module
+
     benchmark = item.stash.get(BENCHMARK, None)
     rejected = benchmark.rejected if benchmark is not None else None
     if rejected is not None and rejected.variant.loses_context:
@@ -97,10 +96,16 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
 
 def note_lost_context(item: pytest.Item) -> None:
     """Notes, once a test has been torn down, that the CUDA context is not usable any more."""
-    if may_use_gpu(item) and ENVIRONMENT in item.config.stash and LOST not in item.config.stash:
-        error = environment_of(item.config).context_fault()
-        if error is not None:
-            item.config.stash[LOST] = LostContext(item.nodeid, error)
+    error = None if LOST in item.config.stash else _context_fault(item)
+    if error is not None:
+        item.config.stash[LOST] = LostContext(item.nodeid, error)
+
+
+def _context_fault(item: pytest.Item) -> str | None:
+    """Why the CUDA context is lost, where the test may have used the GPU; None where nothing was opened."""
+    if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
+        return None
+    return environment_of(item.config).context_fault()
 
 
 def conclude(item: pytest.Item) -> None:
@@ -162,11 +167,31 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
             told |= {"failed_by_the_gate": benchmark.memory.failed}
             report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
+    report.gpukern = carried(  # type: ignore[attr-defined]
+        item, benchmark.result, benchmark.sessions, failed_by_the_gate=benchmark.failed_by_the_gate
+    )
+
+
+def carried(
+    item: pytest.Item,
+    result: Result | None,
+    sessions: Iterable[Result] = (),
+    *,
+    failed_by_the_gate: bool = False,
+) -> JsonDict:
+    """What travels on the report of a test, as plain JSON.
+
+    Args:
+        item: the test.
+        result: what it found out, if anything.
+        sessions: what further sessions of it did.
+        failed_by_the_gate: whether the gate, and nothing before it, failed it.
+    """
     case = case_of(item)
-    report.gpukern = {  # type: ignore[attr-defined]
+    return {
         "id": case.id if case else item.nodeid,
         "group": marker_of(item).group,
-        "result": benchmark.result.to_json() if benchmark.result is not None else None,
-        "sessions": [session.to_json() for session in benchmark.sessions],
-        "failed_by_the_gate": benchmark.failed_by_the_gate,
+        "result": result.to_json() if result is not None else None,
+        "sessions": [session.to_json() for session in sessions],
+        "failed_by_the_gate": failed_by_the_gate,
     }

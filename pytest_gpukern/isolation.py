@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.collecting import measured_case
+from pytest_gpukern.concluding import carried
 from pytest_gpukern.measuring import Gone, MeasuringProcess, why_gone
 from pytest_gpukern.result import Correctness, Result
 from pytest_gpukern.session import ChildSessions
 from pytest_gpukern.state import (
-    case_of,
     children_of,
     device_uuid,
     environment_of,
-    marker_of,
     may_use_gpu,
     tell,
     timeout_of,
@@ -235,9 +234,9 @@ class _Attempt:
         sections = [("process that measured", shown)] if shown else []
         failed = self._made(when, "failed", why, sections)
         if when != "teardown":
-            carried = _carried(self._item, why)
-            if carried is not None:
-                failed.gpukern = carried  # type: ignore[attr-defined]
+            told = _told(self._item, why)
+            if told is not None:
+                failed.gpukern = told  # type: ignore[attr-defined]
         self._report(failed)
         if when != "teardown":
             self._report(self._made("teardown", "passed", None, []))
@@ -258,7 +257,7 @@ class _Attempt:
         )
 
 
-def _carried(item: pytest.Item, why: str) -> JsonDict | None:
+def _told(item: pytest.Item, why: str) -> JsonDict | None:
     """What travels on the report of a test whose process is gone; None for one that measures nothing."""
     info = measured_case(item.config, item)
     if info is None:
@@ -273,13 +272,7 @@ def _carried(item: pytest.Item, why: str) -> JsonDict | None:
         correctness=Correctness.INCORRECT,
         diagnosis=why,
     )
-    case = case_of(item)
-    return {
-        "id": case.id if case else item.nodeid,
-        "group": marker_of(item).group,
-        "result": result.to_json(),
-        "failed_by_the_gate": False,
-    }
+    return carried(item, result)
 
 
 def _as_it_was(report: pytest.TestReport) -> pytest.TestReport:

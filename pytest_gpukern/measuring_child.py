@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.child import become_child, files_to_collect
+from pytest_gpukern.child import become_child, deselect_others, files_to_collect
 from pytest_gpukern.state import LOST, MEASURING, WAITS, environment_of
 
 if TYPE_CHECKING:
@@ -95,10 +95,7 @@ class MeasuringChild:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects what runs elsewhere."""
-        others = [item for item in items if item.nodeid not in self._wanted]
-        if others:
-            config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if item.nodeid in self._wanted]
+        deselect_others(config, items, self._wanted)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

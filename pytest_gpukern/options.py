@@ -272,13 +272,7 @@ def parse_timeout(text: str, label: str) -> float | None:
     """
     if text.strip().lower() == "off":
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise SettingsError(f"{label}: seconds are a number above 0, such as 60; or off")
-    return value
+    return _number_above(0, text, f"{label}: seconds are a number above 0, such as 60; or off")
 
 
 def parse_drift(text: str, label: str) -> float:
@@ -287,10 +281,14 @@ def parse_drift(text: str, label: str) -> float:
     Raises:
         SettingsError: it is no finite number above 1.
     """
+    return _number_above(1, text, f"{label}: a factor is a number above 1, such as 4")
+
+
+def _number_above(least: float, text: str, complaint: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 1 < value < float("inf"):
-        raise SettingsError(f"{label}: a factor is a number above 1, such as 4")
+        value = least
+    if not least < value < float("inf"):
+        raise SettingsError(complaint)
     return value
