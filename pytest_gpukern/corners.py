@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import check, giving_back
+from pytest_gpukern.under_sanitizer import sanitizing_tool
 from pytest_gpukern.verify import IncorrectError
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.problem import Case, Point
 
 
+_SLOW_UNDER_A_TOOL_NS = 2e9
+"""A launch this long under a tool of compute-sanitizer, which makes some a thousand times slower, is not
+followed by larger ones: they run the same instructions."""
 _LABELS = {"special": "special values", "exact": "exact integers", "kept": "one input kept"}
 
 
@@ -38,6 +42,11 @@ class Corner:
     point: Point
     contents: str = "random"
     layout: str | None = None
+
+    @property
+    def is_a_size(self) -> bool:
+        """Whether nothing but its size is special about it, so that no kernel is compiled for it."""
+        return self.contents == "random" and self.layout is None and "dtype" not in self.point
 
 
 @dataclass(frozen=True)
@@ -97,8 +106,11 @@ def _beyond(point: Point, limits: Mapping[str, float]) -> bool:
 
 def check_corners(
     case: Case, corners: Corners, backend: Backend, placing: Backend, datasets: Datasets
-) -> None:
+) -> Corners:
     """Checks the variant at each of the corners, by one launch on data of their own.
+
+    Returns the corners as they were checked: under a tool of compute-sanitizer, sizes above one whose launch
+    was slow are left out.
 
     Args:
         case: problem, variant and parameters.
@@ -110,22 +122,59 @@ def check_corners(
     Raises:
         IncorrectError: it is wrong at one of them, which its message names first.
     """
+    tool, slow = sanitizing_tool(), Slow()
+    checked, left_out = [], list(corners.left_out)
     for corner in corners.checked:
-        if corner.contents == "random":
-            sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
-        else:
-            sets = datasets.other(case.problem, corner.point, corner.contents)
-        laid_out = {} if corner.layout is None else case.problem.placements(corner.layout, sets[0].arrays)
-        workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
-        with ExitStack() as given_back:
-            given_back.push(giving_back(workspace.close))
-            try:
-                with _no_warnings() if corner.contents == "special" else nullcontext():
-                    check(case, corner.point, backend, workspace, sets).let_go()
-            except IncorrectError as error:
-                message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
-                diagnosis = dataclasses.replace(error.diagnosis, message=message)
-                raise IncorrectError(diagnosis, error.errors) from error
+        reason = slow.why_not(corner)
+        if reason is not None:
+            left_out.append((corner, reason))
+            continue
+        took_ns = _check_at(corner, case, backend, placing, datasets)
+        checked.append(corner)
+        if tool is not None and corner.is_a_size and took_ns > _SLOW_UNDER_A_TOOL_NS:
+            slow = Slow(corner, f"a launch took {took_ns / 1e9:.1f} s under {tool} at {corner.label}")
+    return Corners(tuple(checked), tuple(left_out))
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A size whose launch took too long for larger ones to follow, if there was one, and why in words."""
+
+    corner: Corner | None = None
+    reason: str = ""
+
+    def why_not(self, corner: Corner) -> str | None:
+        """Why a corner is left out, in words, or None: it is nowhere smaller than the slow one."""
+        if self.corner is None or not corner.is_a_size:
+            return None
+        known = self.corner.point
+        smaller = any(isinstance(value, int) and value < known[axis] for axis, value in corner.point.items())
+        return None if smaller else self.reason
+
+
+def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
+    """Checks the variant at one corner; how long its last launch took, in nanoseconds.
+
+    Raises:
+        IncorrectError: it is wrong there.
+    """
+    if corner.contents == "random":
+        sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
+    else:
+        sets = datasets.other(case.problem, corner.point, corner.contents)
+    laid_out = {} if corner.layout is None else case.problem.placements(corner.layout, sets[0].arrays)
+    workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
+    with ExitStack() as given_back:
+        given_back.push(giving_back(workspace.close))
+        try:
+            with _no_warnings() if corner.contents == "special" else nullcontext():
+                prepared = check(case, corner.point, backend, workspace, sets)
+        except IncorrectError as error:
+            message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
+            diagnosis = dataclasses.replace(error.diagnosis, message=message)
+            raise IncorrectError(diagnosis, error.errors) from error
+        prepared.let_go()
+        return prepared.last_call_ns or 0.0
 
 
 @contextmanager

@@ -182,7 +182,8 @@ def checked_further(prepared: Prepared, point: Point, environment: Environment) 
     """
     case = prepared.case
     corners = corners_of(case, simulated=prepared.backend.simulated)
-    check_corners(case, corners, prepared.backend, placing_of(case, environment), environment.corner_datasets)
+    placing = placing_of(case, environment)
+    corners = check_corners(case, corners, prepared.backend, placing, environment.corner_datasets)
     seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
     if case.problem.check is not None:
         seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds

@@ -52,6 +52,80 @@ def test_a_right_variant_is_checked_at_every_size_and_says_where():
     assert result.notes == ()
 
 
+def slow_from(size, clock):
+    """A right variant whose launches take 3 s of a clock from a size on."""
+
+    def prepare(a, out, n):
+        launch = right(a, out)
+
+        def timed():
+            launch()
+            clock.now_ns += 3_000_000_000 if n >= size else 1
+
+        return timed
+
+    return prepare
+
+
+class Clock:
+    now_ns = 0
+
+    def perf_counter_ns(self):
+        return self.now_ns
+
+
+@pytest.mark.parametrize("tool", [None, "memcheck"])
+def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
+    clock = Clock()
+    monkeypatch.setattr("pytest_gpukern.check.time", clock)
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
+    problem = with_sizes(1, 65, 127, 3, 129)
+    result = checked(problem, slow_from(65, clock))
+    assert result.correctness is Correctness.PASSED
+    if tool is None:
+        assert result.corners == ("n=1", "n=65", "n=127", "n=3", "n=129")
+        assert result.notes == ()
+        return
+    assert result.corners == ("n=1", "n=65", "n=3")
+    assert result.notes == ("not checked at n=127, n=129: a launch took 3.0 s under memcheck at n=65",)
+
+
+def test_under_a_tool_what_compiles_anew_is_not_taken_for_slow(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("pytest_gpukern.check.time", clock)
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    problem = with_sizes(65, special={"a": (np.nan,)})
+    launched = []
+
+    def prepare(a, out, n):
+        def timed():
+            launched.append(n)
+            clock.now_ns += 3_000_000_000 if np.isnan(a).any() else 1
+            np.multiply(a, 2, out=out)
+
+        return timed
+
+    result = checked(problem, prepare)
+    assert result.corners == ("special values", "n=65")
+    assert launched[-1] == 65
+
+
+def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
+    launched = []
+
+    def prepare(a, out, n):
+        return lambda: (launched.append(n), np.multiply(a, 2, out=out))
+
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "racecheck:1")
+    checked(with_sizes(9), prepare, "host")
+    under_a_tool = list(launched)
+    launched.clear()
+    monkeypatch.delenv("GPUKERN_UNDER_SANITIZER")
+    checked(with_sizes(9), prepare, "host")
+    assert under_a_tool == [8, 8, 9]
+    assert launched == [8, 8, 8, 9, 9]
+
+
 def test_a_failure_names_the_size_first():
     result = checked(with_sizes(1, 9, 17), forgets_the_last(9))
     assert result.correctness is Correctness.INCORRECT
