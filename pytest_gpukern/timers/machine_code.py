@@ -35,6 +35,9 @@ class _ModuleResource(ctypes.Structure):
 class MachineCode:
     """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
 
+    Which kernels a module has is read from its code: CUPTI's records of functions do not come for what is
+    loaded before the first kernel of a process is recorded, as the first kernel under test is.
+
     Args:
         trace: CUPTI of this process.
     """
@@ -42,29 +45,27 @@ class MachineCode:
     def __init__(self, trace: ActivityTrace) -> None:
         self._trace = trace
         self._cupti = trace.cupti
-        self._function = trace.cupti.ActivityKind.FUNCTION
-        self._modules: dict[int, str] = {}
-        self._kernels: dict[str, int] = {}
+        self._unread: list[str] = []
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._kernels: dict[str, str] = {}
         self._images: dict[str, bytes] = {}
         self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
-        trace.listeners[self._function] = self._take
-        self._loaded = 0
         self.refused: str | None = None
         """Why modules that were loaded could not be looked at, the last time that was so."""
 
     @property
     def sha256(self) -> dict[str, str]:
         """Mangled name of a kernel → hash of the module that it came with, the latest of several."""
-        return {
-            name: self._modules[module] for name, module in self._kernels.items() if module in self._modules
-        }
+        self._read_names()
+        return dict(self._kernels)
 
     def spills(self, kernel: str) -> cubin.Spills | None:
         """What a kernel of this mangled name spills; None where it is not known, see `cubin.spills`.
 
         A module is read when it is first asked for, once however often it was loaded.
         """
-        module = self.sha256.get(kernel)
+        self._read_names()
+        module = self._kernels.get(kernel)
         if module is None:
             return None
         image = self._images.pop(module, None)
@@ -77,43 +78,42 @@ class MachineCode:
         """While it is entered, modules that are loaded are hashed.
 
         Raises:
-            TimerUnavailable: another profiler is attached, or the records cannot be had.
+            TimerUnavailable: another profiler is attached.
         """
         cupti, trace = self._cupti, self._trace
         subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
         try:
             domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
             trace.attempt(lambda: cupti.enable_callback(1, subscriber, domain, loaded))
-            trace.attempt(lambda: cupti.activity_enable(self._function))
-            before = self._loaded
-            try:
-                yield
-            finally:
-                try:
-                    if self._loaded > before:
-                        trace.attempt(lambda: cupti.activity_flush_all(1))
-                finally:
-                    trace.attempt(lambda: cupti.activity_disable(self._function))
+            yield
         finally:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
 
     def _called_back(self, _user: Any, _domain: int, _callback: int, data: Any) -> None:
         module = _ModuleResource.from_address(int(data.resource_descriptor))
-        if module.code and module.size:
-            code = ctypes.string_at(module.code, module.size)
-            digest = hashlib.sha256(code).hexdigest()
-            self._modules[module.module_id] = digest
-            if digest not in self._spills:
-                self._keep(digest, code)
-        self._loaded += 1
+        if not (module.code and module.size):
+            return
+        code = ctypes.string_at(module.code, module.size)
+        digest = hashlib.sha256(code).hexdigest()
+        self._unread.append(digest)
+        if digest not in self._spills:
+            self._keep(digest, code)
 
     def _keep(self, digest: str, code: bytes) -> None:
         self._images[digest] = code
+        if sum(map(len, self._images.values())) <= MOST_KEPT_BYTES:
+            return
+        self._read_names()
         while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
             del self._images[next(iter(self._images))]
 
-    def _take(self, record: Any) -> None:
-        self._kernels[record.name] = record.module_id
+    def _read_names(self) -> None:
+        """Reads which kernels came with modules that nobody has asked for yet, in the order of loading."""
+        unread, self._unread = self._unread, []
+        for digest in unread:
+            if digest not in self._names:
+                self._names[digest] = cubin.kernels(self._images[digest])
+            self._kernels |= dict.fromkeys(self._names[digest], digest)
 
 
 @functools.cache
@@ -144,5 +144,5 @@ def loading_observed() -> Iterator[None]:
     finally:
         try:
             observing.__exit__(None, None, None)
-        except TimerUnavailable as error:  # then hashes are missing, which fails no test
+        except TimerUnavailable as error:  # what was loaded is known all the same
             found.refused = str(error)

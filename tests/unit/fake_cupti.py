@@ -35,7 +35,6 @@ class ActivityKind(enum.IntEnum):
     DRIVER = 4
     RUNTIME = 5
     CONCURRENT_KERNEL = 10
-    FUNCTION = 26
     EXTERNAL_CORRELATION = 39
 
 
@@ -159,6 +158,7 @@ class FakeCupti:
 
     def unsubscribe(self, subscriber):
         assert subscriber == SUBSCRIBER
+        self._may_fail("unsubscribe")
         self.subscribed = None
         self.called_back.clear()
 
@@ -197,16 +197,14 @@ class FakeCupti:
 
         return finished
 
-    def module_loaded(self, code, *kernels):
-        """A library loads machine code with these kernels; the driver says so before it is written down."""
+    def module_loaded(self, code):
+        """A library loads machine code."""
         number = next(self._modules)
         event = (CallbackDomain.RESOURCE, CallbackIdResource.MODULE_LOADED)
         if event in self.called_back:
             resource = ModuleResource(number, len(code), code or None)
             data = SimpleNamespace(resource_descriptor=ctypes.addressof(resource))
             self.subscribed(self._user_data, *event, data)
-        for kernel in kernels:
-            self._write(ActivityKind.FUNCTION, name=kernel, module_id=number)
 
     def _write(self, kind, **fields):
         record = SimpleNamespace(kind=int(kind), **fields)
@@ -259,9 +257,6 @@ LAYOUTS = {
     "activity_external_correlation_dtype": _layout(
         "kind:i4 external_kind:i4 external_id:u8 correlation_id:u4 reserved:u4"
     ),
-    "activity_function_dtype": _layout(
-        "kind:i4 id:u4 context_id:u4 module_id:u4 function_ind_ex:u4 pad:u4 name:i8"
-    ),
     "activity_kernel10_dtype": _layout(
         "kind:i4 cache_config:u1 shared_memory_config:u1 registers_per_thread:u2 "
         "partitioned_global_cache_requested:i4 partitioned_global_cache_executed:i4 start:u8 end:u8 "
@@ -295,7 +290,6 @@ _LAYOUT_OF = {
     ActivityKind.DRIVER: "activity_api_dtype",
     ActivityKind.RUNTIME: "activity_api_dtype",
     ActivityKind.CONCURRENT_KERNEL: "activity_kernel10_dtype",
-    ActivityKind.FUNCTION: "activity_function_dtype",
     ActivityKind.EXTERNAL_CORRELATION: "activity_external_correlation_dtype",
 }
 
