@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.against.judging import CaseRuns, Told
-from pytest_gpukern.report.progress import EVERY_S
+from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions import Loaded, Tree, combined_hash, misplaced, short
 from pytest_gpukern.session import ChildRequest, could_not_collect
 
@@ -144,7 +143,7 @@ class Turns:
             watched_names=sides.names,
             collects_all=on_base and not self.base and not names_tests,
         )
-        run = self._children.run(request, _telling_now_and_then(self._tell, line))
+        run = self._children.run(request, telling_now_and_then(self._tell, line))
         problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
         if on_base and run.uncollected:  # else its tests would pass for new ones
             problem = could_not_collect(run.uncollected)
@@ -174,19 +173,6 @@ def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
         else:
             found.append(Told("failed", f"its session broke off: {run.problem}", None))
     return tuple(found)
-
-
-def _telling_now_and_then(tell: Callable[[str], None], line: str) -> Callable[[int, int], None]:
-    """What tells how far a session is, every so often."""
-    last_s = time.monotonic()
-
-    def progress(finished: int, total: int) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= EVERY_S:
-            last_s = time.monotonic()
-            tell(f"{line}: {finished} of {total}")
-
-    return progress
 
 
 def _hint(*, on_base: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern import backends
@@ -37,16 +38,34 @@ def prepare_libraries() -> Callable[[], None]:
 
 
 def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's `cuda.jit` whose default is `lineinfo=True`, which changes no machine code; kernels that are
-    compiled for debugging have their lines already."""
+    """Numba's `cuda.jit` whose default is `lineinfo=True`, which changes no machine code.
+
+    Kernels that are compiled for debugging have their lines already. What Numba itself makes for a ufunc has
+    no source that lines could be of; asked for them, Numba warns, and where warnings are errors a test fails.
+    """
 
     @functools.wraps(jit)
     def jit_with_lines(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.get("debug"):
-            kwargs.setdefault("lineinfo", True)
-        return jit(*args, **kwargs)
+        if kwargs.get("debug") or "lineinfo" in kwargs:
+            return jit(*args, **kwargs)
+        if args and inspect.isfunction(args[0]):
+            return jit(*args, **kwargs, **_lines_of(args[0]))
+
+        def of_function(function: Any) -> Any:
+            return jit(*args, **kwargs, **_lines_of(function))(function)
+
+        return of_function
 
     return jit_with_lines
+
+
+def _lines_of(function: Any) -> dict[str, bool]:
+    """The option that keeps the lines of a function, where it has a source."""
+    try:
+        inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return {}
+    return {"lineinfo": True}
 
 
 def _imported(module: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.rows import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpukern.result import Result
 
 EVERY_S = 10.0
@@ -74,3 +77,24 @@ class SessionProgress:
             return None
         self._number, self._last_s = number, now_s
         return f"gpukern: session {number} of {self._sessions}: {finished} of {total}"
+
+
+def telling_now_and_then(
+    tell: Callable[[str], None], line: str, every_s: float = EVERY_S
+) -> Callable[[int, int], None]:
+    """What is told how far a session is, and passes that on every so often: `memcheck: 40 of 120`.
+
+    Args:
+        tell: shows a line.
+        line: what it begins with.
+        every_s: shortest time between two lines, and before the first.
+    """
+    last_s = time.monotonic()
+
+    def progress(finished: int, total: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= every_s:
+            last_s = time.monotonic()
+            tell(f"{line}: {finished} of {total}")
+
+    return progress

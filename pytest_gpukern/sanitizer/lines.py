@@ -52,6 +52,11 @@ def launch_line(finding: Finding, home: Home) -> str:
     return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
 
 
+def has_python_line(finding: Finding) -> bool:
+    """Whether a finding tells the line of Python without the stack of its launch."""
+    return any(is_python(place) and place.line for place in finding.device)
+
+
 def is_python(place: Place) -> bool:
     """Whether a place is in a file of Python."""
     return place.file is not None and place.file.endswith(".py")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpukern.printable import printable_lines
+from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer.attribution import TestRun, attributed
 from pytest_gpukern.sanitizer.control import why_not_believed
 from pytest_gpukern.sanitizer.judgement import Judgement, State
@@ -136,11 +138,12 @@ class Sanitizer:
         children = dataclasses.replace(
             environment.children, options=(*environment.children.options, *options)
         )
-        sessions = SanitizedSessions(self._program, tool, children, environment.for_children)
+        say = functools.partial(tell, self._config)
+        progress = telling_now_and_then(say, tool)
+        sessions = SanitizedSessions(self._program, tool, children, environment.for_children, progress)
 
         def run(nodeids: Sequence[str]) -> ToolRun:
-            whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
-            tell(self._config, f"{tool}: {whose}")
+            say(f"{tool}: {nodeids[0] if len(nodeids) == 1 else f'{len(nodeids)} tests in one process'}")
             return sessions.run(nodeids)
 
         with environment.exclusive():

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.sanitizer.attribution import ToolRun
-from pytest_gpukern.sanitizer.judgement import Evidence, judge
+from pytest_gpukern.sanitizer.judgement import Evidence, State, judge
+from pytest_gpukern.sanitizer.lines import has_python_line
 from pytest_gpukern.session import ChildRequest
 from pytest_gpukern.under_sanitizer import VARIABLE
 
@@ -39,14 +40,25 @@ class SanitizedSessions:
     progress: Callable[[int, int], None] | None = None
 
     def run(self, nodeids: Sequence[str]) -> ToolRun:
-        """Runs tests in one fresh process under the tool, and waits for it."""
+        """Runs tests in one fresh process under the tool, and waits for it.
+
+        The host's stacks cost memcheck minutes where cuBLAS is loaded beside PyTorch, so they are kept in a
+        second session only, of one test in which something was found and a kernel has no lines of its own.
+        """
+        found = self._run(nodeids, host_stacks=False)
+        if len(nodeids) > 1 or all(map(has_python_line, found.judgement.findings)):
+            return found
+        again = self._run(nodeids, host_stacks=True)
+        return again if again.judgement.state is State.FOUND else found
+
+    def _run(self, nodeids: Sequence[str], *, host_stacks: bool) -> ToolRun:
         with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
             xml, log = Path(folder) / "records.xml", Path(folder) / "log"
             found = self.children.run(
                 ChildRequest(
                     nodeids=tuple(nodeids),
                     environ={**self.environ, **environment_under(self.tool, os.environ)},
-                    command_prefix=self.program.command(self.tool, xml=xml, log=log),
+                    command_prefix=self.program.command(self.tool, xml=xml, log=log, host_stacks=host_stacks),
                 ),
                 self.progress,
             )

@@ -50,14 +50,21 @@ class Tool:
     path: str
     version: str
 
-    def command(self, tool: str, *, xml: Path, log: Path) -> tuple[str, ...]:
-        """What stands before a command that `tool` is to look at; it leaves its records in `xml`."""
+    def command(self, tool: str, *, xml: Path, log: Path, host_stacks: bool = True) -> tuple[str, ...]:
+        """What stands before a command that `tool` is to look at; it leaves its records in `xml`.
+
+        Args:
+            tool: such as `memcheck`.
+            xml: where its records go.
+            log: where it says how many there are.
+            host_stacks: whether it keeps the host's stack of each call that a record may be about.
+        """
         return (
             self.path,
             *("--tool", tool, "--error-exitcode", str(ERRORS_FOUND), "--check-exit-code", "no"),
             *("--xml", "--save", str(xml), "--log-file", str(log)),
             *("--print-limit", str(MOST_RECORDS), "--strip-paths", "no", "--demangle", "no"),
-            *("--target-processes", "all"),
+            *("--target-processes", "all", "--show-backtrace", "yes" if host_stacks else "device"),
             *_OF_TOOL[tool],
         )
 

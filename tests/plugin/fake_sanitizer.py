@@ -7,7 +7,8 @@ A test is at fault where its name is in a file `faults` of the working folder, a
 the test's name, and how it shows:
 
 - `finding`: a record, a summary of one error, and the status that was asked for;
-- `quiet`: the same, but the process ends with 0;
+- `lined`: the same, of a kernel with lines;
+- `quiet`: as the first, but the process ends with 0;
 - `die`: the process ends by SIGKILL where the test runs; the tool says so, and has no summary;
 - `mute`: the tool writes neither summary nor records;
 - `blind`: the tool admits that it has not looked;
@@ -27,7 +28,11 @@ from pathlib import Path
 RECORD = """<record><kind>Precise</kind><level>Error</level>
 <who><threadIdx><x>63</x><y>0</y><z>0</z></threadIdx><blockIdx><x>1</x><y>0</y><z>0</z></blockIdx></who>
 <what><text>Invalid __global__ write of size 4 bytes is out of bounds</text></what>
-<where><func>add_flat</func></where></record>"""
+<where><func>add_flat</func>LINE</where>STACK</record>"""
+LINE = "<path>/project/kernels.py</path><line>17</line>"
+FRAME = "<frame><func>launch</func><path>/project/launching.py</path><line>42</line></frame>"
+STACK = f"<hostStack>{FRAME}</hostStack>"
+FOUND = {"finding", "lined", "quiet"}
 
 
 def main(arguments):
@@ -46,7 +51,7 @@ def main(arguments):
     ran = started(command[-1])
     shows = {how for name, part, how in faults() if name == tool and any(part in nodeid for nodeid in ran)}
     write(options, tool, shows, ended.returncode)
-    if "finding" in shows:
+    if shows & {"finding", "lined"}:
         return int(options["--error-exitcode"])
     if "die" in shows:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -84,13 +89,15 @@ def write(options, tool, shows, status):
     if "die" in shows or status < 0:
         log += "========= Error: made up: what ran came to no good end\n"
     else:
-        count = 1 if shows & {"finding", "quiet"} else 0
+        count = 1 if shows & FOUND else 0
         if tool == "racecheck":
             log += f"========= RACECHECK SUMMARY: {count} hazards displayed ({count} errors, 0 warnings)\n"
         else:
             log += f"========= ERROR SUMMARY: {count} error{'' if count == 1 else 's'}\n"
     Path(options["--log-file"]).write_text(log)
-    records = RECORD if shows & {"finding", "quiet"} else ""
+    stack = STACK if options["--show-backtrace"] == "yes" else ""
+    record = RECORD.replace("STACK", stack).replace("LINE", LINE if "lined" in shows else "")
+    records = record if shows & FOUND else ""
     text = f'<?xml version="1.0"?>\n<ComputeSanitizerOutput>{records}</ComputeSanitizerOutput>\n'
     Path(options["--save"]).write_text(text[:-9] if "torn" in shows else text)
 

@@ -92,7 +92,7 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            f"{INVALID} in add_flat, block (1, 0, 0), thread (63, 0, 0), variant at test_doubling.py:*",
+            f"{INVALID} in add_flat, block (1, 0, 0), thread (63, 0, 0), launched at launching.py:42",
             "*compute-sanitizer memcheck*",
             "<record><kind>Precise</kind>*",
             "gpukern: memcheck: 2 checked (1 clean, 1 with findings) in * s, *",
@@ -100,8 +100,24 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
             f"FAILED *{SECOND}* - Failed: memcheck: invalid *",
         ]
     )
-    # Both together, then each by itself; the other tool needs one session.
-    assert len(sessions_of(pytester)) == 4
+    # Both together, then each by itself, and the faulty one once more for its launch; the other tool is done
+    # at once.
+    sessions = [
+        (session["options"]["--tool"], session["options"]["--show-backtrace"])
+        for session in sessions_of(pytester)
+    ]
+    assert sessions == [
+        *[("memcheck", "device")] * 3,
+        ("memcheck", "yes"),
+        ("racecheck", "device"),
+    ]
+
+
+def test_a_finding_in_a_kernel_with_lines_needs_no_session_for_its_launch(sanitized, pytester):
+    result = sanitized("memcheck", faults=["memcheck second lined"])
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"{INVALID} in add_flat, *, kernels.py:17"])
+    assert [session["options"]["--show-backtrace"] for session in sessions_of(pytester)] == ["device"] * 3
 
 
 @pytest.mark.parametrize(

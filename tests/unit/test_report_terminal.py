@@ -8,7 +8,7 @@ import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
 from pytest_gpukern.report.layout import display_width
-from pytest_gpukern.report.progress import Progress, SessionProgress
+from pytest_gpukern.report.progress import Progress, SessionProgress, telling_now_and_then
 from pytest_gpukern.report.terminal import render, skip_lines, tables
 from pytest_gpukern.report.totals import totals
 from pytest_gpukern.result import Correctness, OutputError, Result
@@ -402,6 +402,15 @@ def test_a_further_session_is_told_of_at_its_start_and_every_ten_seconds():
     assert progress.update(2, 39, 120, 10.9) is None
     assert progress.update(2, 40, 120, 11.0) == "gpukern: session 2 of 5: 40 of 120"
     assert progress.update(3, 0, 120, 11.5) == "gpukern: session 3 of 5: 0 of 120"
+
+
+@pytest.mark.parametrize("every_s", [3600.0, 0.0])
+def test_how_far_a_session_is_is_told_once_it_is_due(every_s):
+    told = []
+    progress = telling_now_and_then(told.append, "memcheck", every_s)
+    progress(3, 120)
+    progress(4, 120)
+    assert told == ([] if every_s else ["memcheck: 3 of 120", "memcheck: 4 of 120"])
 
 
 def test_the_first_call_is_shown_apart_from_the_measurements():

@@ -1,5 +1,6 @@
 """Where compute-sanitizer is looked for, what it is told, and what a process under it does itself."""
 
+import inspect
 import itertools
 import subprocess
 import sys
@@ -111,14 +112,41 @@ def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
     assert waiting.wait(30) == 70
 
 
-def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
-    def jit(*args, **kwargs):
+def jit(*args, **kwargs):
+    """As Numba's: of a function, or of options and then of a function."""
+    if args and inspect.isfunction(args[0]):
         return args, kwargs
+    return lambda function: (args, kwargs, function)
 
+
+def written():
+    """Has a source."""
+
+
+def made(name="<string>"):
+    """A function that was made of a text, as Numba makes those of its ufuncs."""
+    names = {}
+    exec(compile("def made(): pass", name, "exec"), names)
+    return names["made"]
+
+
+def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
     with_lines = sanitizing.with_lines(jit)
-    assert with_lines("f", device=True) == (("f",), {"device": True, "lineinfo": True})
-    assert with_lines(debug=True) == ((), {"debug": True})
-    assert with_lines(lineinfo=False) == ((), {"lineinfo": False})
+    assert with_lines(written, device=True) == ((written,), {"device": True, "lineinfo": True})
+    assert with_lines("void()", device=True)(written) == (
+        ("void()",),
+        {"device": True, "lineinfo": True},
+        written,
+    )
+    assert with_lines()(written) == ((), {"lineinfo": True}, written)
+    assert with_lines(debug=True)(written) == ((), {"debug": True}, written)
+    assert with_lines(written, lineinfo=False) == ((written,), {"lineinfo": False})
+
+
+def test_what_numba_makes_of_a_text_gets_no_lines():
+    with_lines, function = sanitizing.with_lines(jit), made()
+    assert with_lines(function) == ((function,), {})
+    assert with_lines("void()", device=True)(function) == (("void()",), {"device": True}, function)
 
 
 def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
@@ -133,7 +161,7 @@ def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
     monkeypatch.setattr(sanitizing.importlib, "import_module", there.__getitem__)
     undo = sanitizing.prepare_libraries()
     assert allocators == [None]
-    assert numba.jit("f") == {"lineinfo": True}
+    assert numba.jit(written) == {"lineinfo": True}
     undo()
     assert allocators == [None, "the pool's"]
     assert numba.jit is original
