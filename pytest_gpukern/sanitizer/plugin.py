@@ -102,10 +102,10 @@ class Sanitizer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """A line a tool: how many tests it has checked, and what became of the others."""
-        for tool, found in self._found.items():
+        """A line a tool that came to its end: how many tests it has checked, what became of the others."""
+        for tool, took_s in self._took_s.items():
             terminalreporter.write_line(
-                f"gpukern: {tool}: {counted(found.values())} in {self._took_s[tool]:.0f} s, "
+                f"gpukern: {tool}: {counted(self._found[tool].values())} in {took_s:.0f} s, "
                 f"by compute-sanitizer {self._program.version}"
             )
 

@@ -1,5 +1,7 @@
 """Tests here need a real GPU; without one each says why it did not run."""
 
+import contextlib
+import importlib
 import os
 from pathlib import Path
 
@@ -25,6 +27,13 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.gpu)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torch_stays_imported():
+    """`pytester` forgets what was imported during its test, and PyTorch cannot be imported a second time."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
 
 
 @pytest.fixture

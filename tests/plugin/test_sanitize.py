@@ -216,6 +216,30 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
     result.stdout.fnmatch_lines(["SKIPPED *judged by racecheck: --gpukern-sanitize=racecheck"])
 
 
+INTERRUPTED = """
+from pytest_gpukern.sanitizer.sessions import SanitizedSessions
+
+run = SanitizedSessions.run
+
+def interrupted(sessions, nodeids):
+    if "racing" in nodeids[0]:
+        raise KeyboardInterrupt
+    return run(sessions, nodeids)
+
+SanitizedSessions.run = interrupted
+"""
+
+
+def test_an_interrupted_run_tells_of_the_tools_that_came_to_their_end(sanitized, pytester):
+    pytester.makeconftest(INTERRUPTED)
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
+    result = sanitized("memcheck,racecheck")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["gpukern: memcheck: 3 checked (3 clean)*", "*KeyboardInterrupt*"])
+    result.stdout.no_fnmatch_line("gpukern: racecheck: * checked*")
+    assert "Traceback" not in result.stderr.str()
+
+
 def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
     result = pytester.runpytest_subprocess("-p", "fake_gpu", "-rs", "-k", "broken")
