@@ -246,8 +246,9 @@ class GpuBenchmark:
         The test is skipped, with the reason, where the case cannot run here.
         """
         __tracebackhide__ = True
+        from pytest_gpukern.prepared_case import NotRunError
         from pytest_gpukern.problem import ProblemError
-        from pytest_gpukern.runner import NotRunError, run_case
+        from pytest_gpukern.runner import run_case
 
         self._refuse_second_use()
         try:
@@ -262,8 +263,9 @@ class GpuBenchmark:
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
+        from pytest_gpukern.prepared_case import NotRunError, refuse_what_cannot_run
         from pytest_gpukern.problem import ProblemError
-        from pytest_gpukern.runner import NotRunError, diagnose_case, refuse_what_cannot_run
+        from pytest_gpukern.runner import diagnose_case
 
         self.rejected, judge = case, case.variant.judged_by
         if judge is not None and judge != sanitizing_tool():

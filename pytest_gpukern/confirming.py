@@ -13,7 +13,7 @@ from pytest_gpukern.baseline import confirmed_slower
 from pytest_gpukern.further import measure_further
 from pytest_gpukern.gate import FEWEST, confirm, failing
 from pytest_gpukern.result import Result, SessionRole, Verdict, VerdictKind
-from pytest_gpukern.runner import how_judged, judged, naming_its_epoch, under
+from pytest_gpukern.verdicts import how_judged, judged, naming_its_epoch, under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

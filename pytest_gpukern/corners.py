@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.check import check, giving_back
+from pytest_gpukern.check import check
+from pytest_gpukern.checked_launch import giving_back
 from pytest_gpukern.under_sanitizer import sanitizing_tool
 from pytest_gpukern.verify import IncorrectError
 

@@ -13,7 +13,7 @@ from pytest_gpukern.timers import Iteration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.check import Prepared
+    from pytest_gpukern.checked_launch import Prepared
 
 _STAY = 8
 """Hot executions on one set before the next one's turn."""

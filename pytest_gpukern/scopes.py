@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check import Prepared, adopt, check_guards, check_outputs, is_slow
+from pytest_gpukern.checked_launch import Prepared, adopt, check_guards, check_outputs, is_slow
 from pytest_gpukern.energy import NOT_ASKED, OF_INVALID, energy_of_a_call, with_energy
 from pytest_gpukern.measure import CONTRADICTION, Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.problem import SCOPES

@@ -10,8 +10,8 @@ from pytest_gpukern.confirming import undecidable
 from pytest_gpukern.explain import NEW_CODE, SAME_CODE
 from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.result import Correctness, SessionRole, Verdict, VerdictKind
-from pytest_gpukern.runner import of_host
 from pytest_gpukern.spread import SharedSpread, spread_key
+from pytest_gpukern.verdicts import of_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.environment import Environment
 from pytest_gpukern.marker import MarkerOptions
-from pytest_gpukern.runner import NotRunError, prepared_case, recheck, sets_wanted
+from pytest_gpukern.prepared_case import NotRunError, prepared_case, sets_wanted
 from pytest_gpukern.scopes import gpu_timer, measure_scopes
 from pytest_gpukern.selftest.recording import (
     Node,
@@ -29,6 +29,7 @@ from pytest_gpukern.selftest.recording import (
 )
 from pytest_gpukern.settings import Settings
 from pytest_gpukern.simulator import SimulatorState
+from pytest_gpukern.timed_case import recheck
 from pytest_gpukern.timers import Iteration, TimerUnavailable
 from pytest_gpukern.timers.rivals import (
     CUPYX,
@@ -45,7 +46,7 @@ from pytest_gpukern.verify import IncorrectError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpukern.check import Prepared
+    from pytest_gpukern.checked_launch import Prepared
     from pytest_gpukern.problem import Case
     from pytest_gpukern.timers import Timer
 

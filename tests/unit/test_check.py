@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes import doubling, only_case
 
-from pytest_gpukern import check as check_module
+from pytest_gpukern import checked_launch
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import check
 from pytest_gpukern.comparison import POISONS
@@ -458,7 +458,7 @@ def test_a_variant_is_prepared_again_where_a_scalar_changed():
 @pytest.fixture
 def slow(monkeypatch):
     """Every launch counts as slow."""
-    monkeypatch.setattr(check_module, "SLOW_ON_HOST_NS", 0)
+    monkeypatch.setattr(checked_launch, "SLOW_ON_HOST_NS", 0)
 
 
 def launches(problem=None, **options):
@@ -479,9 +479,9 @@ def test_a_slow_launch_on_the_host_is_checked_on_its_first_set_only_where_anothe
 
 
 def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(monkeypatch):
-    monkeypatch.setattr(check_module, "SLOW_ON_HOST_NS", 1e18)
+    monkeypatch.setattr(checked_launch, "SLOW_ON_HOST_NS", 1e18)
     assert launches(checked_again=True) == 3 + 2, "and twice more on the first, for its determinism"
-    monkeypatch.setattr(check_module, "SLOW_ON_HOST_NS", 0)
+    monkeypatch.setattr(checked_launch, "SLOW_ON_HOST_NS", 0)
     assert launches(checked_again=True, on_gpu=True) == 3 + 2
 
 

@@ -8,9 +8,10 @@ from fakes import FakeEnvironment, doubling, right, run
 
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.corners import Corner, corners_of
+from pytest_gpukern.prepared_case import NotRunError
 from pytest_gpukern.problem import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import NotRunError, diagnose_case
+from pytest_gpukern.runner import diagnose_case
 from pytest_gpukern.settings import Settings
 from pytest_gpukern.verify import Fault
 
@@ -77,7 +78,7 @@ class Clock:
 @pytest.mark.parametrize("tool", [None, "memcheck"])
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.check.time", clock)
+    monkeypatch.setattr("pytest_gpukern.checked_launch.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
     problem = with_sizes(1, 65, 127, 3, 129)
     result = checked(problem, slow_from(65, clock))
@@ -92,7 +93,7 @@ def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
 
 def test_under_a_tool_what_compiles_anew_is_not_taken_for_slow(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.check.time", clock)
+    monkeypatch.setattr("pytest_gpukern.checked_launch.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
     problem = with_sizes(65, special={"a": (np.nan,)})
     launched = []

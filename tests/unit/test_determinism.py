@@ -11,6 +11,7 @@ from made_up_past import facts, kernel, past, session
 from made_up_results import result as made_up_result
 
 from pytest_gpukern import check as check_module
+from pytest_gpukern import checked_launch
 from pytest_gpukern.baseline import OutputAccuracy
 from pytest_gpukern.changes import explained
 from pytest_gpukern.determinism import Determinism, of_launches, of_sessions
@@ -122,7 +123,7 @@ def test_every_repeated_launch_is_checked():
 
 def test_a_first_launch_that_compiled_is_no_slow_one(monkeypatch):
     times = iter([0, 9e8, 1e9, 1e9 + 1, 2e9, 2e9 + 1])
-    monkeypatch.setattr(check_module.time, "perf_counter_ns", lambda: next(times))
+    monkeypatch.setattr(checked_launch.time, "perf_counter_ns", lambda: next(times))
     problem = doubling()
     case = case_of(right, "host", problem, determinism="bitwise")
     environment = FakeEnvironment()
@@ -151,10 +152,10 @@ def test_slow_launches_are_repeated_less_or_not_at_all(gpu, monkeypatch, took_ns
     environment = FakeEnvironment(gpu)
     backend = environment.backend(case.variant.backend)
     sets = environment.datasets.for_check(problem, case.point, contents=1, available_bytes=1e9)
-    monkeypatch.setattr(check_module.time, "perf_counter_ns", lambda: next(times))
+    monkeypatch.setattr(checked_launch.time, "perf_counter_ns", lambda: next(times))
     counted = []
     monkeypatch.setattr(
-        check_module, "check_outputs", lambda prepared, earlier: counted.append(prepared.dataset)
+        checked_launch, "check_outputs", lambda prepared, earlier: counted.append(prepared.dataset)
     )
     workspace = backend.workspace(sets[0].inputs, sets[0].specs)
     check_module.check(case, case.point, backend, workspace, sets, checked_again=True)

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, only_case, right, run
 
-from pytest_gpukern import runner, scopes
+from pytest_gpukern import prepared_case, scopes, timed_case
 from pytest_gpukern.backends import cuda
 from pytest_gpukern.cubin import Spills
 from pytest_gpukern.gate import Conditions, SessionTime
 from pytest_gpukern.marker import MarkerOptions
+from pytest_gpukern.prepared_case import NotRunError, sets_wanted
 from pytest_gpukern.problem import Axis, Tolerance
 from pytest_gpukern.result import Correctness, DeviceWork, LaunchShape, VerdictKind
-from pytest_gpukern.runner import NotRunError, diagnose_case, sets_wanted, with_facts
+from pytest_gpukern.runner import diagnose_case, with_facts
 from pytest_gpukern.settings import Settings
 from pytest_gpukern.timers import machine_code as machine_code_module
 from pytest_gpukern.verify import Fault
@@ -63,7 +64,7 @@ def contents(monkeypatch):
         found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in sets)
         return ()
 
-    monkeypatch.setattr(runner, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(timed_case, "measure_scopes", measure_scopes)
     return found
 
 
@@ -101,8 +102,8 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
         free = free_sets * one_set
         return prepared
 
-    checking = runner.check
-    monkeypatch.setattr(runner, "check", check)
+    checking = prepared_case.check
+    monkeypatch.setattr(prepared_case, "check", check)
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free)
     run(case_of(right), FakeEnvironment(gpu))
     assert len(contents) == expected
@@ -123,8 +124,8 @@ def test_a_call_over_a_tenth_of_a_second_stays_on_one_set(gpu, contents, monkeyp
         prepared.last_call_ns = 1e9 * call_s
         return prepared
 
-    checking = runner.check
-    monkeypatch.setattr(runner, "check", check)
+    checking = prepared_case.check
+    monkeypatch.setattr(prepared_case, "check", check)
     run(case_of(right), FakeEnvironment(gpu))
     assert len(contents) == expected
 

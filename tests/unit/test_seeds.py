@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
 
-from pytest_gpukern import runner
+from pytest_gpukern import timed_case
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.problem import Axis
 from pytest_gpukern.result import Correctness
@@ -86,7 +86,7 @@ def test_timing_begins_on_the_contents_that_it_would_begin_on_without_further_se
             prepared.launch()
         return ()
 
-    monkeypatch.setattr(runner, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(timed_case, "measure_scopes", measure_scopes)
     for seeds in (None, 7):
         environment = FakeEnvironment(gpu, settings=measuring(seeds=seeds))
         assert run(case_of(right), environment).correctness is Correctness.PASSED

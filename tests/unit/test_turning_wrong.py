@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import FakeClock, FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
-from pytest_gpukern import check as check_module
+from pytest_gpukern import checked_launch
 from pytest_gpukern.comparison import POISONS
 from pytest_gpukern.dataset import Datasets
 from pytest_gpukern.result import Correctness
@@ -318,7 +318,7 @@ def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, repla
 def slow_on_host(request, monkeypatch):
     """Every launch on the host takes so many seconds by the check's clock; six are launched less often."""
     clock = FakeClock(tick=int(request.param * 1e9))
-    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(checked_launch, "time", SimpleNamespace(perf_counter_ns=clock))
 
 
 def replays(a, out):
@@ -348,7 +348,7 @@ def test_a_launch_of_seconds_that_was_checked_on_all_sets_is_not_launched_once_m
     monkeypatch, timer, seeds
 ):
     clock = FakeClock(tick=6 * 10**9)
-    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(checked_launch, "time", SimpleNamespace(perf_counter_ns=clock))
     problem = doubling(N, reference=None, check=lambda runs: None, check_seeds=seeds)
     launched = []
     result = run(case_of(noting(launched), "host", problem), FakeEnvironment())
