@@ -147,24 +147,7 @@ class Settings:
         ini_dir: Path | None = None,
     ) -> Settings:
         """As `from_config`, from plain mappings: option name → value, empty or None where not given."""
-        values: dict[str, Any] = {}
-        labels: dict[str, str] = {}
-        bases: dict[str, Path | None] = {}
-        for option in OPTIONS:
-            if given.get(option.name) == "":
-                raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
-            from_cli = given.get(option.name) not in NOT_GIVEN
-            value = given.get(option.name) if from_cli else ini.get(option.name)
-            if value in NOT_GIVEN:
-                continue
-            shown = " ".join(value) if isinstance(value, list) else value
-            label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
-            labels[option.name] = option.cli if option.flag and from_cli else label
-            values[option.name] = _parse(option, value, labels[option.name])
-            bases[option.name] = invocation_dir if from_cli else ini_dir
-        for name in ("baseline-dir", "output"):
-            if name in values:
-                values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
+        values, labels = _parsed(given, ini, invocation_dir, ini_dir)
         refuse_contradictions(benchmark, values, labels, in_ci(environ))
         # A runner that lost its driver must not go green where a baseline was named for it.
         records = values.get("baseline") in ("create", "update", "append")
@@ -205,6 +188,41 @@ class Settings:
             timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
             sanitize=() if benchmark else values.get("sanitize", ()),
         )
+
+
+def _parsed(
+    given: Mapping[str, Any], ini: Mapping[str, Any], invocation_dir: Path | None, ini_dir: Path | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of the options that were given, by name, and how errors call them.
+
+    Args:
+        given: on the command line, where relative paths begin at `invocation_dir`.
+        ini: in pytest's ini, where they begin at `ini_dir`.
+        invocation_dir: the working folder where it is None.
+        ini_dir: the same.
+
+    Raises:
+        SettingsError: a value is impossible.
+    """
+    values: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    bases: dict[str, Path | None] = {}
+    for option in OPTIONS:
+        if given.get(option.name) == "":
+            raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
+        from_cli = given.get(option.name) not in NOT_GIVEN
+        value = given.get(option.name) if from_cli else ini.get(option.name)
+        if value in NOT_GIVEN:
+            continue
+        shown = " ".join(value) if isinstance(value, list) else value
+        label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
+        labels[option.name] = option.cli if option.flag and from_cli else label
+        values[option.name] = _parse(option, value, labels[option.name])
+        bases[option.name] = invocation_dir if from_cli else ini_dir
+    for name in ("baseline-dir", "output"):
+        if name in values:
+            values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
+    return values, labels
 
 
 def _usual_sessions(values: Mapping[str, Any]) -> int:
