@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpukern.axes import SIZES, Axes, Axis, DeclaredPoints
 from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import ProblemError, call_by_name
+from pytest_gpukern.cases import cases_of
 from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.layouts import LAYOUTS, Placement, placements
@@ -41,46 +42,9 @@ __all__ = [
     "rolled",
 ]
 
-SIZES = ("smoke", "full", "huge")
 _LOOKED_AT = 1000
 """Elements of a rearranged output that have to differ from those before, but for chance."""
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The values of one axis of a problem, at the size that CI can run and at full size.
-
-    Attributes:
-        smoke: values small enough for a simulator; one should be awkward.
-        full: those that matter for speed.
-        awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
-            any block. A variant runs there with the first values of its parameters and is measured in its
-            first scope only, unless the run asks for other ones.
-        huge: values beyond what 32 bits count, such as 2**31 + 11 elements, for `--gpukern-size=huge` only. A
-            problem none of whose axes has any is left out there; its other axes keep their first smoke value.
-
-    Raises:
-        ProblemError: there is no value at one size, or one is both full and awkward.
-    """
-
-    smoke: tuple[Any, ...]
-    full: tuple[Any, ...]
-    awkward: tuple[Any, ...] = ()
-    huge: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.smoke or not self.full:
-            raise ProblemError(f"{self}: an axis has at least one value at each size")
-        twice = [value for value in self.awkward if value in self.full]
-        if twice:
-            raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
-
-    def values(self, size: str) -> tuple[Any, ...]:
-        """The values at `size`, which is "smoke", "full" or "huge"."""
-        if size == "huge":
-            return self.huge or self.smoke[:1]
-        return self.smoke if size == "smoke" else (*self.full, *self.awkward)
 
 
 @dataclass(frozen=True)
@@ -186,7 +150,7 @@ class Problem:
         speedup_against: str | None = None,
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
-        checked_at: Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]] = (),
+        checked_at: DeclaredPoints = (),
         special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         layouts: Mapping[str, Sequence[str]] | None = None,
@@ -222,7 +186,7 @@ class Problem:
                 raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
         self.name = name
         self.version = version
-        self.axes = dict(axes)
+        self.axes = Axes(axes)
         self.scopes = scopes
         self.speedup_against = speedup_against
         self.check = check
@@ -423,61 +387,21 @@ class Problem:
 
     def points(self, size: str, axes: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
         """The product of the axes at `size`, with the values in `axes` taking precedence."""
-        if size == "huge" and not any(axis.huge for axis in self.axes.values()):
-            return []
-        chosen = {name: (axes or {}).get(name) or axis.values(size) for name, axis in self.axes.items()}
-        return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+        return self.axes.points(size, axes)
 
     def iter_cases(
         self, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
     ) -> Iterator[Case]:
         """All cases, point by point: inputs and reference are made once for all variants of a point."""
-        variants = self.registered_wrong if wrong else self.registered
-        for variant in variants.values():
-            if variant.at:
-                yield from self._cases_at(variant, size)
-        variants = {label: variant for label, variant in variants.items() if not variant.at}
-        begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
-        for point in self.points(size, axes):
-            awkward = size == "huge" or (
-                size == "full"
-                and any(
-                    point[name] in axis.awkward
-                    for name, axis in self.axes.items()
-                    if name not in (axes or {})
-                )
-            )
-            for variant in variants.values():
-                combinations = itertools.product(*variant.parameters.values())
-                for values in itertools.islice(combinations, 1 if awkward else None):
-                    parameters = dict(zip(variant.parameters, values, strict=True))
-                    run = (variant.label, repr(values))
-                    runs = variant.limit_exceeded(point) is None
-                    first = runs and (wrong or run not in begun) and not axes and size != "huge"
-                    if runs:
-                        begun.add(run)
-                    yield Case(self, variant, point, parameters, awkward, first)
-
-    def _cases_at(self, variant: Variant, size: str) -> Iterator[Case]:
-        """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
-        point = {**self.smoke_point, **variant.at}
-        if size == "huge" and not self.is_huge(point):
-            return
-        for values in itertools.product(*variant.parameters.values()):
-            yield Case(self, variant, point, dict(zip(variant.parameters, values, strict=True)))
+        return cases_of(self, size, axes, wrong=wrong)
 
     def declares(self, point: Point) -> bool:
         """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
-        return all(
-            point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.axes.items()
-        )
+        return self.axes.declare(point)
 
     def is_huge(self, point: Point) -> bool:
         """Whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
-        return any(
-            point[name] in axis.huge and point[name] not in (*axis.smoke, *axis.values("full"))
-            for name, axis in self.axes.items()
-        )
+        return self.axes.has_huge(point)
 
     def placements(self, layout: str, arrays: Sequence[str]) -> dict[str, Placement]:
         """Where those of the inputs and outputs lie that come in a layout.
@@ -495,7 +419,7 @@ class Problem:
     @property
     def smoke_point(self) -> Point:
         """The first of the smoke points."""
-        return {name: axis.smoke[0] for name, axis in self.axes.items()}
+        return self.axes.smoke_point
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
         """The points of `checked_at` for a variant with these parameters, each with what it names, as text.
@@ -503,19 +427,7 @@ class Problem:
         Raises:
             ProblemError: one is no mapping of axes to values.
         """
-        declared = self._checked_at
-        if callable(declared):
-            declared = call_by_name(declared, dict(parameters))
-        points = []
-        for named in declared:
-            if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
-                raise ProblemError(
-                    f"problem {self.name!r}: checked_at has {named!r}; write axes with their values, such as "
-                    f"{{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
-                )
-            label = " ".join(f"{name}={value}" for name, value in named.items())
-            points.append((label, {**self.smoke_point, **named}))
-        return points
+        return self.axes.points_at(self._checked_at, parameters, self.name)
 
     # the problem at one point
 

@@ -1,0 +1,57 @@
+"""The cases of a problem: which variant runs at which point, with which parameters, and in which order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.variant import Case, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpukern.problem import Problem
+
+
+def cases_of(
+    problem: Problem, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
+) -> Iterator[Case]:
+    """All cases, point by point: inputs and reference are made once for all variants of a point.
+
+    Args:
+        problem: whose variants are registered.
+        size: "smoke", "full" or "huge".
+        axes: values of an axis that a run has chosen instead of those at the size.
+        wrong: of the deliberately broken variants instead of the others.
+    """
+    variants = list((problem.registered_wrong if wrong else problem.registered).values())
+    for variant in variants:
+        if variant.at:
+            yield from _cases_at(problem, variant, size)
+    variants = [variant for variant in variants if not variant.at]
+    begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
+    for point in problem.points(size, axes):
+        awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
+        for variant in variants:
+            for parameters in itertools.islice(_parameters(variant), 1 if awkward else None):
+                run = (variant.label, repr(tuple(parameters.values())))
+                runs = variant.limit_exceeded(point) is None
+                first = runs and (wrong or run not in begun) and not axes and size != "huge"
+                if runs:
+                    begun.add(run)
+                yield Case(problem, variant, point, parameters, awkward, first)
+
+
+def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
+    """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
+    point = {**problem.smoke_point, **variant.at}
+    if size == "huge" and not problem.is_huge(point):
+        return
+    for parameters in _parameters(variant):
+        yield Case(problem, variant, point, parameters)
+
+
+def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of a variant's parameters, by name."""
+    for values in itertools.product(*variant.parameters.values()):
+        yield dict(zip(variant.parameters, values, strict=True))
