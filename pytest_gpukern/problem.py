@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.axes import SIZES, Axes, Axis, DeclaredPoints
 from pytest_gpukern.boundaries import boundaries
-from pytest_gpukern.by_name import ProblemError, call_by_name
+from pytest_gpukern.by_name import CallAt, ProblemError, call_by_name
 from pytest_gpukern.cases import cases_of
+from pytest_gpukern.contents import Contents, SpecialValues
 from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
 from pytest_gpukern.layouts import LAYOUTS, Placement, placements
 from pytest_gpukern.options import SANITIZERS
+from pytest_gpukern.outputs import Output, Outputs
 from pytest_gpukern.tolerance import Tolerance
 from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
+from pytest_gpukern.work import Work
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import DTypeLike
 
 __all__ = [
     "SCOPES",
@@ -42,32 +43,7 @@ __all__ = [
     "rolled",
 ]
 
-_LOOKED_AT = 1000
-"""Elements of a rearranged output that have to differ from those before, but for chance."""
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Output:
-    """Shape, dtype and order of one declared output.
-
-    Attributes:
-        shape: of the array.
-        dtype: of the array.
-        order: "C" where the elements of what a launch returns have to lie in C order without gaps; "any"
-            where they need not, as in a transposed view.
-
-    Raises:
-        ProblemError: the order is neither.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DTypeLike
-    order: str = "C"
-
-    def __post_init__(self) -> None:
-        if self.order not in ("C", "any"):
-            raise ProblemError(f"order={self.order!r}: an output is declared in order 'C' or 'any'")
 
 
 class Problem:
@@ -151,7 +127,7 @@ class Problem:
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
         checked_at: DeclaredPoints = (),
-        special: Mapping[str, Sequence[float]] | Callable[..., Mapping[str, Sequence[float]]] | None = None,
+        special: SpecialValues | Callable[..., SpecialValues] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         layouts: Mapping[str, Sequence[str]] | None = None,
         dtypes: Sequence[str] = (),
@@ -163,19 +139,20 @@ class Problem:
             raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
         if reference is None and check is None:
             raise ProblemError(f"problem {name!r} has neither reference nor check: nothing could ever fail")
-        if rearrange is not None and reference is None:
-            raise ProblemError(f"problem {name!r}: rearrange has no reference to start from")
-        if (shrink is None) != (host_bytes is None):
-            raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
-        if shrink is not None and shrink not in axes:
-            raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
-        if reference is None and (special is not None or exact_inputs is not None):
-            raise ProblemError(f"problem {name!r}: special and exact_inputs need a reference to compare with")
-        unknown = [axis for axis in simulator_limits or {} if axis not in axes]
-        if unknown:
-            raise ProblemError(
-                f"problem {name!r}: simulator_limits names {unknown[0]!r}, none of its axes {sorted(axes)}"
-            )
+        self.name, self.version, self.package = name, version, package
+        self.axes, self.scopes, self.dtypes = Axes(axes), scopes, tuple(dtypes)
+        self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
+        self.speedup_against, self.lower_precision = speedup_against, lower_precision
+        self.check, self.check_seeds, self.seed = check, check_seeds, seed
+        self.shrink, self.simulator_limits = shrink, dict(simulator_limits or {})
+        self._checked_at = checked_at
+        self._call_at = call_at = CallAt(self.dtypes)
+        self._outputs = Outputs(name, call_at, outputs, reference, rearrange, tolerance)
+        self._work = Work(name, call_at, self.axes, traffic_bytes, flops, transfer_bytes, shrink, host_bytes)
+        self._contents = Contents(
+            name, call_at, seed, make_inputs, special, exact_inputs, has_reference=reference is not None
+        )
+        self.axes.refuse_unknown(self.simulator_limits, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
             raise ProblemError(f"problem {name!r}: it has dtypes and an axis dtype; declare one of them")
         for layout in layouts or {}:
@@ -184,32 +161,6 @@ class Problem:
         for scope in scopes:
             if scope not in SCOPES:
                 raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
-        self.name = name
-        self.version = version
-        self.axes = Axes(axes)
-        self.scopes = scopes
-        self.speedup_against = speedup_against
-        self.check = check
-        self.check_seeds = check_seeds
-        self.seed = seed
-        self.shrink = shrink
-        self.package = package
-        self.simulator_limits = dict(simulator_limits or {})
-        self.lower_precision = lower_precision
-        self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
-        self.dtypes = tuple(dtypes)
-        self._checked_at = checked_at
-        self._special = special
-        self._exact_inputs = exact_inputs
-        self._make_inputs = make_inputs
-        self._outputs = outputs
-        self._reference = reference
-        self._rearrange = rearrange
-        self._tolerance = tolerance
-        self._traffic_bytes = traffic_bytes
-        self._flops = flops
-        self._transfer_bytes = transfer_bytes
-        self._host_bytes = host_bytes
         self.registered: dict[str, Variant] = {}
         self.registered_wrong: dict[str, Variant] = {}
         self.loaded = False  # whether the variants' files were looked at
@@ -433,7 +384,7 @@ class Problem:
 
     def named(self, point: Point) -> Point:
         """What the problem's callables are given by name at a point: `dtype` too, where there are several."""
-        return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
+        return self._call_at.named(point)
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Fresh inputs for `point`: the same for the same offset and seed, in every process.
@@ -443,21 +394,16 @@ class Problem:
             seed_offset: which contents.
             seed: instead of the problem's own.
         """
-        rng = self._rng(point, seed_offset, seed)
-        return dict(call_by_name(self._make_inputs, {**self.named(point), "rng": rng}))
+        return self._contents.random(point, seed_offset, seed)
 
     @functools.cached_property
     def contents(self) -> tuple[str, ...]:
         """The contents that variants are checked on once besides random ones; see `corners.Corner`."""
-        found = {"special": self._special is not None, "exact": self._exact_inputs is not None}
-        inputs = self.inputs(self.smoke_point) if self._reference is not None else {}
-        found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
-        return tuple(name for name, there in found.items() if there)
+        return self._contents.kinds(self.smoke_point)
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
         """The inputs of integers."""
-        assert self._exact_inputs is not None
-        return dict(call_by_name(self._exact_inputs, {**self.named(point), "rng": self._rng(point, 0, seed)}))
+        return self._contents.exact(point, seed)
 
     def with_special(
         self, point: Point, seed: int | None = None
@@ -467,39 +413,12 @@ class Problem:
         Raises:
             ProblemError: values are declared for what is no array of floats, or more than it has elements.
         """
-        import numpy as np
-
-        declared = self._special
-        if callable(declared):
-            declared = call_by_name(declared, self.named(point))
-        inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
-        planted: dict[str, dict[int, float]] = {}
-        for name, values in (declared or {}).items():
-            changed = np.array(inputs.get(name))
-            if changed.dtype.kind not in "fc" or len(values) > changed.size:
-                raise ProblemError(
-                    f"problem {self.name!r}: special has {len(values)} values for {name!r}, which takes an "
-                    f"input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
-                )
-            places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
-            planted[name] = dict(zip(places, map(float, values), strict=True))
-            with np.errstate(all="ignore"):
-                for place, value in planted[name].items():
-                    changed.reshape(-1)[place] = value
-            inputs[name] = changed
-        return inputs, planted
-
-    def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
-        import numpy as np
-
-        own = self.seed if seed is None else seed
-        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
-        return np.random.default_rng(np.random.SeedSequence(entropy))
+        return self._contents.with_special(point, seed)
 
     @property
     def rearranges(self) -> bool:
         """Whether other contents can be made of a set, and their reference of its reference."""
-        return self._rearrange is not None
+        return self._outputs.rearrange is not None
 
     def rearranged(
         self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
@@ -509,42 +428,12 @@ class Problem:
         Raises:
             ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
         """
-        assert self._rearrange is not None
-        available = {**self.named(point), **inputs, **expected, "rng": self._rng(point, seed_offset, seed)}
-        made = dict(call_by_name(self._rearrange, available))
-        outputs = {name: made.pop(name) for name in expected if name in made}
-        if set(made) != set(inputs):
-            raise ProblemError(
-                f"problem {self.name!r}: rearrange returns {sorted({**made, **outputs})}, "
-                f"its inputs and outputs are {sorted({**inputs, **expected})}"
-            )
-        found = self._expected(outputs, self.output_specs(point, made), "rearrange")
-        for name, before in expected.items():
-            step = max(1, before.size // _LOOKED_AT)
-            kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
-            if 2 * int(kept.sum()) > kept.size:
-                raise ProblemError(
-                    f"problem {self.name!r}: rearrange leaves most of {name!r} as it was, so that a result "
-                    "kept from the contents before would pass"
-                )
-        return made, found
+        rng = self._contents.rng(point, seed_offset, seed)
+        return self._outputs.rearranged(point, inputs, expected, rng)
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Shape and dtype of each output at `point`."""
-        made = call_by_name(self._outputs, {**self.named(point), **inputs})
-        return {name: self._output(name, entry) for name, entry in made.items()}
-
-    def _output(self, name: str, entry: Any) -> Output:
-        """An output as declared: an `Output`, or shape and dtype, where a number is the shape of a vector."""
-        if isinstance(entry, Output):
-            shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
-            return replace(entry, shape=shape)
-        if not isinstance(entry, tuple) or len(entry) != 2:
-            raise ProblemError(
-                f"problem {self.name!r}: output {name!r} is declared as {entry!r}; write (shape, dtype)"
-            )
-        shape, dtype = entry
-        return Output((shape,) if isinstance(shape, int) else tuple(shape), dtype)
+        return self._outputs.specs(point, inputs)
 
     def reference(self, point: Point, inputs: Names) -> dict[str, np.ndarray[Any, Any]] | None:
         """Expected outputs, or None where only `check` decides.
@@ -552,36 +441,7 @@ class Problem:
         Raises:
             ProblemError: names or shapes are not those of the declared outputs.
         """
-        if self._reference is None:
-            return None
-        made = call_by_name(self._reference, {**self.named(point), **inputs})
-        specs = self.output_specs(point, inputs)
-        if not isinstance(made, Mapping):
-            if len(specs) != 1:
-                raise ProblemError(
-                    f"problem {self.name!r}: with outputs {list(specs)} the reference returns a dict"
-                )
-            made = dict.fromkeys(specs, made)
-        return self._expected(made, specs, "the reference")
-
-    def _expected(
-        self, made: Mapping[str, Any], specs: Mapping[str, Output], maker: str
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        """Expected outputs as arrays, of the declared names and shapes."""
-        import numpy as np
-
-        if set(made) != set(specs):
-            raise ProblemError(
-                f"problem {self.name!r}: {maker} returns {sorted(made)}, its outputs are {sorted(specs)}"
-            )
-        expected = {name: np.asarray(value) for name, value in made.items()}
-        for name, spec in specs.items():
-            if expected[name].shape != tuple(spec.shape):
-                raise ProblemError(
-                    f"problem {self.name!r}: {maker} of {name!r} has shape {expected[name].shape}, "
-                    f"declared is {tuple(spec.shape)}"
-                )
-        return expected
+        return self._outputs.expected(point, inputs)
 
     def tolerance(self, output: str, spec: Output, point: Point) -> Tolerance:
         """The tolerance of one output at `point`.
@@ -589,43 +449,23 @@ class Problem:
         Raises:
             ProblemError: what is declared is no `Tolerance`.
         """
-        given = self._tolerance
-        if callable(given):
-            given = call_by_name(given, self.named(point))
-        if isinstance(given, Mapping):
-            given = given.get(output)
-        if given is not None and not isinstance(given, Tolerance):
-            raise ProblemError(
-                f"problem {self.name!r}: {given!r} is no tolerance; write Tolerance(rtol=1e-6)"
-            )
-        return Tolerance.for_dtype(spec.dtype) if given is None else given
+        return self._outputs.tolerance(output, spec, point)
 
     def traffic_bytes(self, point: Point) -> float | None:
         """Fewest bytes that the work moves through device memory, or None where not declared."""
-        return (
-            None
-            if self._traffic_bytes is None
-            else float(call_by_name(self._traffic_bytes, self.named(point)))
-        )
+        return self._work.count(self._work.traffic_bytes, point)
 
     def transfer_bytes(self, point: Point) -> float | None:
         """Bytes copied between host and device, or None where not declared."""
-        if self._transfer_bytes is None:
-            return None
-        return float(call_by_name(self._transfer_bytes, self.named(point)))
+        return self._work.count(self._work.transfer_bytes, point)
 
     def flops(self, point: Point) -> float | None:
         """Floating-point operations of the work, or None where not declared."""
-        return None if self._flops is None else float(call_by_name(self._flops, self.named(point)))
+        return self._work.count(self._work.flops, point)
 
     def fit(self, point: Point, budget_bytes: float) -> Point:
         """The point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
-        if self.shrink is None or self._host_bytes is None:
-            return point
-        fitted = dict(point)
-        while call_by_name(self._host_bytes, self.named(fitted)) > budget_bytes and fitted[self.shrink] > 1:
-            fitted[self.shrink] //= 2
-        return fitted
+        return self._work.fit(point, budget_bytes)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ LAYERS = (
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
     | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
     | {"strides"},
-    {"cubin", "occupancy", "determinism", "layouts", "axes", "cases"},
+    {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"call_arguments"}
     | {"comparison", "verify", "boundaries"},
