@@ -12,13 +12,12 @@ from pytest_gpukern.boundaries import boundaries
 from pytest_gpukern.by_name import CallAt, ProblemError, call_by_name
 from pytest_gpukern.cases import cases_of
 from pytest_gpukern.contents import Contents, SpecialValues
-from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.inputs import elementwise, random_array, rolled
-from pytest_gpukern.layouts import LAYOUTS, Placement, placements
-from pytest_gpukern.options import SANITIZERS
+from pytest_gpukern.layouts import Placement, placements
 from pytest_gpukern.outputs import Output, Outputs
+from pytest_gpukern.registry import VariantRegistry
 from pytest_gpukern.tolerance import Tolerance
-from pytest_gpukern.variant import SCOPES, Case, Names, Point, Prepare, Variant
+from pytest_gpukern.variant import SCOPES, Case, Names, Point, Variant
 from pytest_gpukern.work import Work
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ __all__ = [
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 
 
-class Problem:
+class Problem(VariantRegistry):
     """What is computed: inputs, reference, outputs, tolerance, bytes and flops.
 
     Each callable is given by name whatever it names among the point's axes, the inputs and (for a variant)
@@ -139,190 +138,26 @@ class Problem:
             raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
         if reference is None and check is None:
             raise ProblemError(f"problem {name!r} has neither reference nor check: nothing could ever fail")
-        self.name, self.version, self.package = name, version, package
-        self.axes, self.scopes, self.dtypes = Axes(axes), scopes, tuple(dtypes)
-        self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
+        self.version, self.package = version, package
         self.speedup_against, self.lower_precision = speedup_against, lower_precision
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
         self.shrink, self.simulator_limits = shrink, dict(simulator_limits or {})
         self._checked_at = checked_at
-        self._call_at = call_at = CallAt(self.dtypes)
+        its_axes, call_at = Axes(axes), CallAt(tuple(dtypes))
+        self._call_at = call_at
         self._outputs = Outputs(name, call_at, outputs, reference, rearrange, tolerance)
-        self._work = Work(name, call_at, self.axes, traffic_bytes, flops, transfer_bytes, shrink, host_bytes)
+        self._work = Work(name, call_at, its_axes, traffic_bytes, flops, transfer_bytes, shrink, host_bytes)
         self._contents = Contents(
             name, call_at, seed, make_inputs, special, exact_inputs, has_reference=reference is not None
         )
-        self.axes.refuse_unknown(self.simulator_limits, f"problem {name!r}: simulator_limits")
-        if dtypes and "dtype" in axes:
-            raise ProblemError(f"problem {name!r}: it has dtypes and an axis dtype; declare one of them")
-        for layout in layouts or {}:
-            if layout not in LAYOUTS:
-                raise ProblemError(f"problem {name!r}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
-        for scope in scopes:
-            if scope not in SCOPES:
-                raise ProblemError(f"problem {name!r}: scope {scope!r} is none of {', '.join(SCOPES)}")
-        self.registered: dict[str, Variant] = {}
-        self.registered_wrong: dict[str, Variant] = {}
+        its_axes.refuse_unknown(self.simulator_limits, f"problem {name!r}: simulator_limits")
+        super().__init__(name, its_axes, scopes, layouts or {}, call_at.dtypes)
         self.loaded = False  # whether the variants' files were looked at
 
     def __repr__(self) -> str:
         return f"Problem({self.name!r}, version={self.version})"
 
-    # declaring variants and tests
-
-    def variant(
-        self,
-        backend: str,
-        *,
-        limits: Mapping[str, float] | None = None,
-        least: Mapping[str, float] | None = None,
-        allocates: bool = False,
-        needs_gpu: str | None = None,
-        scopes: tuple[str, ...] | None = None,
-        determinism: str | None = None,
-        host_data: bool = False,
-        layouts: Sequence[str] = (),
-        dtypes: Sequence[str] = (),
-        **parameters: Sequence[Any],
-    ) -> Callable[[Prepare], Prepare]:
-        """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
-
-        The function takes by name what it needs (arrays of the backend's own type for inputs and outputs,
-        scalars as they are, axes, `stream` in the backend's own type, parameters), may prepare untimed, and
-        returns the callable that is timed.
-        """
-
-        return self._register(
-            backend,
-            parameters,
-            limits=dict(limits or {}),
-            least=dict(least or {}),
-            allocates=allocates,
-            needs_gpu=needs_gpu,
-            scopes=scopes,
-            determinism=determinism,
-            host_data=host_data,
-            layouts=tuple(layouts),
-            dtypes=tuple(dtypes),
-        )
-
-    def wrong(
-        self,
-        backend: str,
-        *,
-        rejected_for: str | None = None,
-        judged_by: str | None = None,
-        allocates: bool = False,
-        needs_gpu: str | None = None,
-        determinism: str | None = None,
-        layouts: Sequence[str] = (),
-        dtypes: Sequence[str] = (),
-        at: Mapping[str, Any] | None = None,
-        loses_context: bool = False,
-        **parameters: Sequence[Any],
-    ) -> Callable[[Prepare], Prepare]:
-        """Registers a deliberately broken variant, which must be rejected.
-
-        Either the checker does so for `rejected_for`, a value of `verify.Fault` such as "not written"; or,
-        where its values may be right by luck, the tool `judged_by` of compute-sanitizer, such as "racecheck",
-        in a run with `--gpukern-sanitize`.
-
-        What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
-        `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
-        has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
-
-        Of one whose launch takes the CUDA context along, such as a misaligned address, `loses_context` has it
-        run only in a process that another replaces, as when measuring.
-
-        Raises:
-            ProblemError: both are given or neither, or there is no such tool.
-        """
-        if (rejected_for is None) == (judged_by is None):
-            raise ProblemError(
-                f"problem {self.name!r}: a broken variant has either rejected_for= or judged_by=, not both"
-            )
-        if judged_by is not None and judged_by not in SANITIZERS:
-            raise ProblemError(
-                f"problem {self.name!r}: judged_by={judged_by!r} is none of {', '.join(SANITIZERS)}"
-            )
-        return self._register(
-            backend,
-            parameters,
-            allocates=allocates,
-            needs_gpu=needs_gpu,
-            determinism=determinism,
-            layouts=tuple(layouts),
-            dtypes=tuple(dtypes),
-            at=dict(at or {}),
-            loses_context=loses_context,
-            rejected_for=rejected_for,
-            judged_by=judged_by,
-        )
-
-    def _register(
-        self, backend: str, parameters: Mapping[str, Sequence[Any]], **attributes: Any
-    ) -> Callable[[Prepare], Prepare]:
-        values = {name: tuple(entries) for name, entries in parameters.items()}
-
-        def register(prepare: Prepare) -> Prepare:
-            self.add(Variant(prepare.__name__, backend, prepare, values, **attributes))
-            return prepare
-
-        return register
-
-    def add(self, variant: Variant) -> None:
-        """Adds a variant, refusing a second one of the same label and a limit on an unknown axis."""
-        home = self.registered_wrong if variant.is_broken else self.registered
-        present = home.get(variant.label)
-        # What could not be imported replaces what its file had registered before its import failed.
-        if present is not None and present.prepare is not None and variant.prepare is not None:
-            old, new = present.prepare.__code__, variant.prepare.__code__
-            same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
-            if not same_code:  # the same file imported twice, under two names, is no clash
-                raise ProblemError(f"problem {self.name!r} has two variants named {variant.label!r}")
-        unknown = [axis for axis in (*variant.limits, *variant.least) if axis not in self.axes]
-        if unknown:
-            raise ProblemError(
-                f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
-            )
-        taken = [
-            name
-            for name in variant.parameters
-            if name in self.axes or name == "stream" or (name == "dtype" and self.dtypes)
-        ]
-        if taken:
-            raise ProblemError(
-                f"variant {variant.label!r}: the parameter {taken[0]!r} is an axis, the stream or the dtype; "
-                "rename it"
-            )
-        if variant.determinism not in (None, *Determinism):
-            raise ProblemError(
-                f"variant {variant.label!r}: determinism={variant.determinism!r} is none of "
-                f"{', '.join(Determinism)}"
-            )
-        for dtype in variant.dtypes:
-            if dtype not in self.dtypes[1:]:
-                raise ProblemError(
-                    f"variant {variant.label!r}: dtype {dtype!r} is none that the problem is checked in "
-                    f"besides the first; it has dtypes={self.dtypes!r}"
-                )
-        for layout in variant.layouts:
-            if layout not in self.layouts:
-                raise ProblemError(
-                    f"variant {variant.label!r}: the problem declares no arrays that come {layout!r}; it has "
-                    f"layouts={self.layouts!r}"
-                )
-        unknown = [axis for axis in variant.at if axis not in self.axes]
-        if unknown or (variant.at and not self.declares({**self.smoke_point, **variant.at})):
-            raise ProblemError(
-                f"variant {variant.label!r}: at={variant.at!r} are no values of the axes: {self.axes}"
-            )
-        for scope in variant.scopes or ():
-            if scope not in SCOPES:
-                raise ProblemError(
-                    f"variant {variant.label!r}: scope {scope!r} is none of {', '.join(SCOPES)}"
-                )
-        home[variant.label] = variant
+    # declaring tests
 
     def cases(self, function: TestFunction) -> TestFunction:
         """Turns a test function with a `case` argument into one test item a case."""

@@ -22,7 +22,7 @@ LAYERS = (
     | {"strides"},
     {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
-    | {"call_arguments"}
+    | {"call_arguments", "registry"}
     | {"comparison", "verify", "boundaries"},
     {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
