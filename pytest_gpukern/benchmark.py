@@ -14,8 +14,8 @@ from pytest_gpukern.failures import failures
 from pytest_gpukern.following import FollowedMemory
 from pytest_gpukern.measure import Repeated
 from pytest_gpukern.plain_calls import PlainCalls, Turn
-from pytest_gpukern.result import CaseInfo, Correctness, OutputError, Result
-from pytest_gpukern.under_sanitizer import sanitizing_tool
+from pytest_gpukern.plain_case import plain_case_info
+from pytest_gpukern.result import Correctness, OutputError, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -263,31 +263,19 @@ class GpuBenchmark:
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
-        from pytest_gpukern.prepared_case import NotRunError, refuse_what_cannot_run
+        from pytest_gpukern.prepared_case import NotRunError
         from pytest_gpukern.problem import ProblemError
-        from pytest_gpukern.runner import diagnose_case
+        from pytest_gpukern.rejection import why_not_rejected
 
-        self.rejected, judge = case, case.variant.judged_by
-        if judge is not None and judge != sanitizing_tool():
-            pytest.skip(f"judged by {judge}: --gpukern-sanitize={judge}")
+        self.rejected = case
         try:
-            refuse_what_cannot_run(case, self._environment)
-            if case.variant.loses_context and not self.replaceable:
-                pytest.skip("it takes the CUDA context along: --gpukern-isolate=on")
-            diagnosis = diagnose_case(case, self._environment)
+            complaint = why_not_rejected(case, self._environment, replaceable=self.replaceable)
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
             _fail(str(error))
-        if judge is not None:
-            return  # its values may be right or wrong: the tool tells
-        if diagnosis is None:
-            _fail(f"{case.id} is broken on purpose ({case.variant.rejected_for}), and the checker passed it")
-        if diagnosis.fault != case.variant.rejected_for:
-            _fail(
-                f"{case.id} was rejected for {diagnosis.fault!s}, not for {case.variant.rejected_for}\n"
-                f"{diagnosis.message}"
-            )
+        if complaint is not None:
+            _fail(complaint)
 
     # the end of the test
 
@@ -541,32 +529,6 @@ class GpuBenchmark:
     def _update(self, **changes: Any) -> None:
         assert self.result is not None
         self.result = dataclasses.replace(self.result, **changes)
-
-
-def plain_case_info(nodeid: str, test_file: Path, *, shared_folder: bool = False) -> CaseInfo:
-    """The case of a test that is no case of a problem: its module stands for the problem.
-
-    Args:
-        nodeid: pytest's name of the test, which begins with its file's path.
-        test_file: the file.
-        shared_folder: whether all baselines lie in one folder, where modules of one name must not meet.
-    """
-    path, _, name = nodeid.partition("::")
-    module = path.removesuffix(test_file.suffix) or test_file.stem
-    name = name or nodeid
-    function, bracket, parameters = name.partition("[")  # in which :: and . may tell two tests apart
-    return CaseInfo(
-        id=f"{test_file.stem}/{function.replace('::', '.')}{bracket}{parameters}",
-        problem=module,
-        problem_version=1,
-        variant=name,
-        backend=None,
-        point={},
-        measured_point={},
-        parameters={},
-        baseline_dir=str(test_file.parent / "baselines"),
-        baseline_name=".".join(module.split("/")) if shared_folder else test_file.stem,
-    )
 
 
 def _arguments(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

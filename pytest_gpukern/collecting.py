@@ -171,7 +171,7 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     """Which case or plain test an item would measure; None for one that measures nothing."""
-    from pytest_gpukern.benchmark import plain_case_info
+    from pytest_gpukern.plain_case import plain_case_info
     from pytest_gpukern.runner import case_info
     from pytest_gpukern.takeover import is_taken_over
 

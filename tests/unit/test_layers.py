@@ -20,7 +20,8 @@ LAYERS = (
     {"", "options", "literals", "result", "by_name", "threads", "tolerance", "variant", "kernel_names"}
     | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
     | {"strides"},
-    {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"},
+    {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"}
+    | {"plain_case"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"call_arguments", "registry"}
     | {"comparison", "verify", "boundaries"},
@@ -35,7 +36,7 @@ LAYERS = (
     {"scopes", "environment", "report/", "changes"},
     {"verdicts", "prepared_case", "timed_case"},
     {"runner", "interop", "session"},
-    {"further"},
+    {"further", "rejection"},
     {"confirming", "following", "plain_calls"},
     {"benchmark"},
     {"state"},
