@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,11 @@ class Turn(NamedTuple):
     call: Callable[[], Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Turn:
+        """A call of `function` with these arguments."""
+        return cls(functools.partial(function, *args, **kwargs), args, kwargs)
 
 
 class PlainCalls:

@@ -313,15 +313,15 @@ def test_a_call_that_fails_after_measuring_keeps_the_time_out_of_the_json(suite,
     passes(
         suite,
         """
-from pytest_gpukern.benchmark import GpuBenchmark
-measure, calls = GpuBenchmark._measure, []
+from pytest_gpukern.plain_runner import PlainRunner
+measure, calls = PlainRunner._measure, []
 def noting(self, *args, **kwargs):
     measure(self, *args, **kwargs)
     calls.append("measured")
 def launch():
     assert not calls
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(GpuBenchmark, "_measure", noting)
+    patch.setattr(PlainRunner, "_measure", noting)
     with pytest.raises(AssertionError):
         benchmark(launch)
 assert benchmark.has_error and benchmark.stats

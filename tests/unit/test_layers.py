@@ -21,23 +21,25 @@ LAYERS = (
     | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
     | {"strides"},
     {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"}
-    | {"plain_case"},
+    | {"outcome", "plain_case"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"call_arguments", "registry"}
     | {"comparison", "verify", "boundaries"},
     {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
-    {"timers/", "dataset", "discovery", "checked_launch", "estimate", "rule", "revisions/", "seen_outputs"},
+    {"timers/", "dataset", "discovery", "checked_launch", "estimate", "rule", "revisions/", "seen_outputs"}
+    | {"reference_check"},
     {"rotation", "gate", "check", "checked_calls"},
     {"corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "device_memory", "canary", "resources", "drift", "shift"},
     {"explain", "failures"},
     {"scopes", "environment", "report/", "changes"},
-    {"verdicts", "prepared_case", "timed_case"},
+    {"verdicts", "prepared_case", "timed_case", "plain_timing"},
     {"runner", "interop", "session"},
     {"further", "rejection"},
     {"confirming", "following", "plain_calls"},
+    {"plain_runner"},
     {"benchmark"},
     {"state"},
     {"concluding", "controller", "fixtures", "measuring_child", "workers"},
