@@ -20,7 +20,7 @@ from pytest_gpukern.timers import TimerUnavailable
 from pytest_gpukern.timers.activity_records import LayoutUnknownError, RecordBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _BUFFER_BYTES = 4 << 20
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
@@ -68,6 +68,7 @@ class ActivityTrace:
 
     Attributes:
         cupti: the module of cupti-python.
+        listeners: for other kinds of records, by kind: what takes them.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -92,6 +93,7 @@ class ActivityTrace:
         ]
         self._id_kind = cupti.ExternalCorrelationKind.CUSTOM0
         self._kernels = kinds.KERNEL
+        self.listeners: dict[int, Callable[[Any], None]] = {}
         self._enabled: list[Any] = []
         self._depth = 0
         self._calls: dict[int, int] = {}
@@ -228,6 +230,8 @@ class ActivityTrace:
         if kind == kinds.EXTERNAL_CORRELATION:
             if record.external_kind == self._id_kind:
                 self._calls[record.correlation_id] = record.external_id
+        elif kind in self.listeners:
+            self.listeners[kind](record)
         elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
             self._found.append(record)
 

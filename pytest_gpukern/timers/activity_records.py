@@ -51,6 +51,7 @@ _READ = {
         "external_correlation",
         ("kind", "external_kind", "external_id", "correlation_id"),
     ),
+    "FUNCTION": ("function", ("kind", "module_id", "name")),
 }
 """Kind of record → its layout's name in cupti-python without version, and the fields that are read."""
 

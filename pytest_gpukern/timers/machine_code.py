@@ -35,8 +35,9 @@ class _ModuleResource(ctypes.Structure):
 class MachineCode:
     """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
 
-    Which kernels a module has is read from its code: CUPTI's records of functions do not come for what is
-    loaded before the first kernel of a process is recorded, as the first kernel under test is.
+    Which kernels a module has is told by the symbols in its code and by CUPTI's records of functions. Neither
+    is enough: there are no records of what is loaded before the first kernel of a process is recorded, as the
+    first kernel under test is, and some of cuBLAS's kernels are not marked as such in its symbols.
 
     Args:
         trace: CUPTI of this process.
@@ -45,7 +46,11 @@ class MachineCode:
     def __init__(self, trace: ActivityTrace) -> None:
         self._trace = trace
         self._cupti = trace.cupti
-        self._unread: list[str] = []
+        self._function = trace.cupti.ActivityKind.FUNCTION
+        trace.listeners[self._function] = self._take
+        self._loaded = 0
+        self._modules: dict[int, str] = {}
+        self._unread: list[tuple[str | None, str]] = []
         self._names: dict[str, tuple[str, ...]] = {}
         self._kernels: dict[str, str] = {}
         self._images: dict[str, bytes] = {}
@@ -78,14 +83,23 @@ class MachineCode:
         """While it is entered, modules that are loaded are hashed.
 
         Raises:
-            TimerUnavailable: another profiler is attached.
+            TimerUnavailable: another profiler is attached, or the records cannot be had.
         """
         cupti, trace = self._cupti, self._trace
         subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
         try:
             domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
             trace.attempt(lambda: cupti.enable_callback(1, subscriber, domain, loaded))
-            yield
+            trace.attempt(lambda: cupti.activity_enable(self._function))
+            before = self._loaded
+            try:
+                yield
+            finally:
+                try:
+                    if self._loaded > before:
+                        trace.attempt(lambda: cupti.activity_flush_all(1))
+                finally:
+                    trace.attempt(lambda: cupti.activity_disable(self._function))
         finally:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
 
@@ -95,9 +109,16 @@ class MachineCode:
             return
         code = ctypes.string_at(module.code, module.size)
         digest = hashlib.sha256(code).hexdigest()
-        self._unread.append(digest)
+        self._loaded += 1
+        self._modules[module.module_id] = digest
+        self._unread.append((None, digest))
         if digest not in self._spills:
             self._keep(digest, code)
+
+    def _take(self, record: Any) -> None:
+        digest = self._modules.get(record.module_id)
+        if digest is not None:
+            self._unread.append((record.name, digest))
 
     def _keep(self, digest: str, code: bytes) -> None:
         self._images[digest] = code
@@ -108,9 +129,12 @@ class MachineCode:
             del self._images[next(iter(self._images))]
 
     def _read_names(self) -> None:
-        """Reads which kernels came with modules that nobody has asked for yet, in the order of loading."""
+        """Notes which kernels came with modules that nobody has asked for yet, in the order of loading."""
         unread, self._unread = self._unread, []
-        for digest in unread:
+        for name, digest in unread:
+            if name is not None:
+                self._kernels[name] = digest
+                continue
             if digest not in self._names:
                 self._names[digest] = cubin.kernels(self._images[digest])
             self._kernels |= dict.fromkeys(self._names[digest], digest)

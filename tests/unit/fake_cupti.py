@@ -35,6 +35,7 @@ class ActivityKind(enum.IntEnum):
     DRIVER = 4
     RUNTIME = 5
     CONCURRENT_KERNEL = 10
+    FUNCTION = 26
     EXTERNAL_CORRELATION = 39
 
 
@@ -106,6 +107,7 @@ class FakeCupti:
         self.registered = 0
         self.subscribed = None
         self.called_back = set()
+        self._records_functions = False
         self._modules = itertools.count(1)
         self._buffer = []
         self._stacks = threading.local()
@@ -123,6 +125,7 @@ class FakeCupti:
 
     def activity_enable(self, kind):
         self._may_fail("activity_enable", kind)
+        self._records_functions |= kind in (ActivityKind.KERNEL, ActivityKind.CONCURRENT_KERNEL)
         self.enabled.add(kind)
 
     def activity_disable(self, kind):
@@ -197,14 +200,16 @@ class FakeCupti:
 
         return finished
 
-    def module_loaded(self, code):
-        """A library loads machine code."""
+    def module_loaded(self, code, *functions):
+        """A library loads machine code, of whose functions there are records once kernels were recorded."""
         number = next(self._modules)
         event = (CallbackDomain.RESOURCE, CallbackIdResource.MODULE_LOADED)
         if event in self.called_back:
             resource = ModuleResource(number, len(code), code or None)
             data = SimpleNamespace(resource_descriptor=ctypes.addressof(resource))
             self.subscribed(self._user_data, *event, data)
+        for name in functions if self._records_functions else ():
+            self._write(ActivityKind.FUNCTION, name=name, module_id=number)
 
     def _write(self, kind, **fields):
         record = SimpleNamespace(kind=int(kind), **fields)
@@ -257,6 +262,9 @@ LAYOUTS = {
     "activity_external_correlation_dtype": _layout(
         "kind:i4 external_kind:i4 external_id:u8 correlation_id:u4 reserved:u4"
     ),
+    "activity_function_dtype": _layout(
+        "kind:i4 id:u4 context_id:u4 module_id:u4 function_ind_ex:u4 pad:u4 name:i8"
+    ),
     "activity_kernel10_dtype": _layout(
         "kind:i4 cache_config:u1 shared_memory_config:u1 registers_per_thread:u2 "
         "partitioned_global_cache_requested:i4 partitioned_global_cache_executed:i4 start:u8 end:u8 "
@@ -290,6 +298,7 @@ _LAYOUT_OF = {
     ActivityKind.DRIVER: "activity_api_dtype",
     ActivityKind.RUNTIME: "activity_api_dtype",
     ActivityKind.CONCURRENT_KERNEL: "activity_kernel10_dtype",
+    ActivityKind.FUNCTION: "activity_function_dtype",
     ActivityKind.EXTERNAL_CORRELATION: "activity_external_correlation_dtype",
 }
 

@@ -122,8 +122,13 @@ def test_the_fields_of_the_other_kinds_are_those_that_were_written(cupti, receiv
     cupti.activity_push_external_correlation_id(ExternalCorrelationKind.CUSTOM1, 2**63 + 5)
     machine.copy(3000, kind=2, source=3, target=5, size=2**40 + 1)()
     machine.memset(700, size=2**33)()
+    cupti.activity_enable(ActivityKind.CONCURRENT_KERNEL)  # before which there is no record of a function
+    cupti.module_loaded(b"code", "_Z3mulPf")
     found = flushed(cupti, received)
-    (copy,), (memset,) = found[ActivityKind.MEMCPY], found[ActivityKind.MEMSET]
+    (copy,), (memset,), (function,) = (
+        found[kind] for kind in (ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.FUNCTION)
+    )
+    assert (function.name, function.module_id) == ("_Z3mulPf", 1)
     assert (copy.copy_kind, copy.src_kind, copy.dst_kind, copy.bytes) == (2, 3, 5, 2**40 + 1)
     assert (copy.end - copy.start, memset.end - memset.start, memset.bytes) == (3000, 700, 2**33)
     assert (copy.stream_id, memset.stream_id, copy.correlation_id, memset.correlation_id) == (7, 7, 1, 2)

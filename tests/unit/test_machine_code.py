@@ -15,7 +15,7 @@ from pytest_gpukern.cubin import Spills
 from pytest_gpukern.timers import TimerUnavailable
 from pytest_gpukern.timers import machine_code as module
 from pytest_gpukern.timers.activity import OURS, activity_trace
-from pytest_gpukern.timers.machine_code import loading_observed, machine_code
+from pytest_gpukern.timers.machine_code import MachineCode, loading_observed, machine_code
 
 CODE, AGAIN = fake_cubin("k"), fake_cubin("k", salt="compiled again")
 
@@ -95,12 +95,51 @@ def test_kernels_of_what_is_no_whole_cubin_are_not_known(cupti, code):
     assert set(machine_code().sha256) == {"other"}
 
 
-def test_no_record_is_asked_for(cupti):
-    """CUPTI's records of functions do not come for what is loaded before the first kernel was recorded."""
+def kernels_recorded(cupti):
+    """Has a first kernel recorded, before which CUPTI has no records of functions."""
+    activity_trace().open(concurrently=True)
+    FakeMachine(cupti).kernel("k")()
+    activity_trace().close()
+
+
+def test_kernels_are_known_by_their_symbols_before_there_are_records_of_functions(cupti):
     with loading_observed():
-        assert cupti.enabled == set()
+        cupti.module_loaded(CODE, "k")
+    assert machine_code().sha256 == {"k": sha256(CODE)}
+
+
+def test_kernels_that_no_symbol_marks_are_known_by_their_records(cupti):
+    unmarked, unreadable = fake_cubin(functions=["gemm"]), b"no cubin"
+    with loading_observed():
+        cupti.module_loaded(unmarked, "gemm")
+    assert machine_code().sha256 == {}
+    kernels_recorded(cupti)
+    with loading_observed():
+        cupti.module_loaded(unmarked, "gemm")
+        cupti.module_loaded(unreadable, "other")
+    assert machine_code().sha256 == {"gemm": sha256(unmarked), "other": sha256(unreadable)}
+    assert unused(cupti)
+
+
+def test_functions_of_modules_that_were_loaded_before_are_left_out(cupti):
+    kernels_recorded(cupti)
+    cupti.module_loaded(CODE)
+    cupti.activity_enable(module_kind := cupti.ActivityKind.FUNCTION)
+    with loading_observed():
+        cupti._write(module_kind, name="k", module_id=1)
+        cupti.module_loaded(AGAIN)
+    assert machine_code().sha256 == {"k": sha256(AGAIN)}
+
+
+def test_records_are_waited_for_only_where_something_was_loaded(cupti):
+    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
+    found = MachineCode(activity_trace())
+    with found.loading():
+        pass
+    with pytest.raises(TimerUnavailable, match="ERROR_UNKNOWN"), found.loading():
         cupti.module_loaded(CODE)
-    assert set(machine_code().sha256) == {"k"}
+    assert unused(cupti)
+    assert set(found.sha256) == {"k"}
 
 
 def test_a_module_is_read_for_its_kernels_once_and_only_when_they_are_asked_for(cupti, monkeypatch):
@@ -216,7 +255,7 @@ def test_without_cupti_nothing_is_observed(cupti):
     assert machine_code() is None
 
 
-@pytest.mark.parametrize("refuses", ["subscribe", "enable_callback"])
+@pytest.mark.parametrize("refuses", ["subscribe", "enable_callback", "activity_enable"])
 def test_a_profiler_that_is_attached_keeps_nobody_from_working(cupti, refuses):
     cupti.errors[refuses] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
     worked = []
