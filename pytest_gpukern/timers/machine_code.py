@@ -36,8 +36,8 @@ class MachineCode:
     """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
 
     Which kernels a module has is told by the symbols in its code and by CUPTI's records of functions. Neither
-    is enough: there are no records of what is loaded before the first kernel of a process is recorded, as the
-    first kernel under test is, and some of cuBLAS's kernels are not marked as such in its symbols.
+    was enough on an H200: there were no records of what was loaded before the first kernel of a process was
+    recorded, as the first kernel under test is, and no symbols for some kernels of cuBLAS.
 
     Args:
         trace: CUPTI of this process.
