@@ -36,8 +36,9 @@ class MachineCode:
     """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
 
     Which kernels a module has is told by the symbols in its code and by CUPTI's records of functions. Neither
-    was enough on an H200: there were no records of what was loaded before the first kernel of a process was
-    recorded, as the first kernel under test is, and no symbols for some kernels of cuBLAS.
+    was enough on an H200: there were no symbols for some kernels of cuBLAS, and no records of what was loaded
+    before kernels were recorded for the first time in a process, as the first kernel under test is. So an
+    empty recording goes ahead of it.
 
     Args:
         trace: CUPTI of this process.
@@ -49,6 +50,7 @@ class MachineCode:
         self._function = trace.cupti.ActivityKind.FUNCTION
         trace.listeners[self._function] = self._take
         self._loaded = 0
+        self._has_recorded = False
         self._modules: dict[int, str] = {}
         self._unread: list[tuple[str | None, str]] = []
         self._names: dict[str, tuple[str, ...]] = {}
@@ -86,6 +88,10 @@ class MachineCode:
             TimerUnavailable: another profiler is attached, or the records cannot be had.
         """
         cupti, trace = self._cupti, self._trace
+        if not self._has_recorded:
+            trace.open(concurrently=True)
+            trace.close()
+            self._has_recorded = True
         subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
         try:
             domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED

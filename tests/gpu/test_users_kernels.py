@@ -116,3 +116,25 @@ def test_a_plain_kernel_whose_source_has_changed_has_another_hash(pytester, plug
         hashes.append(kernel["machine_code_sha256"])
     assert None not in hashes
     assert hashes[0] != hashes[1]
+
+
+PRODUCT = """
+import cupy
+import pytest
+
+@pytest.mark.parametrize("n", [100, 211, 4096])
+def test_product(gpu_benchmark, n):
+    a = cupy.random.default_rng(0).random((n, n), dtype=cupy.float32)
+    gpu_benchmark(cupy.matmul, a, a)
+"""
+
+
+def test_kernels_of_a_library_have_hashes_from_the_first_on(pytester, plugin_option):
+    pytest.importorskip("cupy")
+    pytester.makepyfile(test_product=PRODUCT)
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+    pytester.runpytest_subprocess(*args).assert_outcomes(passed=3)
+    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    kernels = [kernel for result in results for kernel in result["kernels"]]
+    assert len(kernels) >= 3
+    assert [kernel["name"] for kernel in kernels if kernel["machine_code_sha256"] is None] == []

@@ -95,25 +95,15 @@ def test_kernels_of_what_is_no_whole_cubin_are_not_known(cupti, code):
     assert set(machine_code().sha256) == {"other"}
 
 
-def kernels_recorded(cupti):
-    """Has a first kernel recorded, before which CUPTI has no records of functions."""
-    activity_trace().open(concurrently=True)
-    FakeMachine(cupti).kernel("k")()
-    activity_trace().close()
-
-
-def test_kernels_are_known_by_their_symbols_before_there_are_records_of_functions(cupti):
+def test_kernels_without_a_record_are_known_by_their_symbols(cupti):
+    cupti.lost = lambda record: record.kind == cupti.ActivityKind.FUNCTION
     with loading_observed():
         cupti.module_loaded(CODE, "k")
     assert machine_code().sha256 == {"k": sha256(CODE)}
 
 
-def test_kernels_that_no_symbol_marks_are_known_by_their_records(cupti):
+def test_kernels_that_no_symbol_marks_are_known_by_their_records_from_the_first_on(cupti):
     unmarked, unreadable = fake_cubin(functions=["gemm"]), b"no cubin"
-    with loading_observed():
-        cupti.module_loaded(unmarked, "gemm")
-    assert machine_code().sha256 == {}
-    kernels_recorded(cupti)
     with loading_observed():
         cupti.module_loaded(unmarked, "gemm")
         cupti.module_loaded(unreadable, "other")
@@ -122,18 +112,18 @@ def test_kernels_that_no_symbol_marks_are_known_by_their_records(cupti):
 
 
 def test_functions_of_modules_that_were_loaded_before_are_left_out(cupti):
-    kernels_recorded(cupti)
     cupti.module_loaded(CODE)
-    cupti.activity_enable(module_kind := cupti.ActivityKind.FUNCTION)
     with loading_observed():
-        cupti._write(module_kind, name="k", module_id=1)
+        cupti._write(cupti.ActivityKind.FUNCTION, name="early", module_id=1)
         cupti.module_loaded(AGAIN)
     assert machine_code().sha256 == {"k": sha256(AGAIN)}
 
 
 def test_records_are_waited_for_only_where_something_was_loaded(cupti):
-    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
     found = MachineCode(activity_trace())
+    with found.loading():
+        pass
+    cupti.errors["activity_flush_all"] = Result.ERROR_UNKNOWN
     with found.loading():
         pass
     with pytest.raises(TimerUnavailable, match="ERROR_UNKNOWN"), found.loading():
