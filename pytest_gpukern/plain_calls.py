@@ -111,11 +111,11 @@ class PlainCalls:
             if self._checks is not None:
                 pending = self._checks.begin(self._function, turn.args, turn.kwargs, place)
             self._synchronize()
-            start = time.perf_counter_ns()
             with self._observing() if self.first_call_ns is None else nullcontext():
+                start = time.perf_counter_ns()
                 returned = turn.call()
                 self._synchronize()
-            passed_ns = float(time.perf_counter_ns() - start)
+                passed_ns = float(time.perf_counter_ns() - start)
             self.first_call_ns = self.first_call_ns or passed_ns
             self._environment.look_at_memory()
             if self._checks is not None and pending is not None:

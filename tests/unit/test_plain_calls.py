@@ -1,0 +1,75 @@
+"""The untimed calls of a plain test."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpukern import plain_calls
+from pytest_gpukern.plain_calls import PlainCalls, Turn
+
+
+class Clock:
+    """Nanoseconds that pass only where something takes time."""
+
+    now_ns = 0
+
+    def perf_counter_ns(self):
+        return self.now_ns
+
+    def passes(self, ns):
+        self.now_ns += ns
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(plain_calls, "time", made)
+    return made
+
+
+def calls_of(call, synchronize, observing):
+    environment = SimpleNamespace(exclusive=nullcontext, look_at_memory=lambda: None)
+    return PlainCalls(call, lambda: Turn(call, (), {}), None, environment, synchronize, observing=observing)
+
+
+def test_the_first_call_takes_what_it_and_its_kernels_take_and_not_what_looking_on_does(clock):
+    happened = []
+
+    @contextmanager
+    def observing():
+        clock.passes(1000)
+        happened.append("looks on")
+        yield
+        happened.append("looked")
+        clock.passes(2000)
+
+    def call():
+        happened.append("called")
+        clock.passes(30)
+        return 7
+
+    def synchronize():
+        happened.append("waited")
+        clock.passes(4)
+
+    calls = calls_of(call, synchronize, observing)
+    assert calls.before_timing() == 7
+    assert calls.first_call_ns == 34
+    assert happened == ["waited", "looks on", "called", "waited", "looked"]
+    assert calls.after_timing() == 7
+    assert calls.first_call_ns == 34
+    assert happened[5:] == ["waited", "called", "waited"], "modules are hashed in the first call only"
+
+
+def test_a_call_that_raises_has_no_first_time(clock):
+    def call():
+        clock.passes(30)
+        raise ZeroDivisionError
+
+    calls = calls_of(call, lambda: None, nullcontext)
+    with pytest.raises(ZeroDivisionError):
+        calls.before_timing()
+    assert calls.first_call_ns is None
