@@ -48,13 +48,10 @@ def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
     def jit_with_lines(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("debug") or "lineinfo" in kwargs:
             return jit(*args, **kwargs)
-        if args and inspect.isfunction(args[0]):
-            return jit(*args, **kwargs, **_lines_of(args[0]))
-
-        def of_function(function: Any) -> Any:
-            return jit(*args, **kwargs, **_lines_of(function))(function)
-
-        return of_function
+        compiled = args[0] if args else kwargs.get("func_or_sig")
+        if callable(compiled):  # which no signature is
+            return jit(*args, **kwargs, **_lines_of(compiled))
+        return lambda function: jit(*args, **kwargs, **_lines_of(function))(function)
 
     return jit_with_lines
 

@@ -1,6 +1,6 @@
 """Where compute-sanitizer is looked for, what it is told, and what a process under it does itself."""
 
-import inspect
+import functools
 import itertools
 import subprocess
 import sys
@@ -114,7 +114,7 @@ def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
 
 def jit(*args, **kwargs):
     """As Numba's: of a function, or of options and then of a function."""
-    if args and inspect.isfunction(args[0]):
+    if (args and callable(args[0])) or "func_or_sig" in kwargs:
         return args, kwargs
     return lambda function: (args, kwargs, function)
 
@@ -141,6 +141,12 @@ def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
     assert with_lines()(written) == ((), {"lineinfo": True}, written)
     assert with_lines(debug=True)(written) == ((), {"debug": True}, written)
     assert with_lines(written, lineinfo=False) == ((written,), {"lineinfo": False})
+
+
+def test_what_is_compiled_need_be_no_plain_function():
+    with_lines, part = sanitizing.with_lines(jit), functools.partial(written)
+    assert with_lines(part) == ((part,), {})
+    assert with_lines(func_or_sig=written) == ((), {"func_or_sig": written, "lineinfo": True})
 
 
 def test_what_numba_makes_of_a_text_gets_no_lines():
