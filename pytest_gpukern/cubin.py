@@ -98,9 +98,8 @@ def kernels(image: bytes) -> tuple[str, ...]:
         cubin = _Cubin.of(image)
     except (struct.error, ValueError, IndexError):
         return ()
-    if cubin is None:
-        return ()
-    return tuple(symbol.name for symbol in cubin.symbols if symbol.is_function and symbol.is_kernel)
+    symbols = () if cubin is None else cubin.symbols
+    return tuple(symbol.name for symbol in symbols if symbol.is_function and symbol.is_kernel)
 
 
 class _Section(NamedTuple):

@@ -135,11 +135,16 @@ class Environment:
     # what runs here
 
     @property
+    def measures(self) -> bool:
+        """Whether kernels are timed in this run, on a real GPU."""
+        return self.settings.benchmark and self.has_gpu
+
+    @property
     def size(self) -> str:
         """`smoke`, `full` or `huge`: full is for measuring on a real GPU, unless somebody says otherwise."""
         if self.settings.size is not None:
             return self.settings.size
-        return "full" if self.settings.benchmark and self.has_gpu else "smoke"
+        return "full" if self.measures else "smoke"
 
     @functools.cache  # noqa: B019 - one environment lives as long as the process
     def unusable(self, name: str) -> str | None:
@@ -216,7 +221,7 @@ class Environment:
     def memory(self) -> MemoryWatch | None:
         """What follows the device's memory through a test that measures; None where nothing is measured on a
         GPU. Opens the device: ask while holding it."""
-        if not self.has_gpu or not self.settings.benchmark:
+        if not self.measures:
             return None
         from pytest_gpukern.backends.cuda import runtime
         from pytest_gpukern.backends.memory_accounts import Accounts

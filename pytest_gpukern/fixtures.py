@@ -41,11 +41,9 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
 @pytest.fixture(scope="session")
 def gpu_synchronize(gpu_device: Device) -> Callable[[], None]:
     """A callable that waits for everything on the device, whatever library or stream it came from."""
-    if gpu_device.is_simulated:
-        return lambda: None
-    from pytest_gpukern.backends.cuda import runtime
+    from pytest_gpukern.plain_runner import waiting_for
 
-    return runtime().synchronize
+    return waiting_for(gpu_device)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.checked_calls import CheckedCalls
+    from pytest_gpukern.device import Device
     from pytest_gpukern.environment import Environment
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.measure import Executions
@@ -89,8 +90,9 @@ class PlainRunner:
         self._marker = marker
         self._leaves_host_calls = leaves_host_calls
         self._cache = marker.cache or environment.settings.cache
-        self.synchronize = _waiting_for(environment)
-        self._measures = environment.settings.benchmark and environment.has_gpu
+        assert environment.device is not None
+        self.synchronize = waiting_for(environment.device)
+        self._measures = environment.measures
         repeats = self._measures or not runs_once
         self._checks = None if leaves_host_calls else self._checked_calls(nodeid, repeats=repeats)
 
@@ -239,10 +241,9 @@ def begun_result(environment: Environment, nodeid: str, test_file: Path) -> Resu
     )
 
 
-def _waiting_for(environment: Environment) -> Callable[[], None]:
-    """What waits for the device; the simulator has nothing to wait for."""
-    assert environment.device is not None
-    if environment.device.is_simulated:
+def waiting_for(device: Device) -> Callable[[], None]:
+    """What waits for everything on the device; the simulator has nothing to wait for."""
+    if device.is_simulated:
         return lambda: None
     from pytest_gpukern.backends.cuda import runtime
 

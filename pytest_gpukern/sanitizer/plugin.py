@@ -143,7 +143,8 @@ class Sanitizer:
         sessions = SanitizedSessions(self._program, tool, children, environment.for_children, progress)
 
         def run(nodeids: Sequence[str]) -> ToolRun:
-            say(f"{tool}: {nodeids[0] if len(nodeids) == 1 else f'{len(nodeids)} tests in one process'}")
+            whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
+            say(f"{tool}: {whose}")
             return sessions.run(nodeids)
 
         with environment.exclusive():
