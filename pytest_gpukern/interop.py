@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,7 +54,7 @@ class _Fixture:
     params: JsonDict | None
     extra_info: JsonDict = field(default_factory=dict)
     has_error: bool = False
-    cprofile_stats: None = field(default=None)
+    cprofile_stats: Any = None
 
 
 def publish(
@@ -209,11 +210,54 @@ def give_stats(fixture: Any, measurement: Measurement) -> None:
 
 def listed_as(fixture: Any) -> JsonDict | None:
     """How pytest-benchmark lists a fixture that has stats, as plain JSON, or None for one that has none."""
-    metadata = fixture.stats
-    if metadata is None:
-        return None
+    return None if fixture.stats is None else _listed(fixture.stats)
+
+
+def _listed(metadata: Any) -> JsonDict:
     names = ("name", "fullname", "group", "param", "params", "extra_info", "has_error")
     return plain({name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]
+
+
+def take_entries(config: pytest.Config) -> list[JsonDict]:
+    """What pytest-benchmark itself has measured in this process since it was asked last, as plain JSON.
+
+    A test that runs in a process of its own may be left to that plugin, or use its fixture beside ours; the
+    process that reports lists it, by `add_entries`.
+    """
+    session = config.pluginmanager.get_plugin(_PLUGIN)
+    if session is None:
+        return []
+    entries = [
+        {
+            "listed": _listed(metadata),
+            "iterations": metadata.iterations,
+            "options": metadata.as_dict(stats=False)["options"],
+            "data": metadata.stats.data,
+            "profile": [
+                [function, found[:4]]  # and who called it, which is not shown
+                for function, found in getattr(metadata.cprofile_stats, "stats", {}).items()
+            ],
+        }
+        for metadata in session.benchmarks
+    ]
+    session.benchmarks.clear()
+    return plain(entries)  # type: ignore[no-any-return]
+
+
+def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
+    """Adds what `take_entries` found in another process to those of this one's session."""
+    from pytest_benchmark.stats import Metadata
+
+    session = config.pluginmanager.get_plugin(_PLUGIN)
+    for entry in entries:
+        fixture = _Fixture(**entry["listed"])
+        if entry["profile"]:
+            # Of a `pstats.Stats` only what it found is read: function → counts and times.
+            calls = {tuple(function): tuple(found) for function, found in entry["profile"]}
+            fixture.cprofile_stats = SimpleNamespace(stats=calls)
+        metadata = Metadata(fixture, entry["iterations"], entry["options"])
+        metadata.stats.data.extend(entry["data"])
+        session.benchmarks.append(metadata)
 
 
 def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:

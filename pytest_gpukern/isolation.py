@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern import interop
 from pytest_gpukern.collecting import measured_case
 from pytest_gpukern.concluding import carried
 from pytest_gpukern.measuring import Gone, MeasuringProcess, why_gone
@@ -209,6 +210,8 @@ class _Attempt:
             _record_warning(config, **what)
         elif word == "tell":
             tell(config, what)
+        elif word == "entries":
+            interop.add_entries(config, what)
         elif word == "pids":
             self.pids.update(what)
         elif word == "missing":

@@ -13,6 +13,7 @@ It tells
 - `tell`: a line for the user;
 - `pause`, `resume`: the test waits for what is not its own, as for the device;
 - `begun`: a test begins;
+- `entries`: what pytest-benchmark itself measured in the test;
 - `pids`: under which process ids NVML knows it, as far as it has found out;
 - `done`: the test has ended; with why the CUDA context is lost, or None;
 - `missing`: there is no test of this name;
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern import interop
 from pytest_gpukern.child import become_child, deselect_others, files_to_collect
 from pytest_gpukern.state import LOST, MEASURING, WAITS, environment_of
 
@@ -130,6 +132,8 @@ class MeasuringChild:
             returncode = getattr(error, "returncode", None)
             self._tell("exit", {"text": str(error), "returncode": returncode, "interrupted": interrupted})
             return False
+        if entries := interop.take_entries(item.config):
+            self._tell("entries", entries)
         self._tell("pids", environment_of(item.config).own_pids)
         lost = item.config.stash.get(LOST, None)
         self._tell("done", lost.error if lost is not None else None)

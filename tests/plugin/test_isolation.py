@@ -1,5 +1,6 @@
 """GPU tests in a process of their own, and the others where one breaks that. Only the GPU is fake."""
 
+import json
 import re
 import signal
 import subprocess
@@ -403,3 +404,44 @@ def test_tests_that_are_only_checked_are_isolated_where_that_is_asked_for(projec
     result = pytester.runpytest_subprocess("--gpukern-isolate=on")
     result.assert_outcomes(passed=6, failed=1)
     assert len(set(pids(pytester).values())) == 3
+
+
+BOTH = """
+import json
+import pytest
+
+@pytest.mark.parametrize("factor", [2, complex(3)])
+def test_there(gpu_benchmark, benchmark, factor):
+    benchmark.extra_info["noted"] = [1, 2]
+    gpu_benchmark(lambda: None)
+    assert benchmark.pedantic(json.dumps, ([1],), rounds=7, iterations=3) == "[1]"
+    assert benchmark.stats["rounds"] == 7
+
+def test_here(benchmark):
+    benchmark.pedantic(json.dumps, ([1],), rounds=5)
+
+@pytest.mark.benchmark(group="last")
+def test_there_too(gpu_device, benchmark):
+    benchmark.pedantic(json.dumps, ([1],), rounds=2)
+"""
+
+
+def test_what_pytest_benchmark_measures_in_the_other_process_is_listed_and_saved_here(project, pytester):
+    options = ("--benchmark-json=out.json", "--benchmark-cprofile=tottime")
+    result = project("", *options, tests=BOTH)
+    result.assert_outcomes(passed=4)
+    found = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    own = [entry for entry in found if "gpukern_schema" not in entry["extra_info"]]
+    assert [(entry["name"], entry["stats"]["rounds"], entry["stats"]["iterations"]) for entry in own] == [
+        *(("test_there[2]", 7, 3), ("test_there[(3+0j)]", 7, 3), ("test_here", 5, 1)),
+        ("test_there_too", 2, 1),
+    ]
+    assert len(found) == len(own) + 2  # those of `gpu_benchmark`
+    first, last = own[0], own[-1]
+    assert first["params"] == {"factor": 2}
+    assert first["extra_info"] == {"noted": [1, 2]}
+    assert first["options"]["timer"] == own[2]["options"]["timer"] == "perf_counter"
+    assert len(first["stats"]["data"]) == 7 and min(first["stats"]["data"]) > 0
+    assert last["group"] == "last"
+    assert all(any("dumps" in call["function_name"] for call in entry["cprofile"]) for entry in own)
+    result.stdout.fnmatch_lines(["*benchmark 'last': 1 tests*"])
