@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.variant import Case, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.problem import Problem
+    from pytest_gpukern.variant import Point
 
 
 def cases_of(
     problem: Problem, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
 ) -> Iterator[Case]:
     """All cases, point by point: inputs and reference are made once for all variants of a point.
+
+    Broken variants that take the CUDA context along have one case each, behind all others.
 
     Args:
         problem: whose variants are registered.
@@ -28,7 +31,8 @@ def cases_of(
     for variant in variants:
         if variant.at:
             yield from _cases_at(problem, variant, size)
-    variants = [variant for variant in variants if not variant.at]
+    last = [variant for variant in variants if variant.loses_context and not variant.at]
+    variants = [variant for variant in variants if not variant.at and not variant.loses_context]
     begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
     for point in problem.points(size, axes):
         awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
@@ -40,6 +44,8 @@ def cases_of(
                 if runs:
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
+    for variant in last:
+        yield from _only_case(problem, variant, problem.points(size, axes), first=not axes and size != "huge")
 
 
 def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
@@ -49,6 +55,12 @@ def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
         return
     for parameters in _parameters(variant):
         yield Case(problem, variant, point, parameters)
+
+
+def _only_case(problem: Problem, variant: Variant, points: Iterable[Point], *, first: bool) -> Iterator[Case]:
+    """That of a broken variant that takes the process along: another one costs a new process each time."""
+    for point, parameters in itertools.islice(itertools.product(points, _parameters(variant)), 1):
+        yield Case(problem, variant, point, parameters, first=first)
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:

@@ -115,7 +115,7 @@ class VariantRegistry:
         has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
 
         Of one whose launch takes the CUDA context along, such as a misaligned address, `loses_context` has it
-        run only in a process that another replaces, as when measuring.
+        run only in a process that another replaces, as when measuring: once, behind all others.
 
         Raises:
             ProblemError: both are given or neither, or there is no such tool.

@@ -207,18 +207,17 @@ def test_a_launch_that_fails_as_declared_may_lose_the_context_and_the_next_test_
 ):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", reason)
     result = project("", "-k", "rejected or work", tests=tests)
-    wrong = {} if reason == "launch failed" else {"failed": 2}
-    result.assert_outcomes(passed=3 - wrong.get("failed", 0), deselected=2, **wrong)
+    wrong = {} if reason == "launch failed" else {"failed": 1}
+    result.assert_outcomes(passed=2 - wrong.get("failed", 0), deselected=2, **wrong)
     ran = pids(pytester)
-    rejected = {pid for name, pid in ran.items() if "misaligned" in name}
-    assert len(rejected) == 2, "each at its size, and each of them lost its context"
-    assert ran["test_work"] not in rejected
+    (rejected,) = [pid for name, pid in ran.items() if "misaligned" in name]
+    assert ran["test_work"] != rejected
 
 
 def test_who_takes_the_context_along_is_skipped_where_no_process_would_take_over(project, pytester):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
     result = project("", "-k", "rejected or work", "--gpukern-isolate=off", tests=tests)
-    result.assert_outcomes(passed=1, skipped=2, deselected=2)
+    result.assert_outcomes(passed=1, skipped=1, deselected=2)
     result.stdout.fnmatch_lines(["*it takes the CUDA context along: --gpukern-isolate=on*"])
 
 
@@ -441,7 +440,8 @@ def test_what_pytest_benchmark_measures_in_the_other_process_is_listed_and_saved
     assert first["params"] == {"factor": 2}
     assert first["extra_info"] == {"noted": [1, 2]}
     assert first["options"]["timer"] == own[2]["options"]["timer"] == "perf_counter"
-    assert len(first["stats"]["data"]) == 7 and min(first["stats"]["data"]) > 0
+    assert len(first["stats"]["data"]) == 7
+    assert min(first["stats"]["data"]) > 0
     assert last["group"] == "last"
     assert all(any("dumps" in call["function_name"] for call in entry["cprofile"]) for entry in own)
     result.stdout.fnmatch_lines(["*benchmark 'last': 1 tests*"])

@@ -221,6 +221,16 @@ def test_every_broken_case_is_checked_at_all_sizes():
     assert [case.first for case in cases_of(problem, wrong=True)] == [True, True]
 
 
+def test_broken_variants_that_take_the_process_along_come_last_and_once():
+    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
+    problem.wrong("host", rejected_for="launch failed", loses_context=True, block=(1, 2))(forgets_the_last(9))
+    problem.wrong("host", rejected_for="not written")(right)
+    assert [(case.variant.name, case.point["n"], case.first) for case in cases_of(problem, wrong=True)] == [
+        *(("right", 4, True), ("right", 5, True)),
+        ("prepare", 4, True),
+    ]
+
+
 def test_who_chooses_an_axis_gets_that_alone():
     problem = with_sizes(9)
     problem.variant("host")(right)
