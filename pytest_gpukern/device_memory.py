@@ -166,19 +166,24 @@ class MemoryWatch:
         high = self._gauge.high_bytes()
         peak = max(self._peak, self._gauge.used_bytes() + high)
         self._gauge.release()
-        after, grown = self._gauge.used_bytes(), self._grown(before)
         kept = 0
-        if passed and any(grown.values()):
+        if passed and any(self._grown(before).values()):
             let_go()
-            self._collect()
-            self._gauge.synchronize()
-            self._gauge.release()
-            after, grown = self._gauge.used_bytes(), self._grown(before)
             known = self._arrays
-            self._look_up_arrays()
-            kept = kept_bytes(known, self._arrays, grown)
+            kept = self._kept(known, before)
+            if kept:  # or it is garbage, which takes longer to find than arrays
+                self._collect()
+                kept = self._kept(known, before)
         found = Finding(MEMORY, kept_words(kept)) if kept else None
-        return TeardownMemory(DeviceMemory(before, peak, after, kept), found)
+        return TeardownMemory(DeviceMemory(before, peak, self._gauge.used_bytes(), kept), found)
+
+    def _kept(self, known: Arrays, before: int) -> int:
+        """Bytes of arrays alive now that a test left, where `known` ones and use were before it."""
+        self._gauge.synchronize()
+        self._gauge.release()
+        grown = self._grown(before)
+        self._look_up_arrays()
+        return kept_bytes(known, self._arrays, grown)
 
     def _grown(self, before: int) -> dict[str, int]:
         """Library → by how much what it has given out has grown or shrunk; of one that does not count, the
