@@ -19,6 +19,7 @@ The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Generator, Iterable, Sequence
 
 BOOTSTRAP = (
     "import importlib, json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "
@@ -57,7 +58,28 @@ def main(spec: dict[str, Any]) -> int:
             spec["watched_names"],
             collects_all=spec["collects_all"],
         )
-        return int(pytest.main(list(spec["arguments"]), plugins=[teller]))
+        return int(pytest.main(list(spec["arguments"]), plugins=[teller, CollectsFirst()]))
+
+
+class CollectsFirst:
+    """Has Python look for garbage only once the tests are collected.
+
+    What a session imports stays. Looking through it nine times over, as it grew, was 1.4 to 1.7 s of the nine
+    that a session of these suites took to start on an H200's host.
+    """
+
+    def __init__(self) -> None:
+        self._looked = gc.isenabled()
+        gc.disable()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Is as it was with the end of collecting, however that ends."""
+        try:
+            return (yield)
+        finally:
+            if self._looked:
+                gc.enable()
 
 
 def become_child(spec: dict[str, Any]) -> None:

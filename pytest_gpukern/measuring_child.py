@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern import interop
-from pytest_gpukern.child import become_child, deselect_others, files_to_collect
+from pytest_gpukern.child import CollectsFirst, become_child, deselect_others, files_to_collect
 from pytest_gpukern.state import LOST, MEASURING, WAITS, environment_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ TELLS_WHERE = signal.SIGUSR1
 def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec as it is told to; the exit status is pytest's."""
     become_child(spec)
-    return int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec)]))
+    return int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
 
 
 class MeasuringChild:
