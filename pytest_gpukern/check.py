@@ -1,4 +1,4 @@
-"""The launches by which a variant is checked: on each data set, again for determinism, on further seeds."""
+"""The launches by which a variant is checked: on each data set, again where it declares, on further seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_gpukern.checked_launch import (
     turn_to,
 )
 from pytest_gpukern.comparison import POISONS
-from pytest_gpukern.determinism import Determinism, of_launches
+from pytest_gpukern.determinism import Determinism
 from pytest_gpukern.problem import Run
 from pytest_gpukern.under_sanitizer import sanitizing_tool
 from pytest_gpukern.verify import Diagnosis, Fault, IncorrectError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _LAUNCHES = 3
-"""On the same inputs, from which an output's determinism is told; of what is slow two."""
+"""On the same inputs, by which what a variant declares of its determinism is judged; if slow, two."""
 _VERY_SLOW_NS = 1e9
 """A launch this long is not repeated for that."""
 _RUNS_OF_SLOW = 3
@@ -75,10 +75,9 @@ def check(
             turn_to(prepared, point, dataset)
         poisoned = number != len(POISONS) or dataset.expected is None
         checked_launch(prepared, earlier=datasets[:number], poisoned=poisoned)
-        if checked_again and not number and dataset.expected is not None and dataset.seed is None:
-            prepared.bits = {name: workspace.bits(name) for name in dataset.specs}
         if not number and (checked_again or case.variant.determinism is not None):
-            check_determinism(prepared)
+            prepared.note_bits()
+            repeat_where_declared(prepared)
         if case.problem.check is not None:
             prepared.runs[dataset.seed_offset] = observed(prepared, point)
     check_runs(prepared)
@@ -108,29 +107,43 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
         before = load_other_contents(prepared)
         if before:
             checked_launch(prepared, earlier=before, poisoned=False)
+            if checked_again:
+                prepared.note_bits()
 
 
-def check_determinism(prepared: Prepared) -> None:
-    """Launches again on the same inputs, checks each launch, and keeps whether the bits were the same.
+def repeat_where_declared(prepared: Prepared) -> None:
+    """Launches again on the same inputs, checked each time, where a variant declares its determinism.
+
+    That of others is told by the launches on the first data set that are made anyhow: on a second buffer set,
+    while it is timed, and after that.
 
     Raises:
         IncorrectError: a launch was wrong, or the bits differ where the variant declares that they do not.
     """
-    workspace, names = prepared.workspace, list(prepared.dataset.specs)
-    found = {name: [workspace.bits(name)] for name in names}
+    if prepared.case.variant.determinism is None:
+        return
     for repeats in range(_LAUNCHES - 1):
-        if not _worth_another(prepared, repeats):
+        # A first launch may have compiled, so that one repeat is for all but the slowest.
+        if is_slow(prepared) and (repeats or (prepared.last_call_ns or 0.0) > _VERY_SLOW_NS):
             break
         checked_launch(prepared)
-        for name in names:
-            found[name].append(workspace.bits(name))
-    prepared.determinism = {name: of_launches(bits) for name, bits in found.items()}
+        prepared.note_bits()
+    check_determinism(prepared)
+
+
+def check_determinism(prepared: Prepared) -> None:
+    """Compares what launches on the same inputs showed so far with what the variant declares.
+
+    Raises:
+        IncorrectError: their bits differ, and it declares that they do not.
+    """
     declared = prepared.case.variant.determinism
     if declared in (None, Determinism.TOLERANT):
         return
     for name, kind in prepared.determinism.items():
         if kind is Determinism.TOLERANT:
-            counts = f"{len(set(found[name]))} results from {len(found[name])} launches on the same inputs"
+            found = prepared.seen_bits[name]
+            counts = f"{len(set(found))} results from {len(found)} launches on the same inputs"
             raise IncorrectError(
                 Diagnosis(
                     Fault.NOT_DETERMINISTIC,
@@ -139,18 +152,6 @@ def check_determinism(prepared: Prepared) -> None:
                 ),
                 prepared.errors,
             )
-
-
-def _worth_another(prepared: Prepared, repeats: int) -> bool:
-    """Whether a variant is launched once more on the same inputs, after so many repeats.
-
-    On the device one repeat is for all but the slowest, since a first launch may have compiled; a slow one on
-    the host is repeated only for what it declares.
-    """
-    if not is_slow(prepared):
-        return True
-    wanted = prepared.backend.on_gpu or prepared.case.variant.determinism is not None
-    return wanted and not repeats and (prepared.last_call_ns or 0.0) <= _VERY_SLOW_NS
 
 
 def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
@@ -228,12 +229,10 @@ def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset
         IncorrectError: the launch was wrong.
     """
     copy = prepare(prepared.case, point, prepared.backend, workspace, dataset)
-    copy.datasets, copy.errors, copy.first_call_ns = (
-        prepared.datasets,
-        prepared.errors,
-        prepared.first_call_ns,
-    )
+    copy.datasets, copy.errors, copy.seen_bits = prepared.datasets, prepared.errors, prepared.seen_bits
+    copy.first_call_ns = prepared.first_call_ns
     checked_launch(copy)
+    copy.note_bits()
     return copy
 
 

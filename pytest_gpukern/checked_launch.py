@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.determinism import of_launches
 from pytest_gpukern.problem import call_by_name
 from pytest_gpukern.returned import adopt_returned
 from pytest_gpukern.validity import running_threads, thread_left_working
@@ -44,8 +45,7 @@ class Prepared:
         dataset: what the buffers hold now.
         datasets: all sets that it is checked on, in that order.
         errors: worst error of each output so far.
-        bits: hash of each output for the first data set, where it is to be timed.
-        determinism: of each output, where that was looked at.
+        seen_bits: hashes of each output, one for each launch on the first data set that was looked at.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
         last_returned: what the last launch of an allocating variant returned, held as a caller would.
@@ -60,8 +60,7 @@ class Prepared:
     dataset: Dataset
     datasets: list[Dataset] = field(default_factory=list)
     errors: dict[str, OutputError] = field(default_factory=dict)
-    bits: dict[str, str | None] = field(default_factory=dict)
-    determinism: dict[str, Determinism | None] = field(default_factory=dict)
+    seen_bits: dict[str, list[str | None]] = field(default_factory=dict)
     first_call_ns: float | None = None
     last_call_ns: float | None = None
     last_returned: Any = None
@@ -69,12 +68,30 @@ class Prepared:
     runs: dict[int, Run] = field(default_factory=dict)
 
     @property
+    def determinism(self) -> dict[str, Determinism | None]:
+        """Of each output, as far as the launches that were looked at show it."""
+        return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
+
+    @property
     def errors_with_bits(self) -> dict[str, OutputError]:
         """The worst errors, each with the hash of its output for the first data set, and its determinism."""
+        first = self.datasets[0]
+        comparable = first.expected is not None and first.seed is None
+        determinism = self.determinism
         return {
-            name: dataclasses.replace(error, bits=self.bits.get(name), determinism=self.determinism.get(name))
+            name: dataclasses.replace(
+                error,
+                bits=next(iter(self.seen_bits.get(name, ())), None) if comparable else None,
+                determinism=determinism.get(name),
+            )
             for name, error in self.errors.items()
         }
+
+    def note_bits(self) -> None:
+        """Keeps the hash of each output, where the last launch was one on the first data set."""
+        if self.dataset is self.datasets[0]:
+            for name in self.dataset.specs:
+                self.seen_bits.setdefault(name, []).append(self.workspace.bits(name))
 
     def let_go(self) -> None:
         """Lets go of what the launch returned or holds on to, which could not be given back otherwise."""

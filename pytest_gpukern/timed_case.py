@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.check import check_runs, observed
+from pytest_gpukern.check import check_determinism, check_runs, observed
 from pytest_gpukern.checked_launch import (
     Prepared,
     check_guards,
@@ -102,6 +102,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
             check_guards(prepared)
             adopt_last(prepared)
             check_outputs(prepared, list(earlier))
+            prepared.note_bits()
         if first.case.problem.check is not None:
             first.runs[first.dataset.seed_offset] = observed(first, point)
             check_runs(first)
@@ -110,6 +111,8 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 checked_launch(prepared, earlier=load_other_contents(prepared))
+                prepared.note_bits()
+        check_determinism(first)
     except IncorrectError as error:
         raise _after_timing(error) from error
 

@@ -407,8 +407,7 @@ def test_of_three_launches_the_third_finds_the_answer_of_the_second():
 
 def test_one_set_alone_is_launched_on_under_both_poisons_unless_another_check_follows():
     assert set(found_by_launches(contents=1)[0]) == set(POISONS)
-    again = found_by_launches(contents=1, checked_again=True)[0]
-    assert len(again) == 3, "as often as its determinism takes"
+    assert len(found_by_launches(contents=1, checked_again=True)[0]) == 1
 
 
 @pytest.mark.parametrize("poison", POISONS)
@@ -480,9 +479,9 @@ def test_a_slow_launch_on_the_host_is_checked_on_its_first_set_only_where_anothe
 
 def test_a_fast_launch_on_the_host_and_a_slow_one_on_the_gpu_are_checked_on_all(monkeypatch):
     monkeypatch.setattr(checked_launch, "SLOW_ON_HOST_NS", 1e18)
-    assert launches(checked_again=True) == 3 + 2, "and twice more on the first, for its determinism"
+    assert launches(checked_again=True) == 3
     monkeypatch.setattr(checked_launch, "SLOW_ON_HOST_NS", 0)
-    assert launches(checked_again=True, on_gpu=True) == 3 + 2
+    assert launches(checked_again=True, on_gpu=True) == 3
 
 
 @pytest.mark.parametrize(("checked_again", "runs"), [(True, 3), (False, 5)])
