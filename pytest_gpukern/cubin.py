@@ -1,4 +1,4 @@
-"""Kernels in a cubin, and their register spills, told apart from other local memory. Bytes in, values out.
+"""Register spills of the kernels in a cubin, told apart from other local memory. Bytes in, values out.
 
 A spill is stored and loaded by the same instructions, off the same stack pointer, as an array whose places
 are constants, so that instructions alone do not tell them apart. The assembler does: since CUDA 12.6, ptxas
@@ -88,20 +88,6 @@ def spills(image: bytes) -> dict[str, Spills | None]:
         return {}
 
 
-def kernels(image: bytes) -> tuple[str, ...]:
-    """The mangled names of a module's kernels, by its table of symbols, as a recorded launch names them.
-
-    Args:
-        image: of the module as it was loaded, a cubin. In anything else, or in a damaged one, none are found.
-    """
-    try:
-        cubin = _Cubin.of(image)
-    except (struct.error, ValueError, IndexError):
-        return ()
-    symbols = () if cubin is None else cubin.symbols
-    return tuple(symbol.name for symbol in symbols if symbol.is_function and symbol.is_kernel)
-
-
 class _Section(NamedTuple):
     name: str
     start: int
@@ -121,30 +107,23 @@ class _Symbol(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cubin:
-    """The sections of a cubin and its symbols, in the order of the file, by which they are referred to.
-
-    Attributes:
-        image: all of it.
-        sections: with their places in it.
-        symbols: with their places in a section.
-        sm: its architecture, such as 90; None in a form of the header that was never seen.
-    """
+    """The sections of a cubin and its symbols, in the order of the file, by which they are referred to."""
 
     image: bytes
     sections: tuple[_Section, ...]
     symbols: tuple[_Symbol, ...]
-    sm: int | None
+    sm: int
 
     @classmethod
     def of(cls, image: bytes) -> _Cubin | None:
-        """None where it is no cubin; a damaged one is an error."""
+        """None where it is no cubin, or of a form that was never seen; a damaged one is an error."""
         if len(image) < _HEADER.size:
             return None
         fields = _HEADER.unpack_from(image)
         (magic, bits, order, _, os_abi, abi, _, machine), (table, flags) = fields[:8], fields[11:13]
         entry_size, count, names = fields[16:]
         sm_bit = _WHERE_SM_IS.get((os_abi, abi))
-        if (magic, bits, order, machine) != (b"\x7fELF", 2, 1, _CUDA_MACHINE):
+        if (magic, bits, order, machine) != (b"\x7fELF", 2, 1, _CUDA_MACHINE) or sm_bit is None:
             return None
         if entry_size != _SECTION.size:
             return None
@@ -154,8 +133,7 @@ class _Cubin:
             _Section(_text(texts, name), start, size, link, info)
             for name, _, _, _, start, size, link, info, _, _ in raw
         )
-        sm = None if sm_bit is None else flags >> sm_bit & 0xFF
-        return cls(image, sections, _symbols(image, sections), sm)
+        return cls(image, sections, _symbols(image, sections), flags >> sm_bit & 0xFF)
 
     def content(self, section: _Section) -> bytes:
         return _part(self.image, section.start, section.size)

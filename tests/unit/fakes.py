@@ -214,7 +214,7 @@ class FakeEnvironment:
         self.sessions = recorded
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []
-        self.locked = False
+        self.locked = self.observed = False
         self.instruments = self.peaks = self.ceilings = self.device = self.memory = None
         self.newer_epochs = {}
         self.has_gpu = False
@@ -231,6 +231,15 @@ class FakeEnvironment:
 
     def look_at_memory(self):
         pass
+
+    @contextmanager
+    def loading_observed(self):
+        assert not self.observed, "CUPTI has one subscriber"
+        self.observed = True
+        try:
+            yield
+        finally:
+            self.observed = False
 
     def newer_epoch(self, case, key):
         return self.newer_epochs.get(key)

@@ -52,6 +52,41 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
     assert result.first_call_ns > 0
 
 
+def test_loading_of_code_is_observed_in_every_launch_before_timing(gpu, timer):
+    """A library loads a module once: where a corner is the first to need it, too."""
+    problem, seen = doubling(checked_at=[{"n": 3}]), []
+
+    def noting_observation(a, out):
+        def launch():
+            seen.append((len(a), environment.observed))
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    environment = FakeEnvironment(gpu)
+    result = run(case_of(noting_observation, problem=problem), environment)
+    assert result.corners == ("n=3",)
+    corner = [observed for size, observed in seen if size == 3]
+    assert corner
+    assert all(corner)
+    first_timed = next(i for i, (_, observed) in enumerate(seen) if not observed)
+    assert [size for size, _ in seen[:5]] == [N] * 5, "three contents, and two more sets"
+    assert {size for size, _ in seen[5:first_timed]} == {3}
+    assert not any(observed for _, observed in seen[first_timed:])
+
+
+def test_loading_of_code_is_observed_in_broken_variants_too(gpu):
+    seen = []
+
+    def wrong(a, out):
+        return lambda: seen.append(environment.observed)
+
+    environment = FakeEnvironment(gpu)
+    assert diagnose_case(case_of(wrong), environment) is not None
+    assert seen
+    assert all(seen)
+
+
 # buffer sets
 
 
