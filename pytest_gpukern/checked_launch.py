@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 SLOW_ON_HOST_NS = 5e7
-SLOW_ON_DEVICE_NS = 1e8
+SLOW_ON_DEVICE_NS = 2e7
 """A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
 
 

@@ -131,7 +131,7 @@ def sets_wanted(environment: Environment, marker: MarkerOptions) -> Callable[[Da
 def _other_contents(prepared: Prepared, datasets: list[Dataset], count: int) -> list[Dataset]:
     """The data sets of up to `count` further buffer sets, as many as fit; first those not in the first set.
 
-    A call of a tenth of a second is timed so few times, and does so much, that it stays on one set.
+    A slow call is timed so few times, and does so much, that it stays on one set.
     """
     from pytest_gpukern.backends.cuda import runtime
 

@@ -174,8 +174,8 @@ def test_a_first_launch_that_compiled_is_no_slow_one(monkeypatch):
     [
         (1e6, False, "tolerant", 3),
         (6e7, False, "bitwise", 2),
-        (6e7, True, "run-to-run", 3),
-        (2e8, True, "bitwise", 2),
+        (1e7, True, "run-to-run", 3),
+        (6e7, True, "bitwise", 2),
         (2e9, True, "bitwise", 1),
         (1e6, True, None, 1),
     ],
