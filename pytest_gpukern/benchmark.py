@@ -10,6 +10,7 @@ import pytest
 from pytest_gpukern.changes import explained
 from pytest_gpukern.failures import failures
 from pytest_gpukern.following import FollowedMemory
+from pytest_gpukern.guarded import GuardedArrays
 from pytest_gpukern.measure import Repeated
 from pytest_gpukern.outcome import Outcome
 from pytest_gpukern.plain_calls import Turn
@@ -60,6 +61,7 @@ class GpuBenchmark:
         """The device's memory from the test's set-up to its teardown."""
         self.concluded = False
         """Whether its body came to its end."""
+        self._guarded = GuardedArrays(environment.backend)
         self._outcome = Outcome()
         self._seen: SeenOutputs | None = None
 
@@ -205,6 +207,42 @@ class GpuBenchmark:
             self._outcome.add_note(found.loose)
         self._outcome.record_check(found.diagnosis, {} if found.error is None else {name: found.error})
 
+    def guarded(self, array: Any, name: str | None = None) -> Any:
+        """A copy of an array with a guard zone before and behind it, until the end of the test.
+
+        Whatever a call writes there is INCORRECT with the place, though its values may be right: after each
+        call that is not timed, after the timed ones, and at the end of the test. What it reads there is NaN.
+        To be made before what is measured is called, not in each call.
+
+        Args:
+            array: of NumPy's, or on the device of Numba's, CuPy's, PyCUDA's or PyTorch's.
+            name: what the array is called in what is said of it.
+
+        Returns:
+            An array of the same library, shape and dtype, in C order, whose memory is freed with the test.
+
+        Raises:
+            TypeError: it is no such array.
+        """
+        with self._environment.exclusive():
+            return self._guarded.copy(array, name)
+
+    def guarded_like(self, array: Any, name: str | None = None) -> Any:
+        """As `guarded`, for an array that a call writes: with a poison in it, and other zones around it.
+
+        What reads one element too many mostly writes one too many, and would leave the zones of a copy as
+        they are.
+
+        Args:
+            array: whose library, shape and dtype it has.
+            name: what it is called in what is said of it.
+
+        Raises:
+            TypeError: as for `guarded`.
+        """
+        with self._environment.exclusive():
+            return self._guarded.like(array, name)
+
     # cases of a problem
 
     def run(self, case: Case) -> None:
@@ -258,6 +296,7 @@ class GpuBenchmark:
         if result is None:
             return None
         self._fail_where_unsettled()
+        self._fail_where_out_of_bounds()
         if result.measurements:
             judged = with_verdicts(result, environment, self._marker)
             self.sessions += judged.sessions
@@ -271,8 +310,9 @@ class GpuBenchmark:
         return "\n".join(lines) or None
 
     def let_go(self) -> None:
-        """Lets go of the arrays that are kept for `verify`."""
+        """Lets go of the arrays that are kept for `verify`, and of guarded ones."""
         self._seen = None
+        self._guarded.close()
 
     # inside
 
@@ -281,6 +321,15 @@ class GpuBenchmark:
         diagnosis = None if self._seen is None else self._seen.unsettled()
         if diagnosis is not None:
             self._outcome.record_check(diagnosis, {})
+
+    def _fail_where_out_of_bounds(self) -> None:
+        """Fails the test where guard zones were written since what it measured was looked at."""
+        from pytest_gpukern.verify import IncorrectError
+
+        try:
+            self._guarded.check("at the end of the test")
+        except IncorrectError as error:
+            self._outcome.record_check(error.diagnosis, {})
 
     def _refuse_second_use(self) -> None:
         if self.result is not None:
@@ -299,6 +348,7 @@ class GpuBenchmark:
             environment,
             self._marker,
             self._nodeid,
+            self._guarded,
             leaves_host_calls=self.leaves_host_calls,
             runs_once=self.runs_once,
         )

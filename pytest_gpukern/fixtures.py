@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from pytest_gpukern.benchmark import GpuBenchmark
     from pytest_gpukern.device import Device
@@ -61,13 +61,14 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 
 
 @pytest.fixture
-def gpu_benchmark(request: pytest.FixtureRequest) -> GpuBenchmark:
+def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
     from pytest_gpukern.state import new_benchmark
 
     benchmark = new_benchmark(request.node, _environment(request.config))
     benchmark.memory.begin()
-    return benchmark
+    yield benchmark
+    benchmark.let_go()
 
 
 @pytest.fixture

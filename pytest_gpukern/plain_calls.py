@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.checked_calls import CheckedCalls
     from pytest_gpukern.environment import Environment
+    from pytest_gpukern.guarded import GuardedArrays
     from pytest_gpukern.measure import Executions
 
 
@@ -44,6 +45,7 @@ class PlainCalls:
         checks: looks at each call; None where nothing does.
         environment: whose device no other process measures on meanwhile.
         synchronize: waits for the device.
+        guarded: arrays around which is looked after each call, and after those that are timed.
         judge: the test's own check of a call: `judge(returned, args, kwargs, when)`.
         observing: entered around the first call.
     """
@@ -55,6 +57,7 @@ class PlainCalls:
         checks: CheckedCalls | None,
         environment: Environment,
         synchronize: Callable[[], None],
+        guarded: GuardedArrays,
         *,
         judge: Callable[[Any, tuple[Any, ...], Mapping[str, Any], str], None] | None = None,
         observing: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -64,6 +67,7 @@ class PlainCalls:
         self._checks = checks
         self._environment = environment
         self._synchronize = synchronize
+        self._guarded = guarded
         self._judge = judge
         self._observing = observing
         self.first_call_ns: float | None = None
@@ -101,7 +105,16 @@ class PlainCalls:
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Looks at what a timed call left, where that can be looked at."""
-        return None if self._checks is None else self._checks.inspect
+        looks_at_outputs = None if self._checks is None else self._checks.inspect
+        if not self._guarded:
+            return looks_at_outputs
+
+        def look() -> None:
+            self._guarded.check("after timed calls")
+            if looks_at_outputs is not None:
+                looks_at_outputs()
+
+        return look
 
     def _one(self, when: str, place: str) -> tuple[Any, float]:
         """Makes one call; returns what it returned, and its wall time in nanoseconds."""
@@ -118,6 +131,7 @@ class PlainCalls:
                 passed_ns = float(time.perf_counter_ns() - start)
             self.first_call_ns = self.first_call_ns or passed_ns
             self._environment.look_at_memory()
+            self._guarded.check(place)
             if self._checks is not None and pending is not None:
                 self._checks.end(pending, returned)
         if self._judge is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.checked_calls import CheckedCalls
     from pytest_gpukern.device import Device
     from pytest_gpukern.environment import Environment
+    from pytest_gpukern.guarded import GuardedArrays
     from pytest_gpukern.marker import MarkerOptions
     from pytest_gpukern.measure import Executions
     from pytest_gpukern.outcome import Outcome
@@ -64,6 +65,7 @@ class PlainRunner:
         environment: device, settings and instruments.
         marker: arguments of the test's marker.
         nodeid: pytest's name of the test.
+        guarded: arrays of the test's around which is looked.
         leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU; such a
             test never asked for this plugin, and its calls are not checked.
         runs_once: whether, where nothing is measured, a call is made once unless the marker declares what it
@@ -80,6 +82,7 @@ class PlainRunner:
         environment: Environment,
         marker: MarkerOptions,
         nodeid: str,
+        guarded: GuardedArrays,
         *,
         leaves_host_calls: bool,
         runs_once: bool,
@@ -88,6 +91,7 @@ class PlainRunner:
         self._outcome = outcome
         self._environment = environment
         self._marker = marker
+        self._guarded = guarded
         self._leaves_host_calls = leaves_host_calls
         self._cache = marker.cache or environment.settings.cache
         assert environment.device is not None
@@ -141,6 +145,7 @@ class PlainRunner:
             self._checks,
             self._environment,
             self.synchronize,
+            self._guarded,
             judge=self._judge,
             observing=self._environment.loading_observed,
         )

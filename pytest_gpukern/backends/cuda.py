@@ -240,13 +240,7 @@ class CudaRuntime:
 
         Copies are kept while their array lives and all of them take no more than a quarter of the memory.
         """
-        alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
-        for reference, copy in self._copies:
-            if reference() is None:
-                copy.free()
-            else:
-                alive.append((reference, copy))
-        self._copies = alive
+        self.forget_dead_copies()
         for number, (reference, copy) in enumerate(self._copies):
             if reference() is host:
                 self._copies.append(self._copies.pop(number))
@@ -257,6 +251,16 @@ class CudaRuntime:
         copy.upload(host)
         self._copies.append((weakref.ref(host), copy))
         return copy
+
+    def forget_dead_copies(self) -> None:
+        """Frees the copies of inputs and references that are no more."""
+        alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
+        for reference, copy in self._copies:
+            if reference() is None:
+                copy.free()
+            else:
+                alive.append((reference, copy))
+        self._copies = alive
 
     def forget_copies(self) -> None:
         """Frees the copies of inputs and references."""

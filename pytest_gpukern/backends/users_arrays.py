@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pytest_gpukern.strides import Span, Strides
 
 _KNOWN = {
-    ("numpy", "ndarray"),
-    ("cupy", "ndarray"),
-    ("torch", "Tensor"),
-    ("pycuda.gpuarray", "GPUArray"),
-    ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
-    ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"),
+    ("numpy", "ndarray"): "host",
+    ("cupy", "ndarray"): "cupy",
+    ("torch", "Tensor"): "torch",
+    ("pycuda.gpuarray", "GPUArray"): "pycuda",
+    ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"): "numba",
+    ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"): "numba",
 }
-"""Array types that others are derived from: (module, name)."""
+"""Array types that others are derived from, (module, name), and the backends that make them."""
 _LIBRARIES = {"numpy", "cupy", "torch", "pycuda", "numba", "numba_cuda"}
 _TRIES = 10**6
 
@@ -172,6 +172,12 @@ def users_array(value: Any) -> UsersArray | None:
         host=None if on_device else np.asarray(value),
         is_bfloat16=is_bfloat16,
     )
+
+
+def backend_of(value: Any) -> str | None:
+    """The backend that makes arrays of a value's type; None for any other, and for one derived from it."""
+    kind = type(value)
+    return _KNOWN.get((kind.__module__, kind.__name__))
 
 
 def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:

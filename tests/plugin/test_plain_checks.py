@@ -364,3 +364,100 @@ def test_second(gpu_benchmark):
     assert [each() for each in kept] == [None, None]
 """
     ).assert_outcomes(passed=2)
+
+
+GUARDED = """
+def around(array):
+    start = array.__array_interface__["data"][0] - array.itemsize
+    memory = dict(data=(start, False), shape=(array.size + 2,), typestr=array.dtype.str, version=3)
+    return np.asarray(type("Memory", (), {"__array_interface__": memory})())
+
+def one_too_many(x, out):
+    out[...] = 2 * x
+    around(out)[-1] = 1
+"""
+
+
+def test_what_a_call_writes_behind_a_guarded_array_fails_the_test_though_all_values_are_right(
+    plain, pytester
+):
+    result = plain(
+        GUARDED
+        + """
+@declared
+def test_right(gpu_benchmark):
+    given, out = gpu_benchmark.guarded(x), gpu_benchmark.guarded_like(x, "out")
+    gpu_benchmark(double, given, out=out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@declared
+def test_wrong(gpu_benchmark):
+    out = gpu_benchmark.guarded_like(x, "out")
+    gpu_benchmark(one_too_many, x, out=out)
+
+def test_not_declared(gpu_benchmark):
+    out = gpu_benchmark.guarded_like(x, name="out")
+    gpu_benchmark.pedantic(one_too_many, (x, out))
+
+def test_elsewhere(gpu_benchmark):
+    out = gpu_benchmark.guarded(np.empty(N), "out")
+    gpu_benchmark(double, x, out)
+    one_too_many(x, out)
+"""
+    )
+    result.assert_outcomes(passed=1, failed=3)
+    told = (
+        "*INCORRECT: out: out of bounds",
+        "  8 bytes behind the end of out written, the nearest 1 element away: flat index 9 of 9",
+    )
+    for place in ("in the first call", "in the first call", "at the end of the test"):
+        result.stdout.fnmatch_lines([*told, f"  seen {place}"])
+    found = found_in(pytester)
+    assert [name for name, each in found.items() if each["correctness"] == "INCORRECT"] == [
+        *("test_wrong", "test_not_declared", "test_elsewhere"),
+    ]
+
+
+def test_what_is_written_around_a_guarded_array_only_when_timed_is_seen(pytester, gpu):
+    pytester.makepyfile(
+        test_doubling=PLAIN
+        + GUARDED
+        + """
+def test_timed(gpu_benchmark):
+    out, calls = gpu_benchmark.guarded_like(x, "out"), itertools.count()
+    gpu_benchmark(lambda: (one_too_many if next(calls) == 20 else double)(x, out))
+"""
+    )
+    result = gpu("--gpukern-output=run.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen after timed calls"])
+
+
+def test_guarded_arrays_end_with_the_test_also_where_it_fails_or_measures_nothing(plain, pytester):
+    result = plain(
+        """
+import gc
+from pytest_gpukern.guarded import GuardedArrays
+
+closed = []
+closing = GuardedArrays.close
+
+def close(self):
+    closed.append(len(self._held))
+    closing(self)
+
+GuardedArrays.close = close
+
+def test_fails(gpu_benchmark):
+    gpu_benchmark.guarded(x)
+    assert False
+
+def test_closed():
+    assert closed[0] == 1
+
+def test_refused(gpu_benchmark):
+    with pytest.raises(TypeError, match="give an array of NumPy's"):
+        gpu_benchmark.guarded([1, 2])
+"""
+    )
+    result.assert_outcomes(passed=2, failed=1)

@@ -250,6 +250,15 @@ def test_a_copy_is_freed_once_its_array_is_gone(runtime, driver):
     assert driver.used_bytes == 64 * 8
 
 
+def test_copies_of_what_is_gone_can_be_freed_at_once(runtime, driver):
+    kept = np.ones(64)
+    runtime.copy_of(kept)
+    runtime.copy_of(np.ones(32))
+    runtime.forget_dead_copies()
+    assert driver.used_bytes == 64 * 8
+    assert len(runtime.copy_of(kept).download()) == 64
+
+
 def test_copies_take_a_quarter_of_the_memory_and_the_one_longest_unused_goes_first(runtime, driver):
     driver.total_bytes = 4 * 3 * 800
     arrays = [np.full(100, float(number)) for number in range(4)]

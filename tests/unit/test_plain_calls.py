@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpukern import plain_calls
+from pytest_gpukern.guarded import GuardedArrays
 from pytest_gpukern.plain_calls import PlainCalls, Turn
 
 
@@ -32,7 +33,15 @@ def clock(monkeypatch):
 
 def calls_of(call, synchronize, observing):
     environment = SimpleNamespace(exclusive=nullcontext, look_at_memory=lambda: None)
-    return PlainCalls(call, lambda: Turn(call, (), {}), None, environment, synchronize, observing=observing)
+    return PlainCalls(
+        call,
+        lambda: Turn(call, (), {}),
+        None,
+        environment,
+        synchronize,
+        GuardedArrays(None),
+        observing=observing,
+    )
 
 
 def test_the_first_call_takes_what_it_and_its_kernels_take_and_not_what_looking_on_does(clock):

@@ -1,0 +1,85 @@
+"""Guarded arrays of each library on the device: right calls pass, what is written around them is told."""
+
+import pytest
+
+SETUP = """
+import numpy as np
+import pytest
+from numba import cuda
+
+N = 10_007
+host = np.random.default_rng(0).random(N, dtype=np.float32)
+
+@cuda.jit
+def double(x, out, n):
+    i = cuda.grid(1)
+    if i < n:
+        out[i] = 2 * x[i]
+
+def check(gpu_benchmark, x):
+    given, out = gpu_benchmark.guarded(x, "x"), gpu_benchmark.guarded_like(x, "out")
+    assert type(given) is type(out) is type(x)
+    gpu_benchmark(double[-(-N // 256) + 1, 256], given, out, SIZE)
+    gpu_benchmark.verify(out, 2 * host)
+"""
+NUMBA = """
+def test_it(gpu_benchmark):
+    check(gpu_benchmark, cuda.to_device(host))
+"""
+CUPY = """
+import cupy
+
+def test_it(gpu_benchmark):
+    check(gpu_benchmark, cupy.asarray(host))
+"""
+PYCUDA = """
+import pycuda.autoprimaryctx
+import pycuda.driver
+from pycuda import gpuarray
+from pycuda.compiler import SourceModule
+
+def test_it(gpu_benchmark):
+    kernel = SourceModule(
+        "__global__ void twice(const float *x, float *out, int n)"
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) out[i] = 2 * x[i]; }"
+    ).get_function("twice")
+    x = gpuarray.to_gpu(host)
+    given, out = gpu_benchmark.guarded(x, "x"), gpu_benchmark.guarded_like(x, "out")
+    assert type(given) is type(out) is type(x)
+    blocks = {"grid": (-(-N // 256) + 1, 1), "block": (256, 1, 1)}
+    gpu_benchmark(kernel, given.gpudata, out.gpudata, np.int32(SIZE), **blocks)
+    gpu_benchmark.verify(out, 2 * host)
+"""
+TORCH = """
+import torch
+
+def test_it(gpu_benchmark):
+    x = torch.from_numpy(host).cuda()
+    given, out = gpu_benchmark.guarded(x, "x"), gpu_benchmark.guarded_like(x, "out")
+    assert type(given) is type(out) is torch.Tensor
+    arrays = [cuda.as_cuda_array(each) for each in (given, out)]
+    gpu_benchmark(double[-(-N // 256) + 1, 256], *arrays, SIZE)
+    gpu_benchmark.verify(out, 2 * host)
+    with pytest.raises(TypeError, match="in the host's memory"):
+        gpu_benchmark.guarded(torch.zeros(3))
+"""
+EACH = {"numba": NUMBA, "cupy": CUPY, "pycuda": PYCUDA, "torch": TORCH}
+
+
+@pytest.mark.parametrize("library", EACH)
+@pytest.mark.parametrize("size", ["N", "N + 1"])
+def test_one_element_too_many_is_told_whatever_made_the_array(pytester, plugin_option, library, size):
+    pytest.importorskip(library)
+    pytester.makepyfile(test_it=(SETUP + EACH[library]).replace("SIZE", size))
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-baseline=off", *plugin_option)
+    if size == "N":
+        result.assert_outcomes(passed=1)
+        return
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*INCORRECT: out: out of bounds",
+            "  4 bytes behind the end of out written, the nearest 1 element away: flat index 10007 of 10007",
+            "  seen in the first call",
+        ]
+    )

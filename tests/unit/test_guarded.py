@@ -1,0 +1,133 @@
+"""Arrays of a test's own between guard zones, on the host."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.guarded import GuardedArrays
+from pytest_gpukern.verify import Fault, IncorrectError
+
+
+@pytest.fixture
+def guarded():
+    made = GuardedArrays({"host": HostBackend()}.__getitem__)
+    yield made
+    made.close()
+
+
+def around(array):
+    """The same memory with one element more before and behind."""
+    start = array.__array_interface__["data"][0] - array.itemsize
+    memory = {
+        "data": (start, False),
+        "shape": (array.size + 2,),
+        "typestr": array.dtype.str,
+        "version": 3,
+    }
+    return np.asarray(type("Memory", (), {"__array_interface__": memory})())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "u1", "?", "i2"])
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (0,), (2, 3, 4)])
+def test_a_copy_has_the_contents_in_c_order_and_memory_of_its_own(guarded, shape, dtype):
+    array = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    copy = guarded.copy(array, None)
+    assert type(copy) is np.ndarray
+    assert copy.dtype == array.dtype
+    assert copy.flags.c_contiguous
+    np.testing.assert_array_equal(copy, array)
+    assert not np.shares_memory(copy, array)
+    guarded.check("here")
+
+
+def test_one_that_is_written_holds_poison_and_other_zones(guarded):
+    array = np.ones(5, "float32")
+    written, copy = guarded.like(array, None), guarded.copy(array, None)
+    assert np.isnan(written).all()
+    zones = [around(each).view("u4")[[0, -1]] for each in (written, copy)]
+    assert not (zones[0] == zones[1]).any(), "what is read behind one and written behind the other is seen"
+    written[...] = copy
+    guarded.check("here")
+
+
+@pytest.mark.parametrize(
+    ("at", "place"),
+    [
+        (-1, "4 bytes behind the end of y written, the nearest 1 element away: flat index 5 of 5"),
+        (0, "4 bytes before the beginning of y written, the nearest 1 element away: flat index -1 of 5"),
+    ],
+)
+@pytest.mark.parametrize("make", ["copy", "like"])
+def test_what_is_written_around_it_is_told_with_the_place_and_stays_so(guarded, make, at, place):
+    array = getattr(guarded, make)(np.zeros(5, "float32"), "y")
+    guarded.copy(np.zeros(3), None)
+    around(array)[at] = 1.5
+    for _ in range(2):
+        with pytest.raises(IncorrectError) as caught:
+            guarded.check("after timed calls")
+        assert caught.value.diagnosis.fault is Fault.OUT_OF_BOUNDS
+        assert caught.value.diagnosis.message == f"y: out of bounds\n  {place}\n  seen after timed calls"
+
+
+def test_arrays_without_a_name_are_told_apart_by_number(guarded):
+    guarded.copy(np.zeros(5), None)
+    around(guarded.like(np.zeros(5), None))[0] = 1
+    with pytest.raises(IncorrectError, match="guarded array 2: out of bounds"):
+        guarded.check("here")
+
+
+def test_where_there_are_none_nothing_is_looked_at(guarded):
+    assert not guarded
+    guarded.check("here")
+    guarded.copy(np.zeros(5), None)
+    assert guarded
+    guarded.close()
+    assert not guarded
+
+
+class Masked(np.ndarray):
+    """A class of somebody's."""
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([1, 2], "builtins.list which is no array of numbers of a library that is known"),
+        (np.zeros(2).view(Masked), "Masked which is no array"),
+        (np.zeros(2, object), "which is no array of numbers"),
+        (np.float32(1), "which is no array of numbers"),
+        (np.zeros(()), "of no dimension"),
+    ],
+)
+@pytest.mark.parametrize("make", ["copy", "like"])
+def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, make, given, why):
+    with pytest.raises(TypeError, match=f"{why}.*: give an array of NumPy's, or one on the device"):
+        getattr(guarded, make)(given, None)
+    assert not guarded
+
+
+def tensor(dtype, **attributes):
+    """What looks like one of PyTorch's."""
+    attributes |= {"detach": lambda self: self, "view": lambda self, dtype: self, "dtype": dtype}
+    return type("Tensor", (), {"__module__": "torch", **attributes})()
+
+
+ON_DEVICE = {"data": (4096, False), "shape": (3,), "typestr": "<i2", "version": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (tensor("torch.float32", is_cuda=False, numpy=lambda self: np.zeros(3)), "in the host's memory"),
+        (tensor("torch.bfloat16", is_cuda=True, __cuda_array_interface__=ON_DEVICE), "of bfloat16"),
+    ],
+)
+def test_tensors_that_have_no_workspace_are_refused(guarded, monkeypatch, given, why):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(int16="int16"))
+    with pytest.raises(TypeError, match=f"torch.Tensor {why}"):
+        guarded.copy(given, None)
