@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.backends.cuda import CudaError, runtime_in_use
 from pytest_gpukern.backends.users_arrays import backend_of, users_array
 from pytest_gpukern.verify import Diagnosis, IncorrectError, diagnose_damage
 
@@ -45,8 +44,10 @@ class GuardedArrays:
         library, found = _known(array)
         name = name or self._next_name
         made = self._made(library, {name: found.fetch()}, {}, name)
-        if (runtime := runtime_in_use()) is not None:
-            runtime.forget_dead_copies()  # by way of which the contents came
+        if self._backend(library).on_gpu:
+            from pytest_gpukern.backends.cuda import runtime
+
+            runtime().forget_dead_copies()  # by way of which the contents came
         return made
 
     def like(self, array: Any, name: str | None) -> Any:
@@ -84,6 +85,8 @@ class GuardedArrays:
         with ExitStack() as freed:
             for backend, workspace in held:
                 if backend.on_gpu:
+                    from pytest_gpukern.backends.cuda import CudaError
+
                     freed.enter_context(suppress(CudaError))
                 freed.callback(workspace.close)
 

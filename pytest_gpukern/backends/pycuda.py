@@ -114,12 +114,23 @@ class PycudaBackend(GpuBackend):
         """Nothing: PyCUDA pools no memory by itself, and the pool of a variant goes with the variant."""
 
 
+class _Address(int):
+    """An address as `GPUArray.gpudata`, which is given to kernels too.
+
+    PyCUDA takes no plain integer there, but what has a `gpudata` that is one.
+    """
+
+    @property
+    def gpudata(self) -> int:
+        return int(self)
+
+
 def gpuarray_over(array: DeviceArray) -> Any:
     """A GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
     from pycuda.gpuarray import GPUArray
 
     strides = array.__cuda_array_interface__["strides"]
-    return GPUArray(array.shape, array.dtype, base=array, gpudata=array.pointer, strides=strides)
+    return GPUArray(array.shape, array.dtype, base=array, gpudata=_Address(array.pointer), strides=strides)
 
 
 def _import_driver() -> list[str]:

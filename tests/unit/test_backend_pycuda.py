@@ -142,6 +142,13 @@ def test_arrays_lie_on_the_workspaces_memory(opened, pycuda):
     assert pycuda.context.depth == 1
 
 
+def test_a_kernel_may_be_given_the_address_alone(opened):
+    """PyCUDA takes what is no NumPy scalar, allocation or array for what has a `gpudata`."""
+    array = opened.workspace({"x": np.arange(4.0)}, {}).arrays["x"]
+    assert isinstance(array.gpudata, int), "as memcpy_dtod and the like want it"
+    assert int(np.uintp(array.gpudata.gpudata)) == array.base.pointer
+
+
 def test_another_context_is_refused(pycuda):
     pycuda.context.handle += 1
     with pytest.raises(CudaError, match="another context than the primary one"):
