@@ -111,7 +111,7 @@ def suites_command() -> list[str]:
 
 
 def _run_suites(tell: Callable[[str], None]) -> Suites:
-    tell("the five suites whole")
+    tell("the suites whole")
     started = time.perf_counter()
     status, said = finished(suites_command(), _SUITES_TIMEOUT_S)
     seconds = time.perf_counter() - started

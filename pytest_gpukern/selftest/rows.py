@@ -152,7 +152,7 @@ class RivalRow:
 
 @dataclass(frozen=True)
 class SuitesRow:
-    """The five suites whole."""
+    """The suites whole."""
 
     wall_s: float
     exit_status: int

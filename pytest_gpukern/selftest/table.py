@@ -180,7 +180,7 @@ def _suites(conclusions: Conclusions) -> Iterator[str]:
     yield ""
     failed = "" if suites.exit_status == 0 else f", but they failed with status {suites.exit_status}"
     yield (
-        f"five suites whole, compilation included: {suites.wall_s:.0f} s{failed}; "
+        f"the suites whole, compilation included: {suites.wall_s:.0f} s{failed}; "
         f"≤ {SUITES_S:.0f} s: {_REACHED[suites.reached]}"
     )
 
