@@ -36,7 +36,7 @@ LAYERS = (
     {"explain", "failures"},
     {"scopes", "environment", "report/", "changes"},
     {"verdicts", "prepared_case", "timed_case", "plain_timing"},
-    {"runner", "interop", "session"},
+    {"runner", "interop/", "session"},
     {"further", "rejection"},
     {"confirming", "following", "plain_calls"},
     {"plain_runner"},
