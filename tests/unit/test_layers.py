@@ -29,7 +29,7 @@ LAYERS = (
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "checked_launch", "estimate", "rule", "revisions/", "seen_outputs"}
     | {"reference_check"},
-    {"rotation", "gate", "check", "checked_calls", "guarded"},
+    {"rotation", "gate", "check", "checked_calls", "guarded", "sampling"},
     {"corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "device_memory", "canary", "resources", "drift", "shift"},
