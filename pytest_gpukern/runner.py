@@ -135,21 +135,17 @@ def checked_further(prepared: Prepared, point: Point, environment: Environment) 
     Raises:
         IncorrectError: it is wrong there.
     """
-    with environment.loading_observed() if prepared.backend.on_gpu else nullcontext():
-        return _checked_further(prepared, point, environment)
-
-
-def _checked_further(prepared: Prepared, point: Point, environment: Environment) -> Corners:
     case = prepared.case
-    corners = corners_of(case, simulated=prepared.backend.simulated)
-    placing = placing_of(case, environment)
-    corners = check_corners(case, corners, prepared.backend, placing, environment.corner_datasets)
     seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
     if case.problem.check is not None:
         seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds
-    if seeds > known:
-        further = environment.datasets.further(case.problem, point, range(known, seeds))
-        check_seeds(prepared, point, further)
+    with environment.loading_observed() if prepared.backend.on_gpu else nullcontext():
+        corners = corners_of(case, simulated=prepared.backend.simulated)
+        placing = placing_of(case, environment)
+        corners = check_corners(case, corners, prepared.backend, placing, environment.corner_datasets)
+        if seeds > known:
+            further = environment.datasets.further(case.problem, point, range(known, seeds))
+            check_seeds(prepared, point, further)
     return corners
 
 

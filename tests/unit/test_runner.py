@@ -182,6 +182,24 @@ def test_what_computes_only_where_it_finds_no_answer_is_rejected_also_where_it_i
     assert ("right before timing, wrong after it" in result.diagnosis) is slow
 
 
+def test_what_is_judged_by_statistics_alone_is_poisoned_after_timing_however_slow(gpu, timer, monkeypatch):
+    """Without a reference nothing tells an answer of other contents from what a launch has left."""
+    found = []
+
+    def watching(a, out):
+        def launch():
+            found.append(bool(np.isnan(out).all()))
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    monkeypatch.setattr(checked_launch, "SLOW_ON_DEVICE_NS", 0)
+    problem = doubling(reference=None, check=lambda runs: None, check_seeds=2)
+    result = run(case_of(watching, problem=problem), FakeEnvironment(gpu))
+    assert result.correctness is Correctness.PASSED
+    assert found[-1]
+
+
 @pytest.mark.parametrize(
     ("backend", "arguments", "settings", "checked_on"),
     [
