@@ -12,6 +12,7 @@ says how. Whatever was not seen there makes the answer None.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,6 +87,35 @@ def spills(image: bytes) -> dict[str, Spills | None]:
         return {} if cubin is None else dict(_of_kernels(cubin))
     except (struct.error, ValueError, IndexError):
         return {}
+
+
+_CODE = (".text.", ".nv.constant", ".nv.global.init")
+"""Beginnings of the names of sections that hold what is executed, and what it finds in memory."""
+
+
+def code_sha256(image: bytes) -> str | None:
+    """A hash of what a module executes: instructions, constants and initial values, in the file's order.
+
+    Not of names: Numba numbers the functions of a process, so that the same kernel has another mangled name
+    wherever another function was compiled before it. Nor of what tells of sources, tools and options.
+
+    Args:
+        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, there is none.
+    """
+    try:
+        cubin = _Cubin.of(image)
+        if cubin is None:
+            return None
+        digest = hashlib.sha256()
+        for section in cubin.sections:
+            if section.name.startswith(_CODE):
+                kind = next(each for each in _CODE if section.name.startswith(each))
+                content = cubin.content(section)
+                digest.update(f"{kind} {len(content)}:".encode())
+                digest.update(content)
+        return digest.hexdigest()
+    except (struct.error, ValueError, IndexError):
+        return None
 
 
 class _Section(NamedTuple):

@@ -203,8 +203,14 @@ def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool
 
 def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:
     """What changed in the launches of one kernel."""
-    codes = {kernel.machine_code_sha256 for kernel in now} - {None}
-    known = {kernel.machine_code_sha256 for kernel in before} - {None}
+    codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
+    methods = {_method(code) for code in codes}
+    # Hashes by another method, as older releases recorded, tell nothing.
+    known = {
+        kernel.machine_code_sha256
+        for kernel in before
+        if kernel.machine_code_sha256 and _method(kernel.machine_code_sha256) in methods
+    }
     resources = resource_changes(now, before)
     said = []
     if codes and known:
@@ -218,6 +224,11 @@ def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKern
         if new and old and not set(new) <= set(old):
             said.append(f"{what} {_sizes(old)} → {_sizes(new)}")
     return said
+
+
+def _method(code: str) -> str:
+    """What a hash was computed of: `code`, `module`, or nothing in records of older releases."""
+    return code.rpartition(":")[0]
 
 
 def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:

@@ -99,8 +99,9 @@ def prepared_case(
         given_back.push(giving_back(backend.release))
         workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
         given_back.push(giving_back(workspace.close))
-        with environment.loading_observed() if backend.on_gpu else nullcontext():
-            sets.append(check(case, point, backend, workspace, datasets, checked_again=sets_for is not None))
+        timed = sets_for is not None
+        with environment.loading_observed(own=timed) if backend.on_gpu else nullcontext():
+            sets.append(check(case, point, backend, workspace, datasets, checked_again=timed))
             given_back.callback(sets[0].let_go)
             copies = sets_for(datasets[0]) - 1 if sets_for and placing.on_gpu else 0
             for dataset in _other_contents(sets[0], datasets, copies) if copies else ():

@@ -124,7 +124,8 @@ class KernelFacts:
         blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
         occupancy: their share of the warps that a multiprocessor holds, or None likewise.
         limited_by: what keeps a further block away, in words; None at full occupancy.
-        machine_code_sha256: of the code that the device executes; None where the backend cannot give it.
+        machine_code_sha256: of the code that the device executes, without names (`code:…`), or of the whole
+            module (`module:…`); None where the backend cannot give it.
         spill_store_bytes: of a thread, stored to local memory by its instructions for want of registers, each
             counted once however often it runs, as `ptxas -v` does, so that it may exceed `local_bytes`. None
             where it is not known.

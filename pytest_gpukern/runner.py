@@ -139,7 +139,7 @@ def checked_further(prepared: Prepared, point: Point, environment: Environment) 
     seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
     if case.problem.check is not None:
         seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds
-    with environment.loading_observed() if prepared.backend.on_gpu else nullcontext():
+    with environment.loading_observed(own=False) if prepared.backend.on_gpu else nullcontext():
         corners = corners_of(case, simulated=prepared.backend.simulated)
         placing = placing_of(case, environment)
         corners = check_corners(case, corners, prepared.backend, placing, environment.corner_datasets)

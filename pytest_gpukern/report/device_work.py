@@ -146,7 +146,7 @@ def _launch_text(shape: LaunchShape, facts: KernelFacts | None) -> str:
         limit = f" ({facts.limited_by})" if facts.limited_by else ""
         parts.append(f"occupancy {units.share(facts.occupancy)}{limit}")
     if facts is not None and facts.machine_code_sha256:
-        parts.append(f"machine code {facts.machine_code_sha256[:12]}")
+        parts.append(f"machine code {facts.machine_code_sha256.rpartition(':')[2][:12]}")
     return ", ".join(part for part in parts if part)
 
 

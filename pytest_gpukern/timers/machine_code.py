@@ -51,8 +51,11 @@ class MachineCode:
         trace.listeners[self._function] = self._take
         self._loaded = 0
         self._has_recorded = False
+        self._own = True
         self._modules: dict[int, str] = {}
         self._kernels: dict[str, int] = {}
+        self._others: set[int] = set()
+        self._codes: dict[str, str] = {}
         self._images: dict[str, bytes] = {}
         self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
         self.refused: str | None = None
@@ -60,27 +63,45 @@ class MachineCode:
 
     @property
     def sha256(self) -> dict[str, str]:
-        """Mangled name of a kernel → hash of the module that it came with, the latest of several."""
+        """Mangled name of a kernel → hash of the code that it came with, the latest of several.
+
+        `code:` and what `cubin.code_sha256` says, or, of what is no cubin that can be read, `module:` and the
+        hash of all of it.
+        """
         return {
-            name: self._modules[module] for name, module in self._kernels.items() if module in self._modules
+            name: self._code(self._modules[module])
+            for name, module in self._kernels.items()
+            if module in self._modules
         }
+
+    def _code(self, module: str) -> str:
+        """The hash of a module's code, by that of the module; it is read when it is first asked for."""
+        if module not in self._codes:
+            code = cubin.code_sha256(self._images.get(module, b""))
+            self._codes[module] = f"module:{module}" if code is None else f"code:{code}"
+        return self._codes[module]
 
     def spills(self, kernel: str) -> cubin.Spills | None:
         """What a kernel of this mangled name spills; None where it is not known, see `cubin.spills`.
 
         A module is read when it is first asked for, once however often it was loaded.
         """
-        module = self.sha256.get(kernel)
+        module = self._modules.get(self._kernels.get(kernel, -1))
         if module is None:
             return None
+        self._code(module)  # while the image is there
         image = self._images.pop(module, None)
         if image is not None:
             self._spills[module] = cubin.spills(image)
         return self._spills.get(module, {}).get(kernel)
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
+    def loading(self, *, own: bool = True) -> Iterator[None]:
         """While it is entered, modules that are loaded are hashed.
+
+        Args:
+            own: whether they are those of what is to be timed. Others, as what a corner loads, tell only of
+                kernels that are not known: a library may have several of one name.
 
         Raises:
             TimerUnavailable: another profiler is attached, or the records cannot be had.
@@ -90,6 +111,7 @@ class MachineCode:
             trace.open(concurrently=True)
             trace.close()
             self._has_recorded = True
+        self._own = own
         subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
         try:
             domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
@@ -115,16 +137,21 @@ class MachineCode:
         digest = hashlib.sha256(code).hexdigest()
         self._loaded += 1
         self._modules[module.module_id] = digest
+        if not self._own:
+            self._others.add(module.module_id)
         if digest not in self._spills:
             self._keep(digest, code)
 
     def _keep(self, digest: str, code: bytes) -> None:
         self._images[digest] = code
         while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
-            del self._images[next(iter(self._images))]
+            oldest = next(iter(self._images))
+            self._code(oldest)
+            del self._images[oldest]
 
     def _take(self, record: Any) -> None:
-        self._kernels[record.name] = record.module_id
+        if record.module_id not in self._others or record.name not in self._kernels:
+            self._kernels[record.name] = record.module_id
 
 
 @functools.cache
@@ -137,13 +164,13 @@ def machine_code() -> MachineCode | None:
 
 
 @contextmanager
-def loading_observed() -> Iterator[None]:
-    """Has modules that are loaded meanwhile hashed, where CUPTI can be used."""
+def loading_observed(*, own: bool = True) -> Iterator[None]:
+    """Has modules that are loaded meanwhile hashed, where CUPTI can be used; see `MachineCode.loading`."""
     found = machine_code()
     if found is None:
         yield
         return
-    observing = found.loading()
+    observing = found.loading(own=own)
     try:
         observing.__enter__()
     except TimerUnavailable as error:

@@ -201,7 +201,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     )
     code = SimpleNamespace(sha256=CODE, spills=lambda name: None, refused=None)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
-    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", nullcontext)
+    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", lambda own: nullcontext())
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
     put_module(monkeypatch, "pytest_gpukern.timers.cupti", CuptiTimer=FakeCuptiTimer)
 

@@ -214,7 +214,7 @@ class FakeEnvironment:
         self.sessions = recorded
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []
-        self.locked = self.observed = False
+        self.locked, self.observed = False, None
         self.instruments = self.peaks = self.ceilings = self.device = self.memory = None
         self.newer_epochs = {}
         self.has_gpu = False
@@ -233,13 +233,13 @@ class FakeEnvironment:
         pass
 
     @contextmanager
-    def loading_observed(self):
-        assert not self.observed, "CUPTI has one subscriber"
-        self.observed = True
+    def loading_observed(self, *, own=True):
+        assert self.observed is None, "CUPTI has one subscriber"
+        self.observed = "own" if own else "others"
         try:
             yield
         finally:
-            self.observed = False
+            self.observed = None
 
     def newer_epoch(self, case, key):
         return self.newer_epochs.get(key)

@@ -225,3 +225,35 @@ def test_no_damage_is_an_error(data):
         made[data.draw(places)] = data.draw(st.integers(0, 255))
     for found in spills(bytes(made)).values():
         assert found is None or (found.store_bytes >= 0 and found.load_bytes >= 0)
+
+
+# a hash of the code
+
+FIRST, LATER = (image_of(f"numba-{which}.cuda-13.0.sm_90") for which in ("first", "later"))
+"""One kernel of Numba's, compiled before and after another one of the process."""
+
+
+def test_names_and_what_tells_of_sources_are_not_in_the_hash_of_the_code():
+    assert FIRST != LATER
+    assert cubin.code_sha256(FIRST) == cubin.code_sha256(LATER)
+    assert len({cubin.code_sha256(image) for image in (FIRST, *IMAGES.values())}) == 5
+
+
+def test_every_byte_that_is_executed_or_read_by_it_is():
+    whole, changes = cubin.code_sha256(FIRST), {}
+    for section in cubin._Cubin.of(FIRST).sections:
+        if section.size:
+            changed = bytearray(FIRST)
+            changed[section.start] ^= 1
+            kind = section.name.partition("._Z")[0]
+            changes[kind] = cubin.code_sha256(bytes(changed)) != whole
+    del changes[".nv.global"]  # which is in no file: what lies there belongs to another section
+    assert {kind for kind, differs in changes.items() if differs} == {
+        *(".text", ".nv.constant0", ".nv.constant4"),
+    }
+    assert {".strtab", ".note.nv.tkinfo", ".debug_frame"} <= changes.keys()
+
+
+@pytest.mark.parametrize("image", [b"", b"PTX", b"\x7fELF" + bytes(60), FIRST[:900]])
+def test_of_what_is_no_cubin_or_a_damaged_one_there_is_no_hash(image):
+    assert cubin.code_sha256(image) is None

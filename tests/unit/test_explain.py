@@ -79,6 +79,17 @@ def test_new_machine_code_that_takes_the_same_is_just_that():
     assert reasons(now(kernels=(facts(code="cafe"),))) == ("new machine code",)
 
 
+def test_a_hash_by_another_method_tells_nothing_of_the_code():
+    """As those of whole modules, with all names in them, that older releases recorded."""
+    before = past(session(kernel(code="c0de")))
+    assert reasons(now(kernels=(facts(code="code:c0de"),)), before) == (
+        "nothing else that is recorded differs",
+    )
+    mixed = past(session(kernel(code="c0de")), session(kernel(code="code:beef")))
+    assert reasons(now(kernels=(facts(code="code:beef"),)), mixed) == (SAME_CODE, NOTHING_DIFFERS)
+    assert reasons(now(kernels=(facts(code="code:cafe"),)), mixed) == ("new machine code",)
+
+
 def test_spills_are_told_where_both_sides_know_them():
     new = kernel(code="cafe", registers=96, spill_bytes=48)
     assert code_changes([new], [(kernel(spill_bytes=0),)]) == [

@@ -32,7 +32,8 @@ def cupti(request, monkeypatch):
 
 
 def sha256(code):
-    return hashlib.sha256(code).hexdigest()
+    """Of what is no cubin, as the code of most tests here."""
+    return f"module:{hashlib.sha256(code).hexdigest()}"
 
 
 def unused(cupti):
@@ -74,6 +75,44 @@ def test_of_two_modules_with_a_kernel_of_one_name_the_latest_counts(cupti):
         cupti.module_loaded(CODE, "k")
         cupti.module_loaded(b"compiled again", "k")
     assert machine_code().sha256 == {"k": sha256(b"compiled again")}
+
+
+def test_what_is_not_to_be_timed_tells_of_kernels_that_are_not_known_only(cupti):
+    """CuPy, for one, has a module for small and one for large arrays, with kernels of one name."""
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+    with loading_observed(own=False):
+        cupti.module_loaded(b"of a corner", "k", "other")
+    assert machine_code().sha256 == {"k": sha256(CODE), "other": sha256(b"of a corner")}
+    with loading_observed():
+        cupti.module_loaded(b"of the next case", "k", "other")
+    assert set(machine_code().sha256.values()) == {sha256(b"of the next case")}
+
+
+def cubin_of(name):
+    return gzip.decompress((Path(__file__).parent / "data" / f"{name}.cubin.gz").read_bytes())
+
+
+def test_a_kernel_of_numbas_has_the_same_hash_whatever_was_compiled_before_it(cupti):
+    first, later = (cubin_of(f"numba-{which}.cuda-13.0.sm_90") for which in ("first", "later"))
+    assert first != later
+    with loading_observed():
+        cupti.module_loaded(first, "work(v1)")
+        cupti.module_loaded(later, "work(v2)")
+        cupti.module_loaded(cubin_of("spills.cuda-13.5.sm_90"), "spilling")
+    one, other, another = machine_code().sha256.values()
+    assert one == other != another
+    assert one.startswith("code:")
+
+
+def test_code_that_had_to_go_has_its_hash_all_the_same(cupti, monkeypatch):
+    first = cubin_of("numba-first.cuda-13.0.sm_90")
+    monkeypatch.setattr(module, "MOST_KEPT_BYTES", len(first))
+    with loading_observed():
+        cupti.module_loaded(first, "k")
+        cupti.module_loaded(CODE, "other")
+    assert machine_code()._images.keys() == {hashlib.sha256(CODE).hexdigest()}
+    assert machine_code().sha256["k"] == f"code:{cubin.code_sha256(first)}"
 
 
 def test_a_module_without_code_has_no_hash(cupti):

@@ -67,10 +67,9 @@ def test_loading_of_code_is_observed_in_every_launch_before_timing(gpu, timer):
     result = run(case_of(noting_observation, problem=problem), environment)
     assert result.corners == ("n=3",)
     corner = [observed for size, observed in seen if size == 3]
-    assert corner
-    assert all(corner)
+    assert set(corner) == {"others"}
     first_timed = next(i for i, (_, observed) in enumerate(seen) if not observed)
-    assert [size for size, _ in seen[:5]] == [N] * 5, "three contents, and two more sets"
+    assert seen[:5] == [(N, "own")] * 5, "three contents, and two more sets"
     assert {size for size, _ in seen[5:first_timed]} == {3}
     assert not any(observed for _, observed in seen[first_timed:])
 
@@ -83,8 +82,7 @@ def test_loading_of_code_is_observed_in_broken_variants_too(gpu):
 
     environment = FakeEnvironment(gpu)
     assert diagnose_case(case_of(wrong), environment) is not None
-    assert seen
-    assert all(seen)
+    assert set(seen) == {"others"}
 
 
 # buffer sets
