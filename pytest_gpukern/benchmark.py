@@ -296,7 +296,8 @@ class GpuBenchmark:
         if result is None:
             return None
         self._fail_where_unsettled()
-        self._fail_where_out_of_bounds()
+        with self._outcome.incorrect_fails():
+            self._guarded.check("at the end of the test")
         if result.measurements:
             judged = with_verdicts(result, environment, self._marker)
             self.sessions += judged.sessions
@@ -321,15 +322,6 @@ class GpuBenchmark:
         diagnosis = None if self._seen is None else self._seen.unsettled()
         if diagnosis is not None:
             self._outcome.record_check(diagnosis, {})
-
-    def _fail_where_out_of_bounds(self) -> None:
-        """Fails the test where guard zones were written since what it measured was looked at."""
-        from pytest_gpukern.verify import IncorrectError
-
-        try:
-            self._guarded.check("at the end of the test")
-        except IncorrectError as error:
-            self._outcome.record_check(error.diagnosis, {})
 
     def _refuse_second_use(self) -> None:
         if self.result is not None:

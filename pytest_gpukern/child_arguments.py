@@ -58,10 +58,9 @@ _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations
 _ASKED_OF_FAILURES = frozenset(
     ("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals")
 )
-_REPEATING = ("--reruns", "--only-rerun", "--rerun-except")
-"""What shapes the report of a test, or repeats it, as the process that measures for the run is to do."""
-_PROFILING = "--benchmark-cprofile"
-"""Of what pytest-benchmark runs itself there; its other files are written by the process that reports."""
+_OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile")
+"""What repeats or profiles a test, as the process that measures for the run is to do, like what shapes the
+report of one."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Options of this plugin that are done with once a run has begun."""
 _OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
@@ -178,8 +177,7 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
     """Whether a child session gets an option that its parent was given; see `child_arguments`."""
-    of_a_test = (*_REPEATING, _PROFILING)
-    if judges and (_ASKED_OF_FAILURES.intersection(option.names) or option.names[0].startswith(of_a_test)):
+    if judges and (_ASKED_OF_FAILURES.intersection(option.names) or option.names[0].startswith(_OF_A_TEST)):
         return True
     return not any(
         name in _DROPPED or name.startswith(_DROPPED_PREFIXES) or _is_ours_and_dropped(name, judges=judges)

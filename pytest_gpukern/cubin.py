@@ -108,8 +108,8 @@ def code_sha256(image: bytes) -> str | None:
             return None
         digest = hashlib.sha256()
         for section in cubin.sections:
-            if section.name.startswith(_CODE):
-                kind = next(each for each in _CODE if section.name.startswith(each))
+            kind = next((each for each in _CODE if section.name.startswith(each)), None)
+            if kind is not None:
                 content = cubin.content(section)
                 digest.update(f"{kind} {len(content)}:".encode())
                 digest.update(content)

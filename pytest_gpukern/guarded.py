@@ -115,7 +115,7 @@ def _known(array: Any) -> tuple[str, UsersArray]:
         why = "of bfloat16, which NumPy does not know"
     elif found.shape == ():
         why = "of no dimension"
-    elif found.on_device == (library == "host") and type(array).__name__ != "FakeCUDAArray":
+    elif library == "torch" and not found.on_device:
         why = "in the host's memory"
     if why is not None or library is None or found is None:
         kind = type(array)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpukern.result import Correctness
+from pytest_gpukern.verify import IncorrectError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_gpukern.result import OutputError, Result
     from pytest_gpukern.verify import Diagnosis
 
@@ -50,3 +54,15 @@ class Outcome:
             )
         if diagnosis is not None:
             pytest.fail(f"INCORRECT: {diagnosis.message}", pytrace=False)
+
+    @contextmanager
+    def incorrect_fails(self) -> Iterator[None]:
+        """Records what is raised as incorrect, and fails the test with its diagnosis."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except IncorrectError as error:
+            try:
+                self.record_check(error.diagnosis, {})
+            except pytest.fail.Exception as failure:
+                raise failure from None  # what timing went through before says nothing

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pytest
 
 from pytest_gpukern.plain_calls import PlainCalls
 from pytest_gpukern.plain_case import plain_case_info
 from pytest_gpukern.result import Correctness, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pytest_gpukern.checked_calls import CheckedCalls
@@ -117,7 +114,7 @@ class PlainRunner:
         """
         __tracebackhide__ = True
         calls = self._plain_calls()
-        with self._incorrect_fails():
+        with self._outcome.incorrect_fails():
             first = last = self._before_timing(calls)
             if self._measures:
                 self._measure(calls)
@@ -156,20 +153,6 @@ class PlainRunner:
         finally:
             if calls.first_call_ns is not None:
                 self._outcome.update(first_call_ns=calls.first_call_ns)
-
-    @contextmanager
-    def _incorrect_fails(self) -> Iterator[None]:
-        """Records what is raised as incorrect, and fails the test with its diagnosis."""
-        __tracebackhide__ = True
-        from pytest_gpukern.verify import IncorrectError
-
-        try:
-            yield
-        except IncorrectError as error:
-            try:
-                self._outcome.record_check(error.diagnosis, {})
-            except pytest.fail.Exception as failure:
-                raise failure from None  # what timing went through before says nothing
 
     def _judge(self, returned: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: str) -> None:
         """Has the test's own check look at a call."""

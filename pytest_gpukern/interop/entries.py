@@ -33,7 +33,7 @@ class ListedFixture:
 
 
 def metadata_of(fixture: Any, measurement: Measurement) -> Any:
-    """A measurement as an entry; `fixture` is that plugin's, or an `ListedFixture`."""
+    """A measurement as an entry; `fixture` is that plugin's, or a `ListedFixture`."""
     from pytest_benchmark.stats import Metadata
 
     metadata = Metadata(fixture, measurement.iterations, {"timer": measurement.timer})

@@ -21,11 +21,11 @@ LAYERS = (
     | {"surroundings", "under_sanitizer", "child", "strict_json", "json_shape", "file_error", "guards"}
     | {"strides"},
     {"cubin", "occupancy", "determinism", "layouts", "axes", "cases", "contents", "outputs", "work"}
-    | {"outcome", "plain_case"},
+    | {"plain_case"},
     {"child_arguments", "child_process", "contradictions", "inputs", "marker", "stats", "validity/"}
     | {"call_arguments", "registry"}
     | {"comparison", "verify", "boundaries"},
-    {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread"},
+    {"settings", "problem", "soundness", "kernel_facts", "comparability", "spread", "outcome"},
     {"device/", "simulator/", "backends/", "change", "false_alarms", "returned"},
     {"timers/", "dataset", "discovery", "checked_launch", "estimate", "rule", "revisions/", "seen_outputs"}
     | {"reference_check"},
