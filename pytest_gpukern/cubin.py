@@ -1,4 +1,4 @@
-"""Register spills of the kernels in a cubin, told apart from other local memory. Bytes in, values out.
+"""What a cubin tells of its kernels: registers, spills, and a hash of what is executed. Bytes in, values out.
 
 A spill is stored and loaded by the same instructions, off the same stack pointer, as an array whose places
 are constants, so that instructions alone do not tell them apart. The assembler does: since CUDA 12.6, ptxas
@@ -41,6 +41,7 @@ _UNDEFINED = 0  # section of a symbol that the driver supplies, such as vprintf
 _ATTRIBUTE = struct.Struct("<BBH")
 _SIZED = 4  # EIFMT_SVAL
 _FORMATS = frozenset({1, 2, 3, _SIZED})
+_REGISTER_COUNT = 0x2F  # in .nv.info: the symbol's number and the registers of a thread
 _CUDA_API_VERSION = 0x37  # 135 of CUDA 13.5, whatever the PTX asked for
 _ANNOTATIONS = 0x55
 _PAIR = struct.Struct("<II")
@@ -85,6 +86,31 @@ def spills(image: bytes) -> dict[str, Spills | None]:
     try:
         cubin = _Cubin.of(image)
         return {} if cubin is None else dict(_of_kernels(cubin))
+    except (struct.error, ValueError, IndexError):
+        return {}
+
+
+def registers(image: bytes) -> dict[str, int]:
+    """Registers that a thread of each kernel of a module takes, by their mangled names.
+
+    As `ptxas -v` prints them. A launch is recorded with 16 where they are fewer (H200, CUDA 13.0).
+
+    Args:
+        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, there are none.
+    """
+    try:
+        cubin = _Cubin.of(image)
+        if cubin is None:
+            return {}
+        pairs = [
+            _PAIR.unpack(content)
+            for section in cubin.sections
+            if section.name == ".nv.info"
+            for attribute, content in _attributes(cubin.content(section))
+            if attribute == _REGISTER_COUNT
+        ]
+        named = ((cubin.symbols[number], count) for number, count in pairs)
+        return {symbol.name: count for symbol, count in named if symbol.is_kernel}
     except (struct.error, ValueError, IndexError):
         return {}
 
@@ -223,7 +249,7 @@ def _of_kernel(facts: bytes, code: bytes, kernel: _Symbol, inner: list[_Symbol])
         inner: symbols of the functions that ptxas put behind it: divisions, and copies of what it calls. The
             registers that they save for their caller are in no list, but are spills to `ptxas -v`.
     """
-    toolkit, offsets = _attributes(facts)
+    toolkit, offsets = _toolkit_and_spills(facts)
     if toolkit is None or not FIRST_TOOLKIT <= toolkit < BEFORE_TOOLKIT or offsets is None:
         return None
     if not kernel.start < kernel.end <= len(code):
@@ -238,18 +264,10 @@ def _of_kernel(facts: bytes, code: bytes, kernel: _Symbol, inner: list[_Symbol])
     return _moved(code, offsets)
 
 
-def _attributes(facts: bytes) -> tuple[int | None, list[int] | None]:
-    """The toolkit that compiled a kernel, and where its spills are; None where they cannot be read."""
-    toolkit, offsets, at = None, list[int](), 0
-    while at < len(facts):
-        form, attribute, value = _ATTRIBUTE.unpack_from(facts, at)
-        if form not in _FORMATS:
-            return None, None
-        at += _ATTRIBUTE.size
-        content = b""
-        if form == _SIZED:
-            content = _part(facts, at, value)
-            at += value
+def _toolkit_and_spills(facts: bytes) -> tuple[int | None, list[int] | None]:
+    """The toolkit that compiled a kernel, and where its spills are; None where they cannot be told."""
+    toolkit, offsets = None, list[int]()
+    for attribute, content in _attributes(facts):
         if attribute == _CUDA_API_VERSION:
             (toolkit,) = struct.unpack("<I", content)
         elif attribute == _ANNOTATIONS:
@@ -258,6 +276,25 @@ def _attributes(facts: bytes) -> tuple[int | None, list[int] | None]:
                 return toolkit, None  # of another length, for all that is known
             offsets += [offset for _, offset in pairs]
     return toolkit, offsets
+
+
+def _attributes(facts: bytes) -> Iterator[tuple[int, bytes]]:
+    """Attributes with their contents, which are empty where two bytes hold the value.
+
+    Raises:
+        ValueError: one is of a format that was never seen.
+    """
+    at = 0
+    while at < len(facts):
+        form, attribute, value = _ATTRIBUTE.unpack_from(facts, at)
+        if form not in _FORMATS:
+            raise ValueError("an attribute of unknown length")
+        at += _ATTRIBUTE.size
+        content = b""
+        if form == _SIZED:
+            content = _part(facts, at, value)
+            at += value
+        yield attribute, content
 
 
 def _moved(code: bytes, offsets: list[int]) -> Spills | None:

@@ -10,7 +10,7 @@ from pytest_gpukern.occupancy import occupancy
 from pytest_gpukern.result import KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpukern.result import DeviceWork
 
@@ -20,23 +20,25 @@ _NO_SPILLS = Spills(0, 0)
 def kernel_facts(
     work: Iterable[DeviceWork],
     compute_capability: tuple[int, int] | None,
-    machine_code: Mapping[str, str] | None = None,
-    spills: Callable[[str], Spills | None] | None = None,
+    machine_code: Callable[[str, int], str | None] | None = None,
+    spills: Callable[[str, int], Spills | None] | None = None,
 ) -> tuple[KernelFacts, ...]:
     """The kernels among what a call had the device do, in order.
 
     Args:
         work: of a measurement whose timer saw it.
         compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
-        machine_code: mangled name → SHA-256 of the machine code, as far as the backend can give it.
-        spills: mangled name → what the kernel spills, or None; asked only for those that use local memory.
+        machine_code: mangled name, registers → hash of the kernel's machine code, or None.
+        spills: mangled name, registers → what the kernel spills, or None; asked only for those that use local
+            memory.
     """
     facts = []
     for entry in work:
         if entry.kind != "kernel" or entry.shape is None:
             continue
         filled = occupancy(entry.shape, compute_capability) if compute_capability is not None else None
-        spilled = _NO_SPILLS if not entry.shape.local_bytes else spills(entry.name) if spills else None
+        asked = (entry.name, entry.shape.registers)
+        spilled = _NO_SPILLS if not entry.shape.local_bytes else spills(*asked) if spills else None
         facts.append(
             KernelFacts(
                 name=entry.name,
@@ -47,7 +49,7 @@ def kernel_facts(
                 blocks_per_sm=filled.blocks if filled else None,
                 occupancy=filled.share if filled else None,
                 limited_by=filled.limited_by if filled else None,
-                machine_code_sha256=(machine_code or {}).get(entry.name),
+                machine_code_sha256=machine_code(*asked) if machine_code else None,
                 spill_store_bytes=spilled.store_bytes if spilled is not None else None,
                 spill_load_bytes=spilled.load_bytes if spilled is not None else None,
             )
@@ -67,5 +69,5 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
         return ()
     more = len(missing) - 1
     others = f" and {more} {'kernel' if more == 1 else 'kernels'} more" if more else ""
-    why = refused or "it was not loaded in the first call"
+    why = refused or "it was loaded before the first call, or other code with a kernel of this name was"
     return (f"no hash of the machine code of {missing[0]}{others}: {why}",)

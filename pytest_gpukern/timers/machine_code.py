@@ -11,25 +11,51 @@ import ctypes
 import functools
 import hashlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern import cubin
 from pytest_gpukern.timers import TimerUnavailable
 from pytest_gpukern.timers.activity import ActivityTrace, activity_trace
+from pytest_gpukern.timers.kernel_modules import KernelModules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from collections.abc import Iterator, Mapping
 
 MOST_KEPT_BYTES = 256 << 20
 """Of modules of which nothing was asked yet; the oldest go first. Reading one of 18 kB took 0.14 ms, 0.5 MB
 with 46 kernels that spill 4 ms: too long to add it to each first call."""
+
+_FEWEST_REGISTERS = 16
+"""Of a launch's record, however few the kernel takes: 14 were recorded as 16 (H200, CUDA 13.0)."""
 
 
 class _ModuleResource(ctypes.Structure):
     """CUpti_ModuleResourceData; cupti-python turns the code into text, which it is not."""
 
     _fields_ = (("module_id", ctypes.c_uint32), ("size", ctypes.c_size_t), ("code", ctypes.c_void_p))
+
+
+class _ApiCall(ctypes.Structure):
+    """The beginning of CUpti_CallbackData; cupti-python does not show the parameters of the call."""
+
+    _fields_ = (
+        ("site", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("returned", ctypes.c_void_p),
+        ("kernel", ctypes.c_char_p),
+    )
+
+
+_PLACE_OF_HANDLE = {
+    "cuLaunchKernel": 0,
+    "cuLaunchKernel_ptsz": 0,
+    "cuLaunchCooperativeKernel": 0,
+    "cuLaunchCooperativeKernel_ptsz": 0,
+    "cuLaunchKernelEx": 1,
+    "cuLaunchKernelEx_ptsz": 1,
+}
+"""Calls of the driver that launch a kernel → which of their parameters is its handle, of eight bytes each."""
 
 
 class MachineCode:
@@ -40,68 +66,85 @@ class MachineCode:
     an empty recording goes ahead of it; all 337 kernels of these suites were told then. By the symbols of a
     module some kernels of cuBLAS are not known.
 
+    Of several modules with a kernel of one name, `KernelModules` tells from which one it was launched, and
+    failing that, the registers of the launch. Where both leave modules with different code, nothing is known.
+
     Args:
         trace: CUPTI of this process.
     """
 
     def __init__(self, trace: ActivityTrace) -> None:
         self._trace = trace
-        self._cupti = trace.cupti
-        self._function = trace.cupti.ActivityKind.FUNCTION
+        self._cupti = cupti = trace.cupti
+        self._function = cupti.ActivityKind.FUNCTION
         trace.listeners[self._function] = self._take
+        calls = cupti.driver_api_trace_cbid
+        self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items()}
         self._loaded = 0
         self._has_recorded = False
-        self._own = True
+        self._from = KernelModules()
         self._modules: dict[int, str] = {}
-        self._kernels: dict[str, int] = {}
-        self._others: set[int] = set()
-        self._codes: dict[str, str] = {}
+        self._known: dict[str, _Known] = {}
         self._images: dict[str, bytes] = {}
         self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
         self.refused: str | None = None
         """Why modules that were loaded could not be looked at, the last time that was so."""
 
-    @property
-    def sha256(self) -> dict[str, str]:
-        """Mangled name of a kernel → hash of the code that it came with, the latest of several.
+    def sha256(self, kernel: str, registers: int) -> str | None:
+        """The hash of the code that a kernel came with; None where it is not known.
 
         `code:` and what `cubin.code_sha256` says, or, of what is no cubin that can be read, `module:` and the
         hash of all of it.
+
+        Args:
+            kernel: mangled name.
+            registers: of a thread, as its launch was recorded.
         """
-        return {
-            name: self._code(self._modules[module])
-            for name, module in self._kernels.items()
-            if module in self._modules
-        }
+        found = {self._read(module).code for module in self._candidates(kernel, registers)}
+        return found.pop() if len(found) == 1 else None
 
-    def _code(self, module: str) -> str:
-        """The hash of a module's code, by that of the module; it is read when it is first asked for."""
-        if module not in self._codes:
-            code = cubin.code_sha256(self._images.get(module, b""))
-            self._codes[module] = f"module:{module}" if code is None else f"code:{code}"
-        return self._codes[module]
-
-    def spills(self, kernel: str) -> cubin.Spills | None:
-        """What a kernel of this mangled name spills; None where it is not known, see `cubin.spills`.
+    def spills(self, kernel: str, registers: int) -> cubin.Spills | None:
+        """What a kernel spills; None where it is not known, see `cubin.spills`.
 
         A module is read when it is first asked for, once however often it was loaded.
+
+        Args:
+            kernel: mangled name.
+            registers: of a thread, as its launch was recorded.
         """
-        module = self._modules.get(self._kernels.get(kernel, -1))
-        if module is None:
-            return None
-        self._code(module)  # while the image is there
+        found = {self._spills_of(module).get(kernel) for module in self._candidates(kernel, registers)}
+        return found.pop() if len(found) == 1 else None
+
+    def _candidates(self, kernel: str, registers: int) -> set[str]:
+        """Hashes of the modules that a kernel may have been launched from."""
+        numbers = self._from.of(kernel)
+        loaded = {self._modules[number] for number in numbers if number in self._modules}
+        return {module for module in loaded if self._read(module).may_take(registers, kernel)}
+
+    def _read(self, module: str) -> _Known:
+        """What is known of a module's code, by its hash; it is read when it is first asked for."""
+        if module not in self._known:
+            image = self._images.get(module, b"")
+            code = cubin.code_sha256(image)
+            self._known[module] = _Known(
+                f"module:{module}" if code is None else f"code:{code}", cubin.registers(image)
+            )
+        return self._known[module]
+
+    def _spills_of(self, module: str) -> dict[str, cubin.Spills | None]:
+        self._read(module)  # while the image is there
         image = self._images.pop(module, None)
         if image is not None:
             self._spills[module] = cubin.spills(image)
-        return self._spills.get(module, {}).get(kernel)
+        return self._spills.get(module, {})
 
     @contextmanager
     def loading(self, *, own: bool = True) -> Iterator[None]:
         """While it is entered, modules that are loaded are hashed.
 
         Args:
-            own: whether they are those of what is to be timed. Others, as what a corner loads, tell only of
-                kernels that are not known: a library may have several of one name.
+            own: whether what is launched meanwhile is to be timed, so that `sha256` and `spills` are asked
+                for its kernels.
 
         Raises:
             TimerUnavailable: another profiler is attached, or the records cannot be had.
@@ -111,11 +154,17 @@ class MachineCode:
             trace.open(concurrently=True)
             trace.close()
             self._has_recorded = True
-        self._own = own
+        self._from.begin(own=own)
         subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
         try:
             domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
             trace.attempt(lambda: cupti.enable_callback(1, subscriber, domain, loaded))
+            for call in self._places:
+                trace.attempt(
+                    lambda call=call: cupti.enable_callback(
+                        1, subscriber, cupti.CallbackDomain.DRIVER_API, call
+                    )
+                )
             trace.attempt(lambda: cupti.activity_enable(self._function))
             before = self._loaded
             try:
@@ -125,11 +174,19 @@ class MachineCode:
                     if self._loaded > before:
                         trace.attempt(lambda: cupti.activity_flush_all(1))
                 finally:
+                    self._from.end()
                     trace.attempt(lambda: cupti.activity_disable(self._function))
         finally:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
 
-    def _called_back(self, _user: Any, _domain: int, _callback: int, data: Any) -> None:
+    def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
+        if domain == self._cupti.CallbackDomain.DRIVER_API:
+            call = _ApiCall.from_address(int(data.ptr))
+            # When it returns, since a library that loads lazily loads the module in its first launch.
+            if call.site == self._cupti.ApiCallbackSite.API_EXIT and call.kernel and call.parameters:
+                handle = ctypes.c_uint64.from_address(call.parameters + 8 * self._places[callback])
+                self._from.launched(call.kernel.decode(), handle.value)
+            return
         module = _ModuleResource.from_address(int(data.resource_descriptor))
         if not (module.code and module.size):
             return
@@ -137,8 +194,7 @@ class MachineCode:
         digest = hashlib.sha256(code).hexdigest()
         self._loaded += 1
         self._modules[module.module_id] = digest
-        if not self._own:
-            self._others.add(module.module_id)
+        self._from.loaded(module.module_id)
         if digest not in self._spills:
             self._keep(digest, code)
 
@@ -146,12 +202,23 @@ class MachineCode:
         self._images[digest] = code
         while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
             oldest = next(iter(self._images))
-            self._code(oldest)
+            self._read(oldest)
             del self._images[oldest]
 
     def _take(self, record: Any) -> None:
-        if record.module_id not in self._others or record.name not in self._kernels:
-            self._kernels[record.name] = record.module_id
+        self._from.has(record.module_id, record.name)
+
+
+class _Known(NamedTuple):
+    """What is kept of a module's code: its hash, and the registers of its kernels by their mangled names."""
+
+    code: str
+    registers: Mapping[str, int]
+
+    def may_take(self, recorded: int, kernel: str) -> bool:
+        """Whether a launch of a kernel of this module may be recorded with so many registers."""
+        registers = self.registers.get(kernel)
+        return registers is None or recorded == max(registers, _FEWEST_REGISTERS)
 
 
 @functools.cache

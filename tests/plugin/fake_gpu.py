@@ -199,7 +199,9 @@ def install(monkeypatch, *, cupti=False, board=None):
         CudaError=OSError,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
     )
-    code = SimpleNamespace(sha256=CODE, spills=lambda name: None, refused=None)
+    code = SimpleNamespace(
+        sha256=lambda name, registers: CODE.get(name), spills=lambda name, registers: None, refused=None
+    )
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", lambda own: nullcontext())
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)

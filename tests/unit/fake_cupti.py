@@ -55,6 +55,39 @@ class CallbackIdResource(enum.IntEnum):
     MODULE_LOADED = 5
 
 
+class ApiCallbackSite(enum.IntEnum):
+    API_ENTER = 0
+    API_EXIT = 1
+
+
+LaunchCalls = enum.IntEnum(
+    "LaunchCalls",
+    [
+        f"cuLaunch{what}Kernel{extended}{stream}"
+        for what, extended in (("", ""), ("Cooperative", ""), ("", "Ex"))
+        for stream in ("", "_ptsz")
+    ],
+    start=300,
+)
+"""Those of driver_api_trace_cbid that launch kernels; the numbers do not matter."""
+
+
+class CallbackData(ctypes.Structure):
+    """CUpti_CallbackData of cupti_callbacks.h."""
+
+    _fields_ = (
+        ("callbackSite", ctypes.c_int),
+        ("functionName", ctypes.c_char_p),
+        ("functionParams", ctypes.c_void_p),
+        ("functionReturnValue", ctypes.c_void_p),
+        ("symbolName", ctypes.c_char_p),
+        ("context", ctypes.c_void_p),
+        ("contextUid", ctypes.c_uint32),
+        ("correlationData", ctypes.c_void_p),
+        ("correlationId", ctypes.c_uint32),
+    )
+
+
 class ModuleResource(ctypes.Structure):
     """CUpti_ModuleResourceData of cupti_callbacks.h."""
 
@@ -96,6 +129,8 @@ class FakeCupti:
     ExternalCorrelationKind = ExternalCorrelationKind
     CallbackDomain = CallbackDomain
     CallbackIdResource = CallbackIdResource
+    ApiCallbackSite = ApiCallbackSite
+    driver_api_trace_cbid = LaunchCalls
     cuptiError = cuptiError  # noqa: N815
 
     def __init__(self):
@@ -210,6 +245,28 @@ class FakeCupti:
             self.subscribed(self._user_data, *event, data)
         for name in functions if self._records_functions else ():
             self._write(ActivityKind.FUNCTION, name=name, module_id=number)
+
+    def kernel_launched(self, name, handle, *, call="cuLaunchKernel", loading=lambda: None):
+        """A library launches a kernel by the driver's handle of it.
+
+        Args:
+            loading: what the driver does meanwhile.
+        """
+        number = LaunchCalls[call]
+        values = (0xC0F1, handle, 0) if call.startswith("cuLaunchKernelEx") else (handle, 1, 1)
+        parameters = (ctypes.c_uint64 * 3)(*values)
+        for site in ApiCallbackSite:
+            called = CallbackData(
+                callbackSite=site,
+                functionName=call.encode(),
+                functionParams=ctypes.addressof(parameters),
+                symbolName=name if name is None else name.encode(),
+            )
+            if (CallbackDomain.DRIVER_API, number) in self.called_back:
+                data = SimpleNamespace(ptr=ctypes.addressof(called))
+                self.subscribed(self._user_data, CallbackDomain.DRIVER_API, number, data)
+            if site == ApiCallbackSite.API_ENTER:
+                loading()
 
     def _write(self, kind, **fields):
         record = SimpleNamespace(kind=int(kind), **fields)

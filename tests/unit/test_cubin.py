@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpukern import cubin
-from pytest_gpukern.cubin import Spills, spills
+from pytest_gpukern.cubin import Spills, registers, spills
 
 DATA = Path(__file__).parent / "data"
 NEW = ("spills.cuda-12.9.sm_75", "spills.cuda-13.5.sm_90", "spills.cuda-13.5.sm_120")
@@ -64,6 +64,16 @@ def test_registers_that_a_called_function_saves_make_it_unknown(name):
 def test_of_a_compiler_that_lists_no_spills_nothing_is_known():
     assert said_by_ptxas(OLD)["spilling"][1].store_bytes > 0
     assert spills(IMAGES[OLD]) == dict.fromkeys(KERNELS)
+
+
+@pytest.mark.parametrize("name", [*NEW, OLD])
+def test_registers_are_those_that_ptxas_said(name):
+    said = (DATA / f"{name}.txt").read_text()
+    found = re.findall(r"entry function '(\w+)'.*?Used (\d+) registers", said, re.DOTALL)
+    expected = {kernel: int(count) for kernel, count in found}
+    assert expected.keys() == KERNELS
+    assert len(set(expected.values())) > 3
+    assert registers(IMAGES[name]) == expected
 
 
 # changed images

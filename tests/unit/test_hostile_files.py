@@ -105,7 +105,7 @@ def use_baseline(baseline, path):
         found = dataclasses.replace(
             result("cupy.exp", *(each for each, _ in made), verdicts=[each for _, each in made]),
             case=case,
-            kernels=kernel_facts((EXP_KERNEL,), (9, 0), {}),
+            kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
             errors={each: error() for session in record.epochs[-1].sessions for each in session.correctness},
         )
         found = explained(found, lambda case, key: past_of(baseline, case.id, key), drift=4.0)
@@ -216,7 +216,7 @@ RUN = [
         measured(energy_untold="too short", beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
         measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
         verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
-        kernels=kernel_facts((EXP_KERNEL,), (9, 0), {EXP_KERNEL.name: "beef"}),
+        kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         first_call_ns=4e8,
         dtype="float32",

@@ -174,7 +174,7 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
         measured(9000.0, **TRANSFER),
         nodeid=f"t.py::{EXP}",
         ceilings=CEILINGS,
-        kernels=kernel_facts((EXP_KERNEL,), (9, 0), spills=lambda kernel: Spills(48, 52)),
+        kernels=kernel_facts((EXP_KERNEL,), (9, 0), spills=lambda kernel, registers: Spills(48, 52)),
     )
     suite("-n0", "--benchmark-json=out.json", results=[both])
     found = {name: entry["extra_info"] for name, entry in benchmarks_of(suite).items()}

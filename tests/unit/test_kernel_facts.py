@@ -16,8 +16,10 @@ EXP = DeviceWork("kernel", "exp_kernel", 2.0, 5e4, shape=SHAPE)
 
 
 def test_kernels_have_facts_and_copies_have_none():
-    spills = {"exp_kernel": Spills(48, 52)}
-    (facts,) = kernel_facts([COPY, EXP], (9, 0), {"exp_kernel": "beef"}, spills.get)
+    code, spills = {("exp_kernel", 40): "beef"}, {("exp_kernel", 40): Spills(48, 52)}
+    (facts,) = kernel_facts(
+        [COPY, EXP], (9, 0), lambda *asked: code.get(asked), lambda *asked: spills.get(asked)
+    )
     assert facts == KernelFacts(
         name="exp_kernel",
         readable="exp_kernel",
@@ -42,13 +44,13 @@ def test_what_is_not_known_is_none():
 
 
 def test_spills_that_were_asked_for_in_vain_are_not_known():
-    (facts,) = kernel_facts([EXP], (9, 0), spills=lambda kernel: None)
+    (facts,) = kernel_facts([EXP], (9, 0), spills=lambda kernel, registers: None)
     assert (facts.spill_store_bytes, facts.spill_load_bytes) == (None, None)
 
 
 def test_a_kernel_without_local_memory_spills_nothing_and_nobody_is_asked():
     lean = dataclasses.replace(EXP, shape=dataclasses.replace(SHAPE, local_bytes=0))
-    for spills in (None, lambda kernel: pytest.fail("its module is read")):
+    for spills in (None, lambda kernel, registers: pytest.fail("its module is read")):
         (facts,) = kernel_facts([lean], (9, 0), spills=spills)
         assert (facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0)
 

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from fake_cupti import WAYS, FakeMachine, Result, install
+from fake_cupti import WAYS, FakeMachine, LaunchCalls, Result, install
 
 from pytest_gpukern import cubin
 from pytest_gpukern.cubin import Spills
@@ -36,6 +36,16 @@ def sha256(code):
     return f"module:{hashlib.sha256(code).hexdigest()}"
 
 
+ANY = 32
+"""Registers, where no code tells how many a kernel takes."""
+
+
+def hashes(*kernels):
+    """The hashes of these kernels, in the form of a dictionary, of those that have one."""
+    found = {kernel: machine_code().sha256(kernel, ANY) for kernel in kernels}
+    return {kernel: code for kernel, code in found.items() if code is not None}
+
+
 def unused(cupti):
     return cupti.subscribed is None and not cupti.enabled
 
@@ -44,7 +54,7 @@ def test_each_kernel_has_the_hash_of_the_module_it_came_with(cupti):
     with loading_observed():
         cupti.module_loaded(CODE, "_Z3addPf", "_Z3mulPf")
         cupti.module_loaded(b"other", "_Z3divPf")
-    assert machine_code().sha256 == {
+    assert hashes("_Z3addPf", "_Z3mulPf", "_Z3divPf") == {
         "_Z3addPf": sha256(CODE),
         "_Z3mulPf": sha256(CODE),
         "_Z3divPf": sha256(b"other"),
@@ -57,7 +67,7 @@ def test_modules_that_are_loaded_at_other_times_are_not_looked_at(cupti):
     with loading_observed():
         pass
     cupti.module_loaded(CODE, "late")
-    assert machine_code().sha256 == {}
+    assert hashes("early", "late") == {}
 
 
 def test_hashes_of_one_case_are_known_when_the_next_is_measured(cupti):
@@ -66,27 +76,78 @@ def test_hashes_of_one_case_are_known_when_the_next_is_measured(cupti):
         with loading_observed():
             for kernel in kernels:
                 cupti.module_loaded(CODE, kernel)
-    assert set(machine_code().sha256) == {"a", "b"}
+    assert set(hashes("a", "b")) == {"a", "b"}
     assert cupti.registered == 1
 
 
-def test_of_two_modules_with_a_kernel_of_one_name_the_latest_counts(cupti):
+@pytest.mark.parametrize("call", [call.name for call in LaunchCalls])
+def test_of_modules_with_a_kernel_of_one_name_that_counts_which_it_was_launched_from(cupti, call):
+    """CuPy, for one, has a module for small and one for large arrays, with kernels of one name."""
+    with loading_observed():
+        cupti.module_loaded(b"small", "k")
+        cupti.kernel_launched("k", 0xA0, call=call)
+    with loading_observed(own=False):
+        cupti.module_loaded(b"large", "k")
+        cupti.kernel_launched("k", 0xB0, call=call)
+    assert hashes("k") == {"k": sha256(b"small")}
+    for handle, code in ((0xB0, b"large"), (0xA0, b"small")):
+        with loading_observed():
+            cupti.kernel_launched("k", handle, call=call)
+        assert hashes("k") == {"k": sha256(code)}
+
+
+def test_a_module_that_is_loaded_in_the_first_launch_is_the_one_that_is_launched(cupti):
+    for code, handle in ((CODE, 0xA0), (b"other", 0xB0)):
+        with loading_observed():
+            cupti.kernel_launched("k", handle, loading=lambda code=code: cupti.module_loaded(code, "k"))
+        assert hashes("k") == {"k": sha256(code)}
+
+
+def test_a_launch_that_names_no_kernel_is_passed_over(cupti):
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+        cupti.kernel_launched(None, 0xA0)
+    assert hashes("k") == {"k": sha256(CODE)}
+
+
+def test_where_a_launch_may_be_from_modules_with_other_code_nothing_is_known(cupti):
     with loading_observed():
         cupti.module_loaded(CODE, "k")
         cupti.module_loaded(b"compiled again", "k")
-    assert machine_code().sha256 == {"k": sha256(b"compiled again")}
+        cupti.module_loaded(CODE, "same")
+        cupti.module_loaded(CODE, "same")
+        cupti.kernel_launched("k", 0xA0)
+        cupti.kernel_launched("same", 0xB0)
+    assert hashes("k", "same") == {"same": sha256(CODE)}
+    assert machine_code().spills("k", ANY) is None
 
 
-def test_what_is_not_to_be_timed_tells_of_kernels_that_are_not_known_only(cupti):
-    """CuPy, for one, has a module for small and one for large arrays, with kernels of one name."""
+def test_registers_tell_which_of_two_modules_a_launch_may_be_from(cupti):
+    """In one, `plain` takes 10 registers and `spilling` 24."""
+    spilling = cubin_of("spills.cuda-13.5.sm_90")
     with loading_observed():
-        cupti.module_loaded(CODE, "k")
-    with loading_observed(own=False):
-        cupti.module_loaded(b"of a corner", "k", "other")
-    assert machine_code().sha256 == {"k": sha256(CODE), "other": sha256(b"of a corner")}
+        for kernel in ("plain", "spilling"):
+            cupti.module_loaded(spilling, kernel)
+            cupti.module_loaded(cubin_of("numba-first.cuda-13.0.sm_90"), kernel)  # which knows neither
+        cupti.kernel_launched("spilling", 0xA0)
+    found = machine_code()
+    assert found.sha256("spilling", 24) is found.sha256("plain", 16) is None, "either of them"
+    other = found.sha256("spilling", 25)
+    assert (
+        other
+        == found.sha256("plain", 10)
+        == f"code:{cubin.code_sha256(cubin_of('numba-first.cuda-13.0.sm_90'))}"
+    )
+
+
+def test_a_kernel_that_was_launched_with_other_registers_is_not_of_the_module_that_is_known(cupti):
+    """It is of one that was loaded while nobody observed."""
     with loading_observed():
-        cupti.module_loaded(b"of the next case", "k", "other")
-    assert set(machine_code().sha256.values()) == {sha256(b"of the next case")}
+        cupti.module_loaded(CUBIN, "plain", "spilling")
+    found = machine_code()
+    code = f"code:{cubin.code_sha256(CUBIN)}"
+    assert (found.sha256("plain", 16), found.sha256("spilling", 24)) == (code, code)
+    assert (found.sha256("plain", 17), found.sha256("spilling", 23)) == (None, None)
 
 
 def cubin_of(name):
@@ -100,7 +161,9 @@ def test_a_kernel_of_numbas_has_the_same_hash_whatever_was_compiled_before_it(cu
         cupti.module_loaded(first, "work(v1)")
         cupti.module_loaded(later, "work(v2)")
         cupti.module_loaded(cubin_of("spills.cuda-13.5.sm_90"), "spilling")
-    one, other, another = machine_code().sha256.values()
+    one, other, another = (
+        machine_code().sha256(*asked) for asked in (("work(v1)", ANY), ("work(v2)", ANY), ("spilling", 24))
+    )
     assert one == other != another
     assert one.startswith("code:")
 
@@ -112,19 +175,19 @@ def test_code_that_had_to_go_has_its_hash_all_the_same(cupti, monkeypatch):
         cupti.module_loaded(first, "k")
         cupti.module_loaded(CODE, "other")
     assert machine_code()._images.keys() == {hashlib.sha256(CODE).hexdigest()}
-    assert machine_code().sha256["k"] == f"code:{cubin.code_sha256(first)}"
+    assert hashes("k") == {"k": f"code:{cubin.code_sha256(first)}"}
 
 
 def test_a_module_without_code_has_no_hash(cupti):
     with loading_observed():
         cupti.module_loaded(b"", "k")
-    assert machine_code().sha256 == {}
+    assert hashes("k") == {}
 
 
 def test_the_first_kernel_of_a_process_has_its_hash_since_a_recording_goes_ahead(cupti):
     with loading_observed():
         cupti.module_loaded(CODE, "first")
-    assert set(machine_code().sha256) == {"first"}
+    assert set(hashes("first")) == {"first"}
     assert unused(cupti)
 
 
@@ -155,7 +218,7 @@ def test_kernels_are_recorded_as_ever_before_while_and_after_it_is_observed(cupt
         cupti.module_loaded(CODE, "k")
         assert recorded() == [("k", OURS + 1)]
     assert recorded() == [("k", OURS + 1)]
-    assert machine_code().sha256 == {"k": sha256(CODE)}
+    assert hashes("k") == {"k": sha256(CODE)}
 
 
 def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
@@ -166,7 +229,7 @@ def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
     with pytest.raises(ZeroDivisionError), loading_observed():
         fails()
     assert unused(cupti)
-    assert machine_code().sha256 == {"k": sha256(CODE)}
+    assert hashes("k") == {"k": sha256(CODE)}
 
 
 # spills
@@ -186,36 +249,37 @@ def test_what_a_kernel_spills_is_read_from_the_module_it_came_with(cupti, read):
     with loading_observed():
         cupti.module_loaded(CUBIN, "places", "spilling", "calling")
     assert read == [], "nobody asked"
-    assert machine_code().spills("spilling") == cubin.spills(CUBIN)["spilling"]
-    assert machine_code().spills("places") == Spills(0, 0)
-    assert machine_code().spills("calling") is None
+    assert machine_code().spills("spilling", 24) == cubin.spills(CUBIN)["spilling"]
+    assert machine_code().spills("places", 23) == Spills(0, 0)
+    assert machine_code().spills("calling", 24) is None
 
 
 def test_a_module_is_read_once_however_often_it_is_loaded_and_asked_for(cupti, read):
     for _ in range(3):
         with loading_observed():
             cupti.module_loaded(CUBIN, "places", "spilling")
-        for kernel in ("places", "spilling"):
-            assert machine_code().spills(kernel) is not None
+        for asked in (("places", 23), ("spilling", 24)):
+            assert machine_code().spills(*asked) is not None
     assert read == [CUBIN]
 
 
-def test_of_two_modules_with_a_kernel_of_one_name_the_latest_tells_what_it_spills(cupti):
+def test_of_two_modules_with_a_kernel_of_one_name_the_one_it_was_launched_from_tells_what_it_spills(cupti):
+    for handle, code in enumerate((CUBIN, CODE)):
+        with loading_observed(own=code is CUBIN):
+            cupti.module_loaded(code, "places")
+            cupti.kernel_launched("places", handle)
+    assert machine_code().spills("places", 23) == Spills(0, 0)
     with loading_observed():
-        cupti.module_loaded(CUBIN, "places")
-        cupti.module_loaded(CODE, "places")
-    assert machine_code().spills("places") is None
-    with loading_observed():
-        cupti.module_loaded(CUBIN, "places")
-    assert machine_code().spills("places") == Spills(0, 0)
+        cupti.kernel_launched("places", 1)
+    assert machine_code().spills("places", 23) is None
 
 
 @pytest.mark.parametrize("code", [CODE, b""], ids=["no cubin", "no code"])
 def test_what_a_module_without_readable_code_spills_is_not_known(cupti, code):
     with loading_observed():
         cupti.module_loaded(code, "k")
-    assert machine_code().spills("k") is None
-    assert machine_code().spills("never loaded") is None
+    assert machine_code().spills("k", ANY) is None
+    assert machine_code().spills("never loaded", ANY) is None
 
 
 def test_the_oldest_code_that_nobody_asked_for_goes_first(cupti, monkeypatch):
@@ -225,8 +289,9 @@ def test_the_oldest_code_that_nobody_asked_for_goes_first(cupti, monkeypatch):
         cupti.module_loaded(CUBIN, "places")
         cupti.module_loaded(b"small", "k")
     found = machine_code()
-    assert (found.spills("both"), found.spills("places")) == (None, Spills(0, 0))
-    assert set(found.sha256) == {"both", "places", "k"}
+    assert (found.spills("both", 24), found.spills("places", 23)) == (None, Spills(0, 0))
+    assert (found.sha256("both", 24), found.sha256("both", 25)) == (f"code:{cubin.code_sha256(CUBIN)}", None)
+    assert set(hashes("k")) == {"k"}
 
 
 # why not
@@ -247,7 +312,7 @@ def test_a_profiler_that_is_attached_keeps_nobody_from_working(cupti, refuses):
         cupti.module_loaded(CODE, "k")
         worked.append(1)
     assert worked == [1]
-    assert machine_code().sha256 == {}
+    assert hashes("k") == {}
     assert "another profiler" in machine_code().refused
     assert unused(cupti)
     with pytest.raises(TimerUnavailable, match="another profiler"), machine_code().loading():
@@ -261,7 +326,7 @@ def test_records_that_cannot_be_read_in_the_end_keep_nobody_from_working(cupti):
     with loading_observed():
         cupti.module_loaded(CODE, "k")
     assert machine_code().refused == "CUPTI: ERROR_UNKNOWN (999)"
-    assert set(machine_code().sha256) == {"read"}
+    assert set(hashes("read", "k")) == {"read"}
     assert unused(cupti)
 
 
@@ -270,4 +335,4 @@ def test_a_subscription_that_cannot_be_ended_keeps_nobody_from_working(cupti):
     with loading_observed():
         cupti.module_loaded(CODE, "k")
     assert machine_code().refused == "CUPTI: ERROR_UNKNOWN (999)"
-    assert set(machine_code().sha256) == {"k"}
+    assert set(hashes("k")) == {"k"}

@@ -85,7 +85,7 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     small = dataclasses.replace(
         EXP_KERNEL, time_ns=100.0, shape=dataclasses.replace(EXP_KERNEL.shape, block=(32, 1, 1), registers=16)
     )
-    facts = kernel_facts((EXP_KERNEL, small), (9, 0), {"exp_kernel": "0123456789abcdef"})
+    facts = kernel_facts((EXP_KERNEL, small), (9, 0), lambda kernel, registers: "0123456789abcdef")
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
     assert found[3].endswith("128 B local, occupancy 75 % (40 registers a thread), machine code 0123456789ab")
     assert "occupancy 50 % (32 blocks a multiprocessor)" in found[5]
@@ -101,7 +101,7 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     ],
 )
 def test_spills_are_beside_the_local_memory_that_they_are_part_of(spills, text):
-    facts = kernel_facts((EXP_KERNEL,), None, spills=lambda kernel: spills)
+    facts = kernel_facts((EXP_KERNEL,), None, spills=lambda kernel, registers: spills)
     assert texts(kernel(kernels=facts))[3].endswith(text)
 
 

@@ -55,7 +55,7 @@ def test_what_the_device_did_comes_back_too(tmp_path):
         measured(
             energy_untold="too short", beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12
         ),
-        kernels=kernel_facts((work,), (9, 0), {work.name: "beef"}),
+        kernels=kernel_facts((work,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         dtype="float32",
         ceilings=CEILINGS,

@@ -1,0 +1,93 @@
+"""Which of the modules with a kernel of one name a launch took its kernel from.
+
+In CUPTI's records and in a baseline kernels have names, which do not tell modules apart: CuPy compiles an
+elementwise kernel anew for small and for large arrays, cuRAND has two of each generator, and a user has an
+`add` in two test files. A launch names the handle of the kernel, too, but nothing says which module a
+handle belongs to. The order does: a library gets a new module's handles after it was loaded, so that a handle
+which was never seen belongs to the module of which none was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+
+class KernelModules:
+    """Modules by the kernels in them, and by what was launched while somebody observed.
+
+    An observation has `begin` and `end`; meanwhile `loaded` and `launched` are told in the order in which it
+    happened. Which kernels a module has may be told in any order, before `end`.
+    """
+
+    def __init__(self) -> None:
+        self._with: defaultdict[str, list[int]] = defaultdict(list)
+        self._of_handle: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._earlier: set[int] = set()
+        self._events: list[int | tuple[str, int]] = []
+        self._own = True
+        self._launched: defaultdict[str, set[int]] = defaultdict(set)
+
+    def begin(self, *, own: bool) -> None:
+        """Begins an observation.
+
+        Args:
+            own: whether of what is to be timed, which `of` is about from then on.
+        """
+        self._events.clear()
+        self._own = own
+        if own:
+            self._launched.clear()
+
+    def loaded(self, module: int) -> None:
+        """A module was loaded, of this number."""
+        self._events.append(module)
+
+    def launched(self, kernel: str, handle: int) -> None:
+        """A kernel of this mangled name was launched by this handle."""
+        self._events.append((kernel, handle))
+
+    def has(self, module: int, kernel: str) -> None:
+        """A module has a kernel of this mangled name."""
+        self._with[kernel].append(module)
+
+    def end(self) -> None:
+        """Ends an observation: finds the modules of what was launched in it."""
+        new: list[int] = []
+        again: dict[tuple[str, int], int] = {}
+        for event in self._events:
+            if isinstance(event, int):
+                new.append(event)
+                continue
+            known = self._of_handle[event[0]].get(event[1])
+            if known is None:
+                self._meet(*event, self._earlier.union(new))
+            elif known in self._earlier:
+                again[event] = len(new)
+        for (kernel, handle), loaded_before in again.items():
+            # An unloaded module's handles are given out again.
+            self._meet(kernel, handle, set(new[:loaded_before]))
+        for event in self._events if self._own else ():
+            if not isinstance(event, int):
+                self._launched[event[0]] |= self._possible(*event)
+        self._earlier.update(new)
+        self._events.clear()
+
+    def of(self, kernel: str) -> AbstractSet[int]:
+        """The modules that a kernel of this mangled name was launched from in the last observation of what is
+        to be timed; where it was not launched then, all that have one."""
+        return self._launched.get(kernel) or set(self._with.get(kernel, ()))
+
+    def _meet(self, kernel: str, handle: int, modules: AbstractSet[int]) -> None:
+        """A handle is that of the one of these modules of which none was seen; of none, if there are more."""
+        known = self._of_handle[kernel]
+        unseen = modules & set(self._with.get(kernel, ())) - set(known.values())
+        if len(unseen) == 1:
+            (known[handle],) = unseen
+
+    def _possible(self, kernel: str, handle: int) -> set[int]:
+        known = self._of_handle[kernel].get(handle)
+        return set(self._with.get(kernel, ())) if known is None else {known}

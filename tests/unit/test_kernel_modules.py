@@ -1,0 +1,123 @@
+"""Which module a kernel was launched from, told from the order of what happened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.timers.kernel_modules import KernelModules
+
+SMALL, LARGE, NEWER = 1, 2, 3
+
+
+class Observed:
+    """Observations in short: a number is a module that is loaded, a text the handle of kernel `k`."""
+
+    def __init__(self):
+        self.modules = KernelModules()
+        self.handles = {}
+
+    def __call__(self, *events, own=True):
+        self.modules.begin(own=own)
+        for event in events:
+            if isinstance(event, int):
+                self.modules.loaded(event)
+            else:
+                self.modules.launched("k", self.handles.setdefault(event, len(self.handles)))
+        for event in events:
+            if isinstance(event, int):
+                self.modules.has(event, "k")
+        self.modules.end()
+        return self.modules.of("k")
+
+
+@pytest.fixture
+def observed():
+    return Observed()
+
+
+def test_a_kernel_is_from_the_only_module_that_has_it(observed):
+    assert observed(SMALL) == {SMALL}, "it was not even launched"
+    assert observed(SMALL, "a") == {SMALL}
+    assert observed.modules.of("another") == set()
+
+
+def test_a_new_handle_is_of_the_module_of_which_none_was_seen(observed):
+    assert observed(SMALL, "a", LARGE, "b") == {SMALL, LARGE}, "it was launched from both"
+    assert observed("a") == {SMALL}
+    assert observed("b") == {LARGE}
+
+
+def test_modules_that_others_loaded_count_and_their_launches_do_not(observed):
+    assert observed(SMALL, "a") == {SMALL}
+    assert observed(LARGE, "b", own=False) == {SMALL}
+    assert observed("b") == {LARGE}
+
+
+def test_a_module_may_be_launched_for_the_first_time_in_a_later_observation(observed):
+    assert observed(SMALL, own=False) == {SMALL}
+    assert observed(LARGE, own=False) == {SMALL, LARGE}
+    observed.modules.begin(own=True)
+    observed.modules.launched("k", 7)
+    observed.modules.end()
+    assert observed.modules.of("k") == {SMALL, LARGE}, "a handle of either"
+
+
+def test_a_handle_that_may_be_of_two_new_modules_is_of_none_for_sure(observed):
+    assert observed(SMALL, LARGE, "a") == {SMALL, LARGE}
+
+
+def test_a_further_handle_of_a_module_may_be_of_any(observed):
+    """The driver has handles of two kinds, functions and kernels; and a module may have come unobserved."""
+    assert observed(SMALL, "a", "b") == {SMALL}
+    observed(LARGE, "c")
+    assert observed("b") == {SMALL, LARGE}
+    assert observed("a") == {SMALL}
+
+
+def test_a_handle_that_is_given_out_again_is_of_the_new_module(observed):
+    """An unloaded module's; nobody tells of that."""
+    assert observed(SMALL, "a") == {SMALL}
+    assert observed(NEWER, "a") == {NEWER}
+    assert observed("a") == {NEWER}
+
+
+def test_a_handle_stays_what_it_is_when_a_module_is_loaded_behind_its_launch(observed):
+    observed(SMALL, "a")
+    assert observed("a", LARGE) == {SMALL}
+    assert observed("b") == {LARGE}
+
+
+def test_a_handle_stays_what_it_is_when_the_new_module_has_its_own(observed):
+    observed(SMALL, "a")
+    assert observed(LARGE, "a", "b", "a") == {SMALL, LARGE}
+    assert observed("a") == {SMALL}
+
+
+def test_what_was_not_ended_is_forgotten(observed):
+    observed.modules.begin(own=True)
+    observed.modules.loaded(SMALL)
+    observed.modules.launched("k", 1)
+    observed.modules.begin(own=True)
+    observed.modules.end()
+    assert observed.modules.of("k") == set()
+
+
+LIBRARY = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=6)), max_size=12)
+"""Observations, whether of what is timed, and which of six modules are launched from in each."""
+
+
+@given(LIBRARY)
+def test_of_a_library_that_launches_what_it_loads_the_module_is_told(observations):
+    """As CuPy does, and the driver where it loads lazily: loaded before the first launch, at once."""
+    observed, there, timed = Observed(), set(), set()
+    for own, used in observations:
+        events = []
+        for module in used:
+            events += [] if module in there else [module]
+            there.add(module)
+            events.append(f"handle of {module}")
+        found = observed(*events, own=own)
+        timed = set(used) if own else timed
+        assert found == (timed or there)
