@@ -139,16 +139,17 @@ class Environment:
         """Whether kernels are timed in this run, on a real GPU."""
         return self.settings.benchmark and self.has_gpu
 
-    def loading_observed(self, *, own: bool = True) -> AbstractContextManager[None]:
+    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
         """Has the machine code hashed that is loaded meanwhile, where kernels are timed.
 
-        To be held round every launch before timing, whatever it is for: a library loads a module once, in the
-        launch that first needs it, and kernels of later tests may be in it too.
+        To be held round everything but timing, whatever it is for: a library loads a module once, when it is
+        first needed, and kernels of later tests may be in it too.
 
         Args:
             own: whether what is launched will be timed as it is.
+            on_gpu: whether anything is.
         """
-        if not self.measures:
+        if not (self.measures and on_gpu):
             return nullcontext()
         from pytest_gpukern.timers.machine_code import loading_observed
 

@@ -47,7 +47,6 @@ class PlainCalls:
         synchronize: waits for the device.
         guarded: arrays around which is looked after each call, and after those that are timed.
         judge: the test's own check of a call: `judge(returned, args, kwargs, when)`.
-        observing: entered around the first call.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class PlainCalls:
         guarded: GuardedArrays,
         *,
         judge: Callable[[Any, tuple[Any, ...], Mapping[str, Any], str], None] | None = None,
-        observing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._function = function
         self._next_turn = next_turn
@@ -69,7 +67,6 @@ class PlainCalls:
         self._synchronize = synchronize
         self._guarded = guarded
         self._judge = judge
-        self._observing = observing
         self.first_call_ns: float | None = None
 
     def before_timing(self) -> Any:
@@ -119,12 +116,13 @@ class PlainCalls:
     def _one(self, when: str, place: str) -> tuple[Any, float]:
         """Makes one call; returns what it returned, and its wall time in nanoseconds."""
         with self._environment.exclusive():  # another process may be measuring on this device
-            turn = self._next_turn()
-            pending = None
-            if self._checks is not None:
-                pending = self._checks.begin(self._function, turn.args, turn.kwargs, place)
-            self._synchronize()
-            with self._observing() if self.first_call_ns is None else nullcontext():
+            with self._loading_observed(own=False):
+                turn = self._next_turn()
+                pending = None
+                if self._checks is not None:
+                    pending = self._checks.begin(self._function, turn.args, turn.kwargs, place)
+                self._synchronize()
+            with self._loading_observed(own=True):
                 start = time.perf_counter_ns()
                 returned = turn.call()
                 self._synchronize()
@@ -137,3 +135,9 @@ class PlainCalls:
         if self._judge is not None:
             self._judge(returned, turn.args, turn.kwargs, when)
         return returned, passed_ns
+
+    def _loading_observed(self, *, own: bool) -> AbstractContextManager[None]:
+        """Has the machine code hashed that the first call, or what goes ahead of it, loads."""
+        if self.first_call_ns is not None:
+            return nullcontext()
+        return self._environment.loading_observed(own=own)

@@ -144,7 +144,6 @@ class PlainRunner:
             self.synchronize,
             self._guarded,
             judge=self._judge,
-            observing=self._environment.loading_observed,
         )
 
     def _before_timing(self, calls: PlainCalls) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import check, checked_copy
@@ -97,10 +97,10 @@ def prepared_case(
     sets: list[Prepared] = []
     with ExitStack() as given_back:
         given_back.push(giving_back(backend.release))
-        workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
-        given_back.push(giving_back(workspace.close))
         timed = sets_for is not None
-        with environment.loading_observed(own=timed) if backend.on_gpu else nullcontext():
+        with environment.loading_observed(own=timed, on_gpu=backend.on_gpu):
+            workspace = placing.workspace(datasets[0].inputs, datasets[0].specs)
+            given_back.push(giving_back(workspace.close))
             sets.append(check(case, point, backend, workspace, datasets, checked_again=timed))
             given_back.callback(sets[0].let_go)
             copies = sets_for(datasets[0]) - 1 if sets_for and placing.on_gpu else 0

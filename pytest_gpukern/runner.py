@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check import check_seeds
@@ -96,7 +95,8 @@ def _with_times(
     first = sets[0]
     checked_on = other_contents_of_slow(first, point)
     measurements = timed(sets, point, environment, marker)
-    recheck(sets, point, checked_on)
+    with environment.loading_observed(own=False, on_gpu=first.backend.on_gpu):
+        recheck(sets, point, checked_on)
     environment.look_at_memory()
     result = dataclasses.replace(
         result,
@@ -139,7 +139,7 @@ def checked_further(prepared: Prepared, point: Point, environment: Environment) 
     seeds, known = environment.settings.seeds or 0, len(prepared.datasets)
     if case.problem.check is not None:
         seeds = -(-seeds // case.problem.check_seeds) * case.problem.check_seeds
-    with environment.loading_observed(own=False) if prepared.backend.on_gpu else nullcontext():
+    with environment.loading_observed(own=False, on_gpu=prepared.backend.on_gpu):
         corners = corners_of(case, simulated=prepared.backend.simulated)
         placing = placing_of(case, environment)
         corners = check_corners(case, corners, prepared.backend, placing, environment.corner_datasets)

@@ -233,9 +233,10 @@ class FakeEnvironment:
         pass
 
     @contextmanager
-    def loading_observed(self, *, own=True):
+    def loading_observed(self, *, own=True, on_gpu=True):
         assert self.observed is None, "CUPTI has one subscriber"
-        self.observed = "own" if own else "others"
+        if on_gpu:
+            self.observed = "own" if own else "others"
         try:
             yield
         finally:

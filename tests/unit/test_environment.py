@@ -1,8 +1,9 @@
-"""Which backends can run here: missing libraries, no GPU, libraries that do not open, those not asked for."""
+"""Which backends can run here, and when the loading of machine code is observed."""
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import host_cuda
@@ -153,3 +154,29 @@ def test_each_process_has_an_id_of_its_own_for_its_session(monkeypatch):
     one, other = environment(monkeypatch).session, environment(monkeypatch).session
     assert re.fullmatch("[0-9a-f]{8}", one)
     assert one != other
+
+
+@pytest.mark.parametrize(
+    ("gpu", "times", "on_gpu", "observed"),
+    [
+        (True, True, True, True),
+        (True, True, False, False),
+        (True, False, True, False),
+        (False, True, True, False),
+    ],
+    ids=["timed", "on the host", "only checked", "no GPU"],
+)
+def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, times, on_gpu, observed):
+    happened = []
+
+    @contextmanager
+    def loading_observed(*, own):
+        happened.append(own)
+        yield
+
+    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", loading_observed)
+    tested = environment(monkeypatch, gpu=gpu, benchmark=times)
+    for own in (True, False):
+        with tested.loading_observed(own=own, on_gpu=on_gpu):
+            assert len(happened) == (len({True, own}) if observed else 0)
+    assert happened == ([True, False] if observed else [])

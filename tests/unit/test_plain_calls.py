@@ -31,16 +31,17 @@ def clock(monkeypatch):
     return made
 
 
-def calls_of(call, synchronize, observing):
-    environment = SimpleNamespace(exclusive=nullcontext, look_at_memory=lambda: None)
+def calls_of(call, synchronize, observing, next_turn=None):
+    environment = SimpleNamespace(
+        exclusive=nullcontext, look_at_memory=lambda: None, loading_observed=observing
+    )
     return PlainCalls(
         call,
-        lambda: Turn(call, (), {}),
+        next_turn or (lambda: Turn(call, (), {})),
         None,
         environment,
         synchronize,
         GuardedArrays(None),
-        observing=observing,
     )
 
 
@@ -48,12 +49,16 @@ def test_the_first_call_takes_what_it_and_its_kernels_take_and_not_what_looking_
     happened = []
 
     @contextmanager
-    def observing():
+    def observing(*, own):
         clock.passes(1000)
-        happened.append("looks on")
+        happened.append("looks on the call" if own else "looks on")
         yield
         happened.append("looked")
         clock.passes(2000)
+
+    def next_turn():
+        happened.append("set up")
+        return Turn(call, (), {})
 
     def call():
         happened.append("called")
@@ -64,13 +69,16 @@ def test_the_first_call_takes_what_it_and_its_kernels_take_and_not_what_looking_
         happened.append("waited")
         clock.passes(4)
 
-    calls = calls_of(call, synchronize, observing)
+    calls = calls_of(call, synchronize, observing, next_turn)
     assert calls.before_timing() == 7
     assert calls.first_call_ns == 34
-    assert happened == ["waited", "looks on", "called", "waited", "looked"]
+    before = ["looks on", "set up", "waited", "looked"]
+    assert happened == [*before, "looks on the call", "called", "waited", "looked"]
     assert calls.after_timing() == 7
     assert calls.first_call_ns == 34
-    assert happened[5:] == ["waited", "called", "waited"], "modules are hashed in the first call only"
+    assert happened[8:] == ["set up", "waited", "called", "waited"], (
+        "modules are hashed in the first call only"
+    )
 
 
 def test_a_call_that_raises_has_no_first_time(clock):
@@ -78,7 +86,7 @@ def test_a_call_that_raises_has_no_first_time(clock):
         clock.passes(30)
         raise ZeroDivisionError
 
-    calls = calls_of(call, lambda: None, nullcontext)
+    calls = calls_of(call, lambda: None, lambda own: nullcontext())
     with pytest.raises(ZeroDivisionError):
         calls.before_timing()
     assert calls.first_call_ns is None
