@@ -10,10 +10,31 @@ which was never seen belongs to the module of which none was.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which modules a kernel was launched from.
+
+    Attributes:
+        modules: their numbers.
+        each: whether it was launched from every one of them; otherwise, from one or some.
+    """
+
+    modules: frozenset[int]
+    each: bool
+
+    def __or__(self, other: Origin) -> Origin:
+        """That of the launches of both."""
+        return Origin(self.modules | other.modules, each=self.each and other.each)
+
+
+_NOWHERE = Origin(frozenset(), each=True)
 
 
 class KernelModules:
@@ -29,7 +50,7 @@ class KernelModules:
         self._earlier: set[int] = set()
         self._events: list[int | tuple[str, int]] = []
         self._own = True
-        self._launched: defaultdict[str, set[int]] = defaultdict(set)
+        self._launched: dict[str, Origin] = {}
 
     def begin(self, *, own: bool) -> None:
         """Begins an observation.
@@ -72,14 +93,16 @@ class KernelModules:
             self._meet(kernel, handle, set(new[:loaded_before]))
         for event in self._events if self._own else ():
             if not isinstance(event, int):
-                self._launched[event[0]] |= self._possible(*event)
+                self._launched[event[0]] = self._launched.get(event[0], _NOWHERE) | self._origin(*event)
         self._earlier.update(new)
         self._events.clear()
 
-    def of(self, kernel: str) -> AbstractSet[int]:
-        """The modules that a kernel of this mangled name was launched from in the last observation of what is
-        to be timed; where it was not launched then, all that have one."""
-        return self._launched.get(kernel) or set(self._with.get(kernel, ()))
+    def of(self, kernel: str) -> Origin:
+        """Where a kernel of this mangled name came from in the last observation of what is to be timed.
+
+        If it was not launched then, it may be from any module that has one.
+        """
+        return self._launched.get(kernel) or self._any(kernel)
 
     def _meet(self, kernel: str, handle: int, modules: AbstractSet[int]) -> None:
         """A handle is that of the one of these modules of which none was seen; of none, if there are more."""
@@ -88,6 +111,9 @@ class KernelModules:
         if len(unseen) == 1:
             (known[handle],) = unseen
 
-    def _possible(self, kernel: str, handle: int) -> set[int]:
+    def _origin(self, kernel: str, handle: int) -> Origin:
         known = self._of_handle[kernel].get(handle)
-        return set(self._with.get(kernel, ())) if known is None else {known}
+        return self._any(kernel) if known is None else Origin(frozenset({known}), each=True)
+
+    def _any(self, kernel: str) -> Origin:
+        return Origin(frozenset(self._with.get(kernel, ())), each=False)

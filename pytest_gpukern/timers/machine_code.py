@@ -66,8 +66,8 @@ class MachineCode:
     an empty recording goes ahead of it; all 337 kernels of these suites were told then. By the symbols of a
     module some kernels of cuBLAS are not known.
 
-    Of several modules with a kernel of one name, `KernelModules` tells from which one it was launched, and
-    failing that, the registers of the launch. Where both leave modules with different code, nothing is known.
+    Of several modules with a kernel of one name, `KernelModules` tells from which it was launched, or the
+    launch's registers do. Where both leave open which of several codes it was, none is known.
 
     Args:
         trace: CUPTI of this process.
@@ -94,14 +94,18 @@ class MachineCode:
         """The hash of the code that a kernel came with; None where it is not known.
 
         `code:` and what `cubin.code_sha256` says, or, of what is no cubin that can be read, `module:` and the
-        hash of all of it.
+        hash of all of it. Of what a call launches from several modules, the hash of their hashes.
 
         Args:
             kernel: mangled name.
             registers: of a thread, as its launch was recorded.
         """
-        found = {self._read(module).code for module in self._candidates(kernel, registers)}
-        return found.pop() if len(found) == 1 else None
+        modules, each = self._candidates(kernel, registers)
+        codes = sorted({self._read(module).code for module in modules})
+        if len(codes) > 1 and each:
+            method = "module" if any(code.startswith("module:") for code in codes) else "code"
+            return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
+        return codes[0] if len(codes) == 1 else None
 
     def spills(self, kernel: str, registers: int) -> cubin.Spills | None:
         """What a kernel spills; None where it is not known, see `cubin.spills`.
@@ -112,14 +116,15 @@ class MachineCode:
             kernel: mangled name.
             registers: of a thread, as its launch was recorded.
         """
-        found = {self._spills_of(module).get(kernel) for module in self._candidates(kernel, registers)}
+        modules, _ = self._candidates(kernel, registers)
+        found = {self._spills_of(module).get(kernel) for module in modules}
         return found.pop() if len(found) == 1 else None
 
-    def _candidates(self, kernel: str, registers: int) -> set[str]:
-        """Hashes of the modules that a kernel may have been launched from."""
-        numbers = self._from.of(kernel)
-        loaded = {self._modules[number] for number in numbers if number in self._modules}
-        return {module for module in loaded if self._read(module).may_take(registers, kernel)}
+    def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
+        """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
+        origin = self._from.of(kernel)
+        loaded = {self._modules[number] for number in origin.modules if number in self._modules}
+        return {module for module in loaded if self._read(module).may_take(registers, kernel)}, origin.each
 
     def _read(self, module: str) -> _Known:
         """What is known of a module's code, by its hash; it is read when it is first asked for."""

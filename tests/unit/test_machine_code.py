@@ -122,6 +122,36 @@ def test_where_a_launch_may_be_from_modules_with_other_code_nothing_is_known(cup
     assert machine_code().spills("k", ANY) is None
 
 
+def test_what_a_call_launches_from_several_modules_has_a_hash_of_all_of_them(cupti):
+    def both(*codes):
+        cupti.module_loaded(codes[0], "k")
+        cupti.kernel_launched("k", 0xA0)
+        cupti.module_loaded(codes[1], "k")
+        cupti.kernel_launched("k", 0xB0)
+        cupti.kernel_launched("k", 0xA0)
+
+    found = []
+    for codes in ((b"one", b"other"), (b"other", b"one"), (b"one", b"changed")):
+        machine_code.cache_clear()
+        with loading_observed():
+            both(*codes)
+        found.append(hashes("k")["k"])
+    assert found[0] == found[1] != found[2]
+    assert found[0] not in (sha256(b"one"), sha256(b"other"))
+    assert all(each.startswith("module:") for each in found)
+    with loading_observed():
+        cupti.kernel_launched("k", 0xB0)
+    assert hashes("k") == {"k": sha256(b"changed")}
+    for name in ("numba-first.cuda-13.0.sm_90", "spills.cuda-13.5.sm_90"):
+        with loading_observed(own=False):
+            cupti.module_loaded(cubin_of(name), "readable")
+            cupti.kernel_launched("readable", len(name))
+    with loading_observed():
+        cupti.kernel_launched("readable", len("numba-first.cuda-13.0.sm_90"))
+        cupti.kernel_launched("readable", len("spills.cuda-13.5.sm_90"))
+    assert hashes("readable")["readable"].startswith("code:")
+
+
 def test_registers_tell_which_of_two_modules_a_launch_may_be_from(cupti):
     """In one, `plain` takes 10 registers and `spilling` 24."""
     spilling = cubin_of("spills.cuda-13.5.sm_90")
