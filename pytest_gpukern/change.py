@@ -5,6 +5,7 @@ Changes are differences of log medians: symmetric, and additive where times are 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,12 +24,31 @@ CONFIRMING = 0.975
 FRESH_SESSIONS = 2
 """Fresh sessions that confirm a suspicion, unless more are measured."""
 
+FEWEST = 3
+"""Recorded sessions from which a verdict may fail a test."""
+
 MOST_SESSIONS = 20
 """Sessions up to which it is told how many would settle a question."""
 
 _EACH_STEP = (
     0.975  # screening and confirming are passed with this probability each, so both with 95 % or more
 )
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What it gives to a change that it is between devices of a model; nothing on one device.
+
+    Attributes:
+        variance: of the difference between those that are compared.
+        dof: its degrees of freedom.
+    """
+
+    variance: float = 0.0
+    dof: float = math.inf
+
+
+SAME_DEVICE = Devices()
 
 
 @dataclass(frozen=True)
@@ -41,8 +61,9 @@ class Change:
         fresh: new sessions, or pairs.
         recorded: recorded sessions that it was compared with; 0 for pairs.
         noisier: additional variance of a fresh session that is noisier within than the recorded ones were.
-        devices: variance of the difference between the devices compared; 0 on the same device.
-        devices_dof: its degrees of freedom.
+        devices: by how much devices differ in this case.
+        all_devices: by how much they do in all cases of the suite. A card may be slower in some where those
+            on record are alike, so that nothing is called slower by less, or faster.
     """
 
     delta: float
@@ -50,27 +71,39 @@ class Change:
     fresh: int
     recorded: int
     noisier: float = 0.0
-    devices: float = 0.0
-    devices_dof: float = math.inf
+    devices: Devices = SAME_DEVICE
+    all_devices: Devices = SAME_DEVICE
 
     def error(self, fresh: int | None = None, recorded: int | None = None) -> float:
         """Standard error of the change; also of what other numbers of sessions would have shown."""
         fresh, recorded = fresh or self.fresh, recorded or self.recorded
         variance = (self.spread.variance + self.noisier) / fresh
-        return math.sqrt(variance + (self.spread.variance / recorded if recorded else 0.0) + self.devices)
+        if recorded:
+            variance += self.spread.variance / recorded
+        return math.sqrt(variance + self.devices.variance)
 
     @property
     def dof(self) -> float:
         """Degrees of freedom of the error; of two variances together, after Satterthwaite (1946)."""
-        if not self.devices:
+        between = self.devices.variance
+        if not between:
             return self.spread.dof
-        within = self.error() ** 2 - self.devices
-        parts = within**2 / self.spread.dof + self.devices**2 / self.devices_dof
-        return max((within + self.devices) ** 2 / parts, 1.0)
+        within = self.error() ** 2 - between
+        parts = within**2 / self.spread.dof + between**2 / self.devices.dof
+        return max((within + between) ** 2 / parts, 1.0)
 
     def reach(self, confidence: float = SCREENING) -> float:
         """How far a one-sided bound with this confidence lies from the change."""
         return student_t(confidence, self.dof) * self.error()
+
+    def least(self, confidence: float = SCREENING) -> float:
+        """What a change surely amounts to, by this one-sided confidence, in either direction: what is left of
+        its size when the case's devices and those of the suite's cases are both allowed for."""
+        return abs(self.delta) - max(self.reach(confidence), self._between_all.reach(confidence))
+
+    @property
+    def _between_all(self) -> Change:
+        return dataclasses.replace(self, devices=self.all_devices)
 
     @property
     def low(self) -> float:
@@ -94,6 +127,9 @@ class Change:
             screening: sessions, or pairs, that raise a suspicion.
             confirming: fresh ones that confirm it.
         """
+        return max(each._caught(limit, screening, confirming) for each in (self, self._between_all))
+
+    def _caught(self, limit: float, screening: int, confirming: int) -> float:
         power = student_t(_EACH_STEP, self.dof)
         first, second = self.error(screening), self.error(confirming)
         suspected = max(limit, student_t(SCREENING, self.dof) * first) + power * first
@@ -105,12 +141,14 @@ class Change:
 
         Only fresh pairs where nothing is recorded; None where `MOST_SESSIONS` of both would not do.
         """
-        distance = abs(limit - abs(self.delta))
-        quantile = student_t(CONFIRMING if abs(self.delta) >= limit else SCREENING, self.dof)
+        distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
+        errors = [self, self._between_all] if large else [self]
+        quantiles = [student_t(CONFIRMING if large else SCREENING, each.dof) for each in errors]
         for count in range(1, MOST_SESSIONS + 1):
             recorded = max(self.recorded, count) if self.recorded else 0
             fresh = max(self.fresh, count)
-            if quantile * self.error(fresh, recorded) <= distance:
+            pairs = zip(quantiles, errors, strict=True)
+            if all(quantile * each.error(fresh, recorded) <= distance for quantile, each in pairs):
                 return recorded, fresh
         return None
 
@@ -118,8 +156,12 @@ class Change:
 def undecided_words(change: Change, limit: float, detectable: float) -> str:
     """What is known all the same, how large a slowdown is caught, and what would settle the question."""
     bound = percent(limit, signed=False)
-    if change.low > 0:
+    if change.low > 0 and change.least() <= 0:
+        known = "slower, but recorded on other devices, which differ by as much in some case"
+    elif change.low > 0:
         known = f"slower, but perhaps by less than {bound}"
+    elif change.high < 0 and change.least() <= 0:
+        known = "faster, but recorded on other devices, which differ by as much in some case"
     elif change.high < 0:
         known = f"faster, but perhaps by less than {bound}"
     elif change.high <= limit:
@@ -132,6 +174,8 @@ def undecided_words(change: Change, limit: float, detectable: float) -> str:
 
 def _settling_words(change: Change, limit: float) -> str:
     needed = change.settling(limit)
+    if needed is None and change.devices.variance:
+        return f"{FEWEST} sessions recorded on this device may settle it"
     if needed is None:
         return f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
     recorded, fresh = needed

@@ -7,11 +7,12 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.change import Change
+from pytest_gpukern.change import SAME_DEVICE, Change, Devices
 from pytest_gpukern.spread import (
     PRIOR_SPREAD_OF_DEVICES,
     ROUNDING,
     assumed_spread,
+    between_devices,
     case_spread,
     spread_of_ratios,
     within_devices,
@@ -46,7 +47,8 @@ def change_since(
     sessions differ among themselves is pooled with it. Sessions of one device share that device's deviation
     from the others: where device d has the share w_d of the recorded sessions, it makes the difference of the
     means vary by τ²·(1 − 2·w_own + Σ w_d²). That is nothing where all are of one device, and τ²·(1 + 1/D)
-    where the record has as many of each of D others.
+    where the record has as many of each of D others. τ² is that of the case, shrunk like the other variance,
+    and beside it that of all cases.
     """
     timer = fresh[0].timer
     shared = shared or assumed_spread(timer)
@@ -55,18 +57,19 @@ def change_since(
     devices = [session.device for session in sessions]
     shortest = min(*(each.summary.median_ns for each in fresh), *(each.median_ns for each in sessions))
     variance, dof = within_devices(logs, devices)
-    spread = case_spread(variance, dof, shared, floor=_floor(shortest, jitter_ns))
+    floor = _floor(shortest, jitter_ns)
+    spread = case_spread(variance, dof, shared, floor=floor)
     noise = statistics.fmean(_within(each.summary) for each in fresh)
     recorded_noise = statistics.fmean(_within(session) for session in sessions)
-    between, between_dof = _of_devices(devices, device, timer, shared)
+    weight = _weight_of_devices(devices, device)
     return Change(
         delta=statistics.fmean(new) - statistics.fmean(logs),
         spread=_with_own(spread, new),
         fresh=len(new),
         recorded=len(logs),
         noisier=max(0.0, noise - recorded_noise),
-        devices=between,
-        devices_dof=between_dof,
+        devices=_of_case(logs, devices, timer, shared, weight=weight, floor=floor),
+        all_devices=_of_all_cases(timer, shared, weight=weight),
     )
 
 
@@ -106,15 +109,35 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
     return dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
 
 
-def _of_devices(
-    recorded: Sequence[str | None], device: str | None, timer: str, shared: SharedSpread
-) -> tuple[float, float]:
-    """The variance that differing devices give to the change, and its degrees of freedom."""
+def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
+    """By how many times τ² the means of the recorded sessions and of new ones on `device` differ."""
     shares = {each: recorded.count(each) / len(recorded) for each in recorded}
     weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
-    if weight < _NOTHING:
-        return 0.0, math.inf
+    return weight if weight >= _NOTHING else 0.0
+
+
+def _of_case(
+    logs: Sequence[float],
+    devices: Sequence[str | None],
+    timer: str,
+    shared: SharedSpread,
+    *,
+    weight: float,
+    floor: float,
+) -> Devices:
+    """What the devices of a case give to the change, of which it has no more degrees of freedom than devices
+    less one, since one device may be off in all the cases from which the spread was taken."""
+    if not weight or shared.between_devices is None:
+        return _of_all_cases(timer, shared, weight=weight)
+    variance, dof = between_devices(logs, devices)
+    found = case_spread(variance, dof, shared.between_devices, floor=floor)
+    return Devices(weight * found.variance, min(found.dof, shared.devices_dof))
+
+
+def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices:
+    if not weight:
+        return SAME_DEVICE
     if shared.devices is not None:
-        return weight * shared.devices**2, shared.devices_dof
+        return Devices(weight * shared.devices**2, shared.devices_dof)
     prior = PRIOR_SPREAD_OF_DEVICES.get(timer, PRIOR_SPREAD_OF_DEVICES["host"])
-    return weight * prior**2, math.inf
+    return Devices(weight * prior**2)

@@ -13,7 +13,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.change import FRESH_SESSIONS
+from pytest_gpukern.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.comparability import Conditions, SessionTime, difference
 from pytest_gpukern.estimate import change_of_pairs, change_since, log_ratios
 from pytest_gpukern.false_alarms import FALSE_ALARMS_OF_PAIRS, expected_false_alarms, false_alarm
@@ -42,9 +42,6 @@ __all__ = [
     "judge_paired",
     "shared_spread_of_pairs",
 ]
-
-FEWEST = 3
-"""Recorded sessions from which a verdict may fail a test."""
 
 _EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
 _UNKNOWN = (VerdictKind.NEW, VerdictKind.UNDECIDED, VerdictKind.UNCOMPARABLE)

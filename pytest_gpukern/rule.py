@@ -23,9 +23,9 @@ def screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
     limit, bound = math.log1p(threshold), f"{100 * threshold:g} %"
     detectable = change.detectable(limit, screening=change.fresh, confirming=confirming)
     kind, reason = VerdictKind.UNDECIDED, f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
-    if change.low > 0 and change.delta >= limit:
+    if change.least() > 0 and change.delta >= limit:
         kind, reason = VerdictKind.SLOWER, f"{numbers(change)}, threshold {bound}"
-    elif change.high < 0 and change.delta <= -limit:
+    elif change.least() > 0 and change.delta <= -limit:
         kind, reason = VerdictKind.FASTER, f"{numbers(change)}, threshold {bound}"
     elif -limit <= change.low and change.high <= limit:
         kind, reason = VerdictKind.SAME, f"{numbers(change)}, inside ±{bound}"
@@ -43,7 +43,7 @@ def screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
 def with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
     """The verdict with the change since the first epoch, told where accepted or small steps have added up."""
     reason, limit = verdict.reason, math.log1p(threshold)
-    grown = since_first.low > 0 and since_first.delta >= limit
+    grown = since_first.least() > 0 and since_first.delta >= limit
     if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
         reason = f"{reason}; since the first epoch {numbers(since_first)}"
     return dataclasses.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
@@ -69,7 +69,7 @@ def decided(
         remarks: on what the comparison rests on.
     """
     limit = math.log1p(threshold)
-    sure = change.delta - change.reach(CONFIRMING)
+    sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:
         text = f"{numbers(change)}, threshold {100 * threshold:g} %; at least {percent(sure)} with 97.5 %"
         reason = "; ".join([f"{text} by {_sessions(change)} that confirmed it", *remarks])

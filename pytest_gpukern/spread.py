@@ -88,6 +88,8 @@ class SharedSpread:
         cases: how many it was estimated from; 0 where it is assumed.
         devices: standard deviation between devices of the model; None where the records do not show it.
         devices_dof: its degrees of freedom: the devices less one, since one device may be off in all cases.
+        between_devices: what the spreads between devices of single cases have in common, of which a few make
+            `devices` large; None where too few cases show it.
     """
 
     s0: float
@@ -95,6 +97,7 @@ class SharedSpread:
     cases: int
     devices: float | None = None
     devices_dof: int = 0
+    between_devices: SharedSpread | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,16 @@ def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tupl
     return (squares / dof if dof else 0.0), dof
 
 
+def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
+    """The variance of the means of devices, and its degrees of freedom: what sessions of one device differ
+    makes part of it, which of cards with one session each nobody can tell."""
+    groups: dict[str | None, list[float]] = {}
+    for value, device in zip(logs, devices, strict=True):
+        groups.setdefault(device, []).append(value)
+    means = [statistics.fmean(group) for group in groups.values()]
+    return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
+
+
 def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
     """A case's own variance, shrunk: (d0·s0² + ν·s²) / (d0 + ν) with d0 + ν degrees of freedom.
 
@@ -183,19 +196,23 @@ def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float
 
 
 def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSpread:
-    variances, between = [], []
+    variances, variances_of_devices, between = [], [], []
     for sessions in group:
         logs = [math.log(session.median_ns) for session in sessions]
         devices = [session.device for session in sessions]
         variance, dof = within_devices(logs, devices)
+        floor = _resolved(timer, min(session.median_ns for session in sessions))
         if dof:
-            floor = _resolved(timer, min(session.median_ns for session in sessions))
             variances.append((max(variance, floor), dof))
         if len(set(devices)) > 1:
             between.append((logs, devices))
+            apart, devices_dof = between_devices(logs, devices)
+            variances_of_devices.append((max(apart, floor), devices_dof))
     spread = _fitted(variances, assumed_spread(timer))
-    tau, tau_dof = _between_devices(between, spread.s0**2)
-    return SharedSpread(spread.s0, spread.d0, spread.cases, tau, tau_dof)
+    tau, tau_dof = _of_devices(between, spread.s0**2)
+    enough = len(variances_of_devices) >= FEWEST_CASES
+    by_case = _fitted(variances_of_devices, spread) if enough else None
+    return SharedSpread(spread.s0, spread.d0, spread.cases, tau, tau_dof, by_case)
 
 
 def _resolved(timer: str, median_ns: float) -> float:
@@ -226,7 +243,7 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
     return SharedSpread(s0, d0, len(variances))
 
 
-def _between_devices(
+def _of_devices(
     cases: Sequence[tuple[Sequence[float], Sequence[str | None]]], within: float
 ) -> tuple[float | None, int]:
     """The standard deviation between devices and its degrees of freedom; None without several devices.

@@ -375,6 +375,54 @@ def test_the_interval_between_devices_is_that_of_a_new_one_and_the_mean_of_those
     assert math.log(found.ratio_high) == pytest.approx(2.920 * 0.01 * math.sqrt(4 / 3), rel=5e-3)
 
 
+ALIKE = SharedSpread(0.001, 4.0, cases=30)
+"""What devices differ by in most cases."""
+
+
+@pytest.fixture
+def on_three():
+    """Judges a case that is alike on three cards on a fourth, while in other cases they differ by 2 %."""
+    old = [*on("GPU-a", *around(0, 0)), *on("GPU-b", *around(0.1, 0.1)), *on("GPU-c", *around(-0.1, -0.1))]
+    shared = spreading(1e-4, devices=0.02, devices_dof=2, between_devices=ALIKE)
+    return lambda change, device="GPU-d": judged_on(device, measured(BASE_NS * change), old, shared=shared)
+
+
+def test_a_case_in_which_devices_are_alike_is_the_same_on_another_one(on_three):
+    """Its variance of 1e-6 on 2 and the suite's on 4 degrees of freedom: t.95 on 2, devices less one."""
+    found = on_three(1.003)
+    assert found.kind is SAME
+    assert math.log(found.ratio_high) == pytest.approx(0.003 + 2.920 * 0.001 * math.sqrt(4 / 3), rel=5e-3)
+
+
+@pytest.mark.parametrize(("change", "word"), [(1.05, "slower"), (0.95, "faster")])
+def test_what_devices_differ_by_in_other_cases_is_no_change_for_sure(on_three, change, word):
+    found = on_three(change)
+    assert found.kind is UNDECIDED
+    assert (found.ratio_low > 1.02) or (found.ratio_high < 0.98)
+    assert f": {word}, but recorded on other devices, which differ by as much in some case; " in found.reason
+    assert "3 sessions recorded on this device may settle it" in found.reason
+
+
+def test_more_than_devices_differ_by_anywhere_is_a_change(on_three):
+    assert [on_three(change).kind for change in (1.25, 0.75)] == [SLOWER, FASTER]
+
+
+def test_what_is_caught_on_another_device_is_what_exceeds_all_cases_differences(on_three):
+    """t.95 and t.975 on 2 degrees of freedom, 2.920 and 4.303, in errors of 2 %·√(4/3)."""
+    error = 0.02 * math.sqrt(4 / 3)
+    caught = max((2.920 + 4.303) * error, math.log(1.02) + 2 * 4.303 * error)
+    assert math.log(on_three(1.003).detectable) == pytest.approx(caught, rel=5e-3)
+
+
+def test_a_suspicion_on_another_device_is_confirmed_beyond_what_devices_differ_by(on_three):
+    old = [*on("GPU-a", *around(0, 0)), *on("GPU-b", *around(0.1, 0.1)), *on("GPU-c", *around(-0.1, -0.1))]
+    shared = spreading(1e-4, devices=0.02, devices_dof=2, between_devices=ALIKE)
+    rule = {"conditions": HERE, "threshold": 0.02, "jitter_ns": 0, "device": "GPU-d", "shared": shared}
+    suspicion = on_three(1.25)
+    for change, kind in ((1.25, SLOWER), (1.1, UNDECIDED)):
+        assert confirm(suspicion, [measured(BASE_NS * change)] * 2, old, **rule).kind is kind
+
+
 def test_every_verdict_on_a_ratio_says_what_would_be_caught():
     """The threshold and twice t.975 on 4 degrees of freedom, 2.776, in errors of two fresh sessions."""
     caught = math.log(1.02) + 2 * 2.776 * 7.9e-4 * math.sqrt(1 / 2 + 1 / 5)

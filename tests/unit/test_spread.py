@@ -13,6 +13,7 @@ from pytest_gpukern.spread import (
     PRIOR_DOF,
     PRIOR_SPREAD,
     SharedSpread,
+    between_devices,
     case_spread,
     shared_spread,
     spread_of_ratios,
@@ -91,6 +92,35 @@ def test_what_devices_differ_by_is_no_spread_between_sessions():
     assert found.s0 == pytest.approx(0.002, rel=0.1)
     assert found.devices == pytest.approx(0.02, rel=0.2)
     assert found.devices_dof == 2
+
+
+def test_what_devices_differ_by_in_most_cases_is_not_hidden_by_a_few():
+    rng = random.Random(6)
+    names = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    sigmas = [0.001] * 90 + [0.05] * 10
+    cases = [sessions([rng.gauss(0, sigma) for _ in names], devices=names) for sigma in sigmas]
+    found = shared_spread(cases)[CUPTI]
+    assert found.devices == pytest.approx(0.05 * math.sqrt(0.1), rel=0.3)
+    assert found.between_devices.cases == 100
+    assert 0.0004 < found.between_devices.s0 < 0.002
+    calm, wild = (
+        case_spread(*between_devices([s * 0.7, -s, s, -s * 0.7], names), found.between_devices)
+        for s in (0.001, 0.05)
+    )
+    assert calm.variance < 0.0025**2
+    assert (wild.alone, wild.dof) == (True, 3)
+
+
+def test_few_cases_do_not_tell_what_devices_differ_by_in_most():
+    several = [sessions([0, 0.01 * case], devices=["a", "b"]) for case in range(spread.FEWEST_CASES - 1)]
+    found = shared_spread(several)[CUPTI]
+    assert found.devices > 0
+    assert found.between_devices is None
+
+
+def test_between_devices_counts_their_means():
+    assert between_devices([0.0, 0.02, 1.0, 1.02], ["a", "a", "b", "b"]) == pytest.approx((0.5, 1))
+    assert between_devices([0.0, 1.0], ["a", "a"]) == (0.0, 0)
 
 
 def test_devices_that_do_not_differ_have_no_spread_and_one_device_tells_nothing():

@@ -1,0 +1,88 @@
+"""The gate on a card that is not on record, by the times of eight H200s: each in turn is that one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.gate import Conditions, SessionTime, confirm, judge
+from pytest_gpukern.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.spread import shared_spread, spread_key
+
+RECORDED = json.loads((Path(__file__).parent.parent / "data" / "devices-h200.json").read_text())
+HERE = Conditions(1, {}, "nvidia-h200")
+TIMERS = ("kernel/cupti/cold", "kernel/event/cold")
+WHOLE = sorted(
+    card for card, count in Counter(itertools.chain(*RECORDED[TIMERS[0]].values())).items() if count > 200
+)
+"""Cards on which all cases were timed; on one, some."""
+
+
+def session(key, median_ns, card):
+    return SessionTime(key, median_ns, median_ns, median_ns, 100, HERE, card)
+
+
+def measured(key, median_ns):
+    scope, timer, cache = key.split("/")
+    summary = Summary(median_ns, median_ns, median_ns, 100)
+    return Measurement(scope, timer, "", cache, (), iterations=1, summary=summary, stopped="")
+
+
+def recorded_on(key, cards):
+    """Case → sessions on these cards."""
+    return {
+        case: [session(key, each, card) for card in cards if card in times for each in times[card]]
+        for case, times in RECORDED[key].items()
+    }
+
+
+def judged(key, unknown, known, slower=1.0):
+    """Each verdict on the unknown card, the suspicions decided by its sessions twice.
+
+    Args:
+        slower: by what the times on the unknown card are multiplied.
+    """
+    record = recorded_on(key, known)
+    shared = shared_spread(record.values())[spread_key(key)]
+    rule = {"conditions": HERE, "threshold": 0.02, "jitter_ns": 0.0, "device": unknown, "shared": shared}
+    for case, times in RECORDED[key].items():
+        if unknown in times:
+            fresh = [measured(key, slower * each) for each in times[unknown]]
+            found = judge(fresh[:1], record[case], **rule)
+            yield confirm(found, (fresh * 2)[:2], record[case], **rule) if found.suspected else found
+
+
+def each_unknown(count):
+    """Each card and the `count` that come after it."""
+    for place, unknown in enumerate(WHOLE):
+        yield unknown, [WHOLE[(place + step) % len(WHOLE)] for step in range(1, count + 1)]
+
+
+def shares(key, count, slower=1.0):
+    """The shares of each verdict on every card, by the record of `count` others."""
+    found = Counter(
+        verdict.kind
+        for unknown, known in each_unknown(count)
+        for verdict in judged(key, unknown, known, slower)
+    )
+    assert found.total() == len(WHOLE) * len(RECORDED[key]) > 1600
+    return {kind: found[kind] / found.total() for kind in VerdictKind}
+
+
+@pytest.mark.parametrize("key", TIMERS)
+@pytest.mark.parametrize("count", [3, 6])
+def test_on_an_unknown_card_half_the_times_are_the_same_and_next_to_none_is_slower(key, count):
+    found = shares(key, count)
+    assert found[VerdictKind.SAME] > (0.5 if "cupti" in key else 0.45)
+    assert found[VerdictKind.SLOWER] < 0.001, "one of 1673; 0.0004 are aimed at"
+    assert found[VerdictKind.FASTER] < 0.001
+
+
+def test_a_slowdown_by_a_tenth_is_caught_on_an_unknown_card_where_five_are_recorded():
+    found = shares(TIMERS[0], 5, slower=1.1)
+    assert found[VerdictKind.SLOWER] >= 0.95
+    assert found[VerdictKind.SAME] == 0
