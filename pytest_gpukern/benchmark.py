@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -61,9 +62,19 @@ class GpuBenchmark:
         """The device's memory from the test's set-up to its teardown."""
         self.concluded = False
         """Whether its body came to its end."""
+        self._loading = ExitStack()
         self._guarded = GuardedArrays(environment.backend)
         self._outcome = Outcome()
         self._seen: SeenOutputs | None = None
+
+    def begin(self) -> None:
+        """Follows the device's memory, and machine code that the test loads before anything is called."""
+        self.memory.begin()
+        self._loading.enter_context(self._environment.loading_observed(own=False))
+
+    def stop_observing(self) -> None:
+        """Looks at no more code that the test loads, but at what its calls do."""
+        self._loading.close()
 
     @property
     def result(self) -> Result | None:
@@ -93,7 +104,7 @@ class GpuBenchmark:
             TypeError: an output is no array that can be written.
         """
         __tracebackhide__ = True
-        self._refuse_second_use()
+        self._begin_use()
         bound = functools.partial(function, *args, **kwargs)
         target = PlainTarget(function, lambda: Turn(bound, args, kwargs), Repeated(bound))
         return self._runner(target).run().first
@@ -123,7 +134,7 @@ class GpuBenchmark:
             TypeError: both `setup` and arguments are given, or `setup` returns something else.
         """
         __tracebackhide__ = True
-        self._refuse_second_use()
+        self._begin_use()
         if setup is not None and (args or kwargs):
             raise TypeError("pedantic: give setup, or args and kwargs, not both")
         fresh = functools.partial(_fresh, setup, args, dict(kwargs or {}))
@@ -145,7 +156,7 @@ class GpuBenchmark:
         timer is kept beside the first, that has rounds of its own. Where nothing is measured it runs once.
         """
         __tracebackhide__ = True
-        self._refuse_second_use()
+        self._begin_use()
 
         def turn() -> Turn:
             execute = rounds.begin().execute
@@ -255,7 +266,7 @@ class GpuBenchmark:
         from pytest_gpukern.problem import ProblemError
         from pytest_gpukern.runner import run_case
 
-        self._refuse_second_use()
+        self._begin_use()
         try:
             self.result = run_case(case, self._environment, self._marker, self._nodeid, self._test_file)
         except NotRunError as reason:
@@ -273,6 +284,7 @@ class GpuBenchmark:
         from pytest_gpukern.rejection import why_not_rejected
 
         self.rejected = case
+        self.stop_observing()
         try:
             complaint = why_not_rejected(case, self._environment, replaceable=self.replaceable)
         except NotRunError as reason:
@@ -323,7 +335,8 @@ class GpuBenchmark:
         if diagnosis is not None:
             self._outcome.record_check(diagnosis, {})
 
-    def _refuse_second_use(self) -> None:
+    def _begin_use(self) -> None:
+        self.stop_observing()
         if self.result is not None:
             raise RuntimeError("gpu_benchmark measures once a test: split the test, or parametrize it")
 

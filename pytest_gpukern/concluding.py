@@ -119,6 +119,13 @@ def conclude(item: pytest.Item) -> None:
     _complain(item, benchmark, benchmark.conclude())
 
 
+def stop_observing(item: pytest.Item) -> None:
+    """Before a teardown, which may fail: the code that the test loads is no longer looked at."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is not None:
+        benchmark.stop_observing()
+
+
 def look_at_memory(item: pytest.Item) -> None:
     """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
     benchmark = item.stash.get(BENCHMARK, None)

@@ -66,7 +66,7 @@ def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     from pytest_gpukern.state import new_benchmark
 
     benchmark = new_benchmark(request.node, _environment(request.config))
-    benchmark.memory.begin()
+    benchmark.begin()
     yield benchmark
     benchmark.let_go()
 

@@ -69,5 +69,5 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
         return ()
     more = len(missing) - 1
     others = f" and {more} {'kernel' if more == 1 else 'kernels'} more" if more else ""
-    why = refused or "it was loaded before the first call, or other code with a kernel of this name was"
+    why = refused or "its loading was not seen, or not which of several with its name was launched"
     return (f"no hash of the machine code of {missing[0]}{others}: {why}",)

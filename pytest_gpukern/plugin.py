@@ -168,8 +168,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """Looks at the device's memory once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.concluding import look_at_memory
+    from pytest_gpukern.concluding import look_at_memory, stop_observing
 
+    stop_observing(item)
     outcome = yield
     look_at_memory(item)
     return outcome

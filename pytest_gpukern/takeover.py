@@ -47,7 +47,7 @@ class TakenOver:
         self._gpu = new_benchmark(item, environment)
         self._gpu.leaves_host_calls = item.get_closest_marker(MARKER) is None
         self._gpu.runs_once = True
-        self._gpu.memory.begin()
+        self._gpu.begin()
         self._measures = environment.has_gpu
         self._hand_back = interop.hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 

@@ -138,3 +138,54 @@ def test_kernels_of_a_library_have_hashes_from_the_first_on(pytester, plugin_opt
     kernels = [kernel for result in results for kernel in result["kernels"]]
     assert len(kernels) >= 3
     assert [kernel["name"] for kernel in kernels if kernel["machine_code_sha256"] is None] == []
+
+
+ONE_NAME = '''
+import numpy as np
+import pytest
+
+SOURCE = """
+extern "C" __global__ void scale(float *x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = x[i] * FACTOR;
+}
+"""
+N = 1 << 20
+
+def by_cupy(factor):
+    import cupy
+    kernel = cupy.RawKernel(SOURCE.replace("FACTOR", factor), "scale")
+    x = cupy.ones(N, cupy.float32)
+    return lambda: kernel((N // 256,), (256,), (x, np.int32(N)))
+
+def by_pycuda(factor):
+    import pycuda.autoprimaryctx
+    from pycuda import gpuarray
+    from pycuda.compiler import SourceModule
+    kernel = SourceModule(SOURCE.replace("FACTOR", factor), no_extern_c=True).get_function("scale")
+    x = gpuarray.to_gpu(np.ones(N, np.float32))
+    return lambda: kernel(x, np.int32(N), grid=(N // 256, 1), block=(256, 1, 1))
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("made_by", [by_cupy, by_pycuda])
+def test_scale(gpu_benchmark, made_by, factor):
+    pytest.importorskip(made_by.__name__.removeprefix("by_"))
+    gpu_benchmark(made_by(factor))
+'''
+
+
+def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(pytester, plugin_option):
+    """PyCUDA's are loaded in the test's body; an unloaded module's handle may be given out again."""
+    pytest.importorskip("cupy")
+    factors, found = ["2.0f", "3.0f", "5.0f"], []
+    for chosen in (factors, factors[::-1], factors[1:2]):
+        pytester.makepyfile(test_scale=ONE_NAME.replace("FACTORS", repr(chosen)))
+        args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+        assert pytester.runpytest_subprocess(*args).ret == 0
+        results = json.loads((pytester.path / "run.json").read_text())["results"]
+        found.append({result["nodeid"]: result["kernels"][0]["machine_code_sha256"] for result in results})
+    assert None not in found[0].values()
+    assert len(set(found[0].values())) == len(found[0])
+    assert found[0] == found[1]
+    assert found[2].items() <= found[0].items()
+    assert found[2]

@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -25,9 +25,21 @@ ALIVE = weakref.WeakSet()
 """Arrays on the fake device."""
 CODE = {}
 """Kernel → hash of its machine code, as last launched."""
+OBSERVED = []
+"""While what is loaded is observed: whether by a call that will be timed."""
 FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 NO_CUPTI = "cupti-python is not installed"
+
+
+@contextmanager
+def loading_observed(*, own):
+    assert not OBSERVED, "CUPTI has one subscriber"
+    OBSERVED.append("own" if own else "others")
+    try:
+        yield
+    finally:
+        OBSERVED.clear()
 
 
 class Array:
@@ -203,7 +215,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         sha256=lambda name, registers: CODE.get(name), spills=lambda name, registers: None, refused=None
     )
     monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
-    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", lambda own: nullcontext())
+    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", loading_observed)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
     put_module(monkeypatch, "pytest_gpukern.timers.cupti", CuptiTimer=FakeCuptiTimer)
 

@@ -1,0 +1,86 @@
+"""When the loading of machine code is observed in the tests of a run. The device is fake."""
+
+import sys
+
+import pytest
+
+from . import fake_gpu
+
+KERNELS = """
+import fake_gpu
+import pytest
+
+def noting(seen):
+    def call():
+        seen.append("".join(fake_gpu.OBSERVED))
+    call.takes_ns = 1000.0
+    return call
+
+@pytest.fixture
+def made_by_a_fixture(gpu_benchmark):
+    return list(fake_gpu.OBSERVED)
+
+def test_a_call(gpu_benchmark, made_by_a_fixture):
+    seen, body = [], list(fake_gpu.OBSERVED)
+    gpu_benchmark(noting(seen))
+    assert made_by_a_fixture == body == ["others"]
+    assert seen[0] == "own"
+    assert len(seen) > 3 and set(seen[1:]) == {""}
+    assert not fake_gpu.OBSERVED
+
+def test_setup_of_a_call(gpu_benchmark):
+    set_up, seen = [], []
+    def setup():
+        set_up.append("".join(fake_gpu.OBSERVED))
+        return ()
+    gpu_benchmark.pedantic(noting(seen), setup=setup)
+    assert (set_up[0], seen[0]) == ("others", "own")
+    assert set(set_up[1:] + seen[1:]) == {""}
+
+def test_nothing_is_called(gpu_benchmark):
+    assert fake_gpu.OBSERVED == ["others"]
+
+def test_without_the_fixture():
+    assert not fake_gpu.OBSERVED
+
+@pytest.mark.gpu_benchmark
+def test_of_pytest_benchmark(benchmark):
+    seen, body = [], list(fake_gpu.OBSERVED)
+    benchmark(noting(seen))
+    assert (body, seen[0]) == (["others"], "own")
+
+@pytest.mark.gpu_benchmark
+def test_of_pytest_benchmark_calls_nothing(benchmark):
+    assert fake_gpu.OBSERVED == ["others"]
+
+def test_after_it(gpu_benchmark):
+    assert fake_gpu.OBSERVED == ["others"]
+"""
+
+
+UNMEASURED = """
+import fake_gpu
+
+def test_it(gpu_benchmark):
+    before, seen = list(fake_gpu.OBSERVED), []
+    gpu_benchmark(lambda: seen.extend(fake_gpu.OBSERVED))
+    assert before == seen == []
+"""
+
+
+@pytest.fixture
+def fake(gpu, monkeypatch):
+    """The fake device, as tests import it."""
+    monkeypatch.setitem(sys.modules, "fake_gpu", fake_gpu)
+
+
+def test_a_tests_set_up_and_body_are_observed_until_its_first_call_ends(fake, pytester):
+    """Also where a teardown fails: pytest-benchmark's warns of a fixture that was not used."""
+    pytester.makepyfile(test_doubling=KERNELS)
+    run = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-baseline=off")
+    run.assert_outcomes(passed=7, errors=1)
+
+
+def test_where_nothing_is_measured_nothing_is_observed(fake, pytester):
+    pytester.makepyfile(test_doubling=UNMEASURED)
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
