@@ -15,6 +15,7 @@ _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 _LONGEST_NAME = 8192  # CUTLASS's are a few thousand characters; a crafted one must not cost minutes
 _NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # the demangler has a bracket a tag, debuggers have one for all
 _TAG = re.compile(r"\[abi:[^\]]*\]")
+_NUMBERED_TYPE = re.compile(r"\bRecord<\d+>")  # Numba's of a structure: counts the types of the process
 _VERSIONED_NAMESPACE = re.compile(r"\b[A-Z]+_\d\w*_NS::")
 _NOISE = ("(anonymous namespace)::", ", mutable, aligned", ", aligned")
 _ELLIPSIS = "…"
@@ -90,7 +91,7 @@ def _demangler() -> Callable[[str], str | None] | None:
 
 def _of_numba(text: str) -> str:
     """`make::_3clocals_3e::add(…)` as `add(…)`; Numba writes what C++ does not allow as `_` and its code."""
-    name, bracket, parameters = text.partition("(")
+    name, bracket, parameters = _NUMBERED_TYPE.sub("Record", text).partition("(")
     last = name.rpartition("::")[2]
     return ("<lambda>" if last == "_3clambda_3e" else last) + bracket + parameters
 

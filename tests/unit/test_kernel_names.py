@@ -55,6 +55,15 @@ def test_all_tags_in_one_bracket_as_in_line_information_are_left_out(name):
 
 
 @needs_a_demangler
+def test_a_structure_has_no_number_which_says_only_how_many_types_a_process_had():
+    states = "5ArrayI6RecordILi{}EELi1E1C7mutable7alignedE"
+    names = {f"_ZN8on_numba5count{TAGS}E{states.format(number)}x" for number in (460, 472)}
+    assert len(names) == 2
+    assert {readable(name) for name in names} == {"count(Array<Record, 1, C>, long long)"}
+    assert readable("_Z5countI6RecordILi460EEEvv") == "count<Record<460>>()", "somebody's template"
+
+
+@needs_a_demangler
 def test_underscores_of_a_numba_kernel_are_not_taken_for_its_escapes():
     name = f"_ZN6cudapy1m8block_64{TAGS}Ex"
     assert readable(name) == "block_64(long long)"
