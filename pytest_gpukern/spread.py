@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -156,22 +155,25 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
 
 def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
     """The variance of log medians about the mean of their device, and its degrees of freedom."""
-    groups: dict[str | None, list[float]] = {}
-    for value, device in zip(logs, devices, strict=True):
-        groups.setdefault(device, []).append(value)
+    groups = _by_device(logs, devices)
     dof = len(logs) - len(groups)
-    squares = sum((v - statistics.fmean(group)) ** 2 for group in groups.values() for v in group)
+    squares = sum((v - statistics.fmean(group)) ** 2 for group in groups for v in group)
     return (squares / dof if dof else 0.0), dof
 
 
 def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
     """The variance of the means of devices, and its degrees of freedom: what sessions of one device differ
     makes part of it, which of cards with one session each nobody can tell."""
+    means = [statistics.fmean(group) for group in _by_device(logs, devices)]
+    return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
+
+
+def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
+    """The log medians of each device."""
     groups: dict[str | None, list[float]] = {}
     for value, device in zip(logs, devices, strict=True):
         groups.setdefault(device, []).append(value)
-    means = [statistics.fmean(group) for group in groups.values()]
-    return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
+    return list(groups.values())
 
 
 def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
@@ -255,14 +257,10 @@ def _of_devices(
         return None, 0
     squares = expected = weight = 0.0
     for logs, devices in cases:
-        counts = Counter(devices)
-        means = [
-            statistics.fmean(log for log, device in zip(logs, devices, strict=True) if device == each)
-            for each in counts
-        ]
-        dof = len(counts) - 1
-        squares += dof * statistics.variance(means)
-        expected += dof * within * statistics.fmean(1 / count for count in counts.values())
+        groups = _by_device(logs, devices)
+        variance, dof = between_devices(logs, devices)
+        squares += dof * variance
+        expected += dof * within * statistics.fmean(1 / len(group) for group in groups)
         weight += dof
     distinct = {device for _, devices in cases for device in devices}
     return math.sqrt(max(squares - expected, 0.0) / weight), len(distinct) - 1
