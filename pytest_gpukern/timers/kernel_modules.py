@@ -49,6 +49,7 @@ class KernelModules:
         self._of_handle: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._earlier: set[int] = set()
         self._events: list[int | tuple[str, int]] = []
+        self._since_loaded: set[tuple[str, int]] = set()
         self._own = True
         self._launched: dict[str, Origin] = {}
 
@@ -58,7 +59,7 @@ class KernelModules:
         Args:
             own: whether of what is to be timed, which `of` is about from then on.
         """
-        self._events.clear()
+        self._clear()
         self._own = own
         if own:
             self._launched.clear()
@@ -66,10 +67,14 @@ class KernelModules:
     def loaded(self, module: int) -> None:
         """A module was loaded, of this number."""
         self._events.append(module)
+        self._since_loaded.clear()
 
     def launched(self, kernel: str, handle: int) -> None:
         """A kernel of this mangled name was launched by this handle."""
-        self._events.append((kernel, handle))
+        launch = (kernel, handle)
+        if launch not in self._since_loaded:  # another one tells nothing more, and there may be millions
+            self._since_loaded.add(launch)
+            self._events.append(launch)
 
     def has(self, module: int, kernel: str) -> None:
         """A module has a kernel of this mangled name."""
@@ -95,7 +100,7 @@ class KernelModules:
             if not isinstance(event, int):
                 self._launched[event[0]] = self._launched.get(event[0], _NOWHERE) | self._origin(*event)
         self._earlier.update(new)
-        self._events.clear()
+        self._clear()
 
     def of(self, kernel: str) -> Origin:
         """Where a kernel of this mangled name came from in the last observation of what is to be timed.
@@ -103,6 +108,10 @@ class KernelModules:
         If it was not launched then, it may be from any module that has one.
         """
         return self._launched.get(kernel) or self._any(kernel)
+
+    def _clear(self) -> None:
+        self._events.clear()
+        self._since_loaded.clear()
 
     def _meet(self, kernel: str, handle: int, modules: AbstractSet[int]) -> None:
         """A handle is that of the one of these modules of which none was seen; of none, if there are more."""

@@ -100,6 +100,19 @@ def test_a_handle_stays_what_it_is_when_the_new_module_has_its_own(observed):
     assert observed("a") == {SMALL}
 
 
+def test_a_million_launches_take_no_more_memory_than_one(observed):
+    observed.modules.begin(own=True)
+    for module in (SMALL, LARGE):
+        observed.modules.loaded(module)
+        for _ in range(1000):
+            for handle in (5, 6):
+                observed.modules.launched("k", handle)
+    assert observed.modules._events == [SMALL, ("k", 5), ("k", 6), LARGE, ("k", 5), ("k", 6)]
+    observed.modules.begin(own=True)
+    observed.modules.launched("k", 5)
+    assert observed.modules._events == [("k", 5)]
+
+
 def test_what_was_not_ended_is_forgotten(observed):
     observed.modules.begin(own=True)
     observed.modules.loaded(SMALL)
