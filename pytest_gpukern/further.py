@@ -13,8 +13,9 @@ from pytest_gpukern.session import ChildRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpukern.child_run import ChildRun
     from pytest_gpukern.result import Result
-    from pytest_gpukern.session import ChildRun, ChildSessions
+    from pytest_gpukern.session import ChildSessions
 
 FEWEST_TO_RECORD = 3
 """Sessions that a record needs where some of those asked for died: with fewer its spread is not known."""

@@ -20,24 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpukern import strict_json
 from pytest_gpukern.child_arguments import child_arguments, child_environment
 from pytest_gpukern.child_process import POLL_S, TO_END_S, end_group, end_in_words, last_lines, start
-from pytest_gpukern.device_memory import TeardownMemory
-from pytest_gpukern.json_shape import ShapeError, check_shape
-from pytest_gpukern.printable import bounded
-from pytest_gpukern.result import Result, plain
+from pytest_gpukern.child_run import ChildRun, Heard
+from pytest_gpukern.result import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import pytest
 
     from pytest_gpukern.result import JsonDict
 
 TIMEOUT_S = 600.0
 _NAMED = 3
-_ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @dataclass(frozen=True)
@@ -64,35 +60,6 @@ class ChildRequest:
     watched_names: tuple[str, ...] = ()
     collects_all: bool = False
     command_prefix: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ChildRun:
-    """What a child session found.
-
-    Attributes:
-        results: test → what it found out, of those that found something.
-        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        modules: (name, file, SHA-256) of the modules that were watched for.
-        uncollected: files that could not be collected, and why.
-        listed: test → how pytest-benchmark lists it, of those that use its fixture.
-        others: tests of this plugin's that nobody wanted, of a session that collected all.
-        problem: why not every test ended, in words with the last lines of output, or None.
-        during: the test that was running when it ended early, or None.
-        ended_early: whether its pytest did not come to its end; else a test without an outcome is not there.
-        status: the exit status; negative for a signal; None where it was ended for its silence.
-    """
-
-    results: Mapping[str, Result] = field(default_factory=dict)
-    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    modules: tuple[tuple[str, str, str], ...] = ()
-    uncollected: tuple[str, ...] = ()
-    listed: Mapping[str, JsonDict] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
-    problem: str | None = None
-    during: str | None = None
-    ended_early: bool = False
-    status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -221,107 +188,6 @@ class ChildSessions:
         }
 
 
-class Heard:
-    """What a child has told so far.
-
-    Args:
-        file: of lines, each a JSON object; it may not be there yet, and its last line may be torn.
-        wanted: the tests that were asked for.
-    """
-
-    def __init__(self, file: Path, wanted: frozenset[str]) -> None:
-        self._file = file
-        self._read = 0
-        self.wanted = wanted
-        self.results: dict[str, Result] = {}
-        self.outcomes: dict[str, tuple[str, str]] = {}
-        self.modules: tuple[tuple[str, str, str], ...] = ()
-        self.uncollected: list[str] = []
-        self.listed: dict[str, JsonDict] = {}
-        self.others: tuple[str, ...] = ()
-        self.running: str | None = None
-        self.ended_with: int | None = None
-        """pytest's own exit status, once it is done; the process may end otherwise."""
-        self.damage: str | None = None
-
-    @property
-    def missing(self) -> list[str]:
-        """Wanted tests of which no outcome was told."""
-        return sorted(self.wanted - self.outcomes.keys())
-
-    def listen(self) -> bool:
-        """Takes in the lines that are new and whole; whether there were any."""
-        try:
-            with self._file.open("rb") as lines:
-                lines.seek(self._read)
-                new = lines.read()
-        except FileNotFoundError:
-            return False
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            self._take(line)
-        return bool(whole)
-
-    def run(self, status: int | None, problem: str | None) -> ChildRun:
-        """All of it."""
-        return ChildRun(
-            results=self.results,
-            outcomes=self.outcomes,
-            modules=self.modules,
-            uncollected=tuple(self.uncollected),
-            listed=self.listed,
-            others=self.others,
-            problem=problem,
-            during=self.running,
-            ended_early=self.ended_with not in _ORDINARY,
-            status=status,
-        )
-
-    def _take(self, line: bytes) -> None:
-        try:
-            told = strict_json.decoded(line)
-            kind = told["kind"]
-            if kind == "start":
-                self.running = _text(told["nodeid"])
-            elif kind == "test":
-                self._take_test(told)
-            elif kind == "modules":
-                self.modules = tuple(
-                    (_text(name), _text(file), _text(digest)) for name, file, digest in told["modules"]
-                )
-            elif kind == "uncollected":
-                self.uncollected.append(f"{told['nodeid']}: {told['text']}")
-            elif kind == "listed":
-                self.listed[_text(told["nodeid"])] = dict(told["listed"])
-            elif kind == "memory":
-                self._take_memory(_text(told["nodeid"]), told["memory"])
-            elif kind == "others":
-                self.others = tuple(map(_text, told["nodeids"]))
-            elif kind == "end":
-                self.running, self.ended_with = None, told["status"]
-        except (ValueError, KeyError, TypeError, ShapeError) as error:
-            self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
-
-    def _take_test(self, told: JsonDict) -> None:
-        nodeid = _text(told["nodeid"])
-        self.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
-        if told["result"] is not None:  # a failed teardown tells of none
-            check_shape(told["result"], Result, "result")
-            self.results[nodeid] = Result.from_json(told["result"])
-
-    def _take_memory(self, nodeid: str, told: JsonDict) -> None:
-        if nodeid in self.results:
-            check_shape(told, TeardownMemory, "memory")
-            self.results[nodeid] = TeardownMemory.from_json(told).added_to(self.results[nodeid])
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.60} is no text")
-    return value
-
-
 def _left_by(run: ChildRun, request: ChildRequest) -> tuple[str, ...]:
     """The tests that a process did not come to; what a tool was to watch is that tool's to judge."""
     if not run.ended_early or request.command_prefix:
@@ -399,7 +265,7 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
         return f"ended after {timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
     if heard.uncollected and not heard.outcomes:
         return could_not_collect(heard.uncollected)
-    if heard.ended_with not in _ORDINARY:
+    if heard.ended_early:
         return f"it ended {end_in_words(status)}{during}: {last_lines(said)}"
     missing = heard.missing
     if missing:

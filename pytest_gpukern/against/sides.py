@@ -15,8 +15,9 @@ from pytest_gpukern.session import ChildRequest, could_not_collect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pytest_gpukern.child_run import ChildRun
     from pytest_gpukern.revisions import Revisions, Worktree
-    from pytest_gpukern.session import ChildRun, ChildSessions
+    from pytest_gpukern.session import ChildSessions
 
 _SHOWN = 200
 

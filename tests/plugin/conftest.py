@@ -136,7 +136,8 @@ def _no_further_processes(monkeypatch):
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """
     from pytest_gpukern import confirming, runner, settings, state
-    from pytest_gpukern.session import ChildRun, ChildSessions
+    from pytest_gpukern.child_run import ChildRun
+    from pytest_gpukern.session import ChildSessions
 
     last = {}
     judged = confirming.judged

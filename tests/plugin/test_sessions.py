@@ -13,9 +13,10 @@ import pytest
 
 from pytest_gpukern import cli
 from pytest_gpukern.baseline import load
+from pytest_gpukern.child_run import ChildRun
 from pytest_gpukern.device.process_tree import is_alive
 from pytest_gpukern.environment import Environment
-from pytest_gpukern.session import ChildRun, ChildSessions
+from pytest_gpukern.session import ChildSessions
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.against.sides import AgainstError, Sides, Turns, turns
+from pytest_gpukern.child_run import ChildRun
 from pytest_gpukern.revisions import Revisions, Tree
 from pytest_gpukern.revisions.worktree import Worktree
-from pytest_gpukern.session import ChildRun
 
 A = "test_it.py::test_a"
 

@@ -21,6 +21,7 @@ from pytest_gpukern import ceilings as stored_ceilings
 from pytest_gpukern.baseline.past import past_of
 from pytest_gpukern.ceilings import Ceilings, load_or_measure
 from pytest_gpukern.changes import explained
+from pytest_gpukern.child_run import Heard
 from pytest_gpukern.commands import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
 from pytest_gpukern.device.lock_file import Holder, read_holder
 from pytest_gpukern.file_error import FileError
@@ -33,7 +34,6 @@ from pytest_gpukern.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 from pytest_gpukern.selftest.recording import read_recording, write_recording
-from pytest_gpukern.session import Heard
 from pytest_gpukern.spread import shared_spread, spread_key
 
 REPOSITORY = Path(__file__).parents[2]

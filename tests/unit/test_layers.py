@@ -33,7 +33,7 @@ LAYERS = (
     {"corners"},
     {"measure", "rounds", "baseline/"},
     {"ceilings", "energy", "watch", "device_memory", "canary", "resources", "drift", "shift"},
-    {"explain", "failures"},
+    {"explain", "failures", "child_run"},
     {"scopes", "environment", "report/", "changes"},
     {"verdicts", "prepared_case", "timed_case", "plain_timing"},
     {"runner", "interop/", "session"},

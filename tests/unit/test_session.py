@@ -16,9 +16,10 @@ from made_up_results import measured, result
 
 from pytest_gpukern import child_process, session
 from pytest_gpukern.child import files_to_collect, loaded_below
+from pytest_gpukern.child_run import Heard
 from pytest_gpukern.device.process_tree import is_alive
 from pytest_gpukern.result import Result
-from pytest_gpukern.session import ChildRequest, ChildSessions, Heard
+from pytest_gpukern.session import ChildRequest, ChildSessions
 
 PACKAGE = str(Path(session.__file__).parents[1])
 A, B = "test_it.py::test_a", "test_it.py::test_b"
