@@ -78,8 +78,8 @@ class MachineCode:
         self._cupti = cupti = trace.cupti
         self._function = cupti.ActivityKind.FUNCTION
         trace.listeners[self._function] = self._take
-        calls = cupti.driver_api_trace_cbid
-        self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items()}
+        calls = cupti.driver_api_trace_cbid.__members__
+        self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items() if name in calls}
         self._loaded = 0
         self._has_recorded = False
         self._from = KernelModules()

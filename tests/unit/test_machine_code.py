@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gzip
 import hashlib
 from pathlib import Path
@@ -101,6 +102,19 @@ def test_a_module_that_is_loaded_in_the_first_launch_is_the_one_that_is_launched
         with loading_observed():
             cupti.kernel_launched("k", handle, loading=lambda code=code: cupti.module_loaded(code, "k"))
         assert hashes("k") == {"k": sha256(code)}
+
+
+def test_a_cupti_that_lacks_a_call_is_asked_for_the_others(cupti, monkeypatch):
+    kept = enum.IntEnum(
+        "kept", {call.name: call.value for call in LaunchCalls if "Cooperative" not in call.name}
+    )
+    monkeypatch.setattr(cupti, "driver_api_trace_cbid", kept, raising=False)
+    for handle, code in enumerate((CODE, b"other")):
+        with loading_observed(own=code == CODE):
+            cupti.module_loaded(code, "k")
+            cupti.kernel_launched("k", handle)
+            assert len(cupti.called_back) == 1 + 4
+    assert hashes("k") == {"k": sha256(CODE)}
 
 
 def test_a_launch_that_names_no_kernel_is_passed_over(cupti):
