@@ -207,21 +207,22 @@ def test_a_damaged_kernel_does_not_hide_the_others():
 
 @pytest.mark.parametrize("image", [b"", b"\x7fELF", bytes(64), b"\x50\xed\x55\xba" + bytes(200), SM_90[:64]])
 def test_what_cannot_be_read_has_no_kernels(image):
-    assert spills(image) == {}
+    assert spills(image) == registers(image) == {}
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_are_an_error(content):
-    assert spills(content) == {}
-    assert spills(SM_90[:64] + content) == {}
+    assert spills(content) == registers(content) == {}
+    assert spills(SM_90[:64] + content) == registers(SM_90[:64] + content) == {}
 
 
 @given(st.integers(0, len(SM_90)))
 def test_a_part_of_an_image_is_no_error(length):
     assert set(spills(SM_90[:length])) <= KERNELS
+    assert set(registers(SM_90[:length])) <= KERNELS
 
 
-READ = (".symtab", ".strtab", ".shstrtab", ".nv.callgraph", ".nv.info.spilling", ".text.calling")
+READ = (".symtab", ".strtab", ".shstrtab", ".nv.callgraph", ".nv.info", ".nv.info.spilling", ".text.calling")
 
 
 @settings(max_examples=150)
@@ -235,6 +236,7 @@ def test_no_damage_is_an_error(data):
         made[data.draw(places)] = data.draw(st.integers(0, 255))
     for found in spills(bytes(made)).values():
         assert found is None or (found.store_bytes >= 0 and found.load_bytes >= 0)
+    assert all(count >= 0 for count in registers(bytes(made)).values())
 
 
 # a hash of the code
