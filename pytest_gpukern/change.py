@@ -99,11 +99,14 @@ class Change:
     def least(self, confidence: float = SCREENING) -> float:
         """What a change surely amounts to, by this one-sided confidence, in either direction: what is left of
         its size when the case's devices and those of the suite's cases are both allowed for."""
-        return abs(self.delta) - max(self.reach(confidence), self._between_all.reach(confidence))
+        return abs(self.delta) - max(each.reach(confidence) for each in self._between_any)
 
     @property
-    def _between_all(self) -> Change:
-        return dataclasses.replace(self, devices=self.all_devices)
+    def _between_any(self) -> tuple[Change, ...]:
+        """This change as one between the case's devices, and as one between those of all cases."""
+        if self.devices == self.all_devices:
+            return (self,)
+        return self, dataclasses.replace(self, devices=self.all_devices)
 
     @property
     def low(self) -> float:
@@ -127,7 +130,7 @@ class Change:
             screening: sessions, or pairs, that raise a suspicion.
             confirming: fresh ones that confirm it.
         """
-        return max(each._caught(limit, screening, confirming) for each in (self, self._between_all))
+        return max(each._caught(limit, screening, confirming) for each in self._between_any)
 
     def _caught(self, limit: float, screening: int, confirming: int) -> float:
         power = student_t(_EACH_STEP, self.dof)
@@ -142,7 +145,7 @@ class Change:
         Only fresh pairs where nothing is recorded; None where `MOST_SESSIONS` of both would not do.
         """
         distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
-        errors = [self, self._between_all] if large else [self]
+        errors = self._between_any if large else (self,)
         quantiles = [student_t(CONFIRMING if large else SCREENING, each.dof) for each in errors]
         for count in range(1, MOST_SESSIONS + 1):
             recorded = max(self.recorded, count) if self.recorded else 0
@@ -156,14 +159,11 @@ class Change:
 def undecided_words(change: Change, limit: float, detectable: float) -> str:
     """What is known all the same, how large a slowdown is caught, and what would settle the question."""
     bound = percent(limit, signed=False)
-    if change.low > 0 and change.least() <= 0:
-        known = "slower, but recorded on other devices, which differ by as much in some case"
-    elif change.low > 0:
-        known = f"slower, but perhaps by less than {bound}"
-    elif change.high < 0 and change.least() <= 0:
-        known = "faster, but recorded on other devices, which differ by as much in some case"
-    elif change.high < 0:
-        known = f"faster, but perhaps by less than {bound}"
+    if change.low > 0 or change.high < 0:
+        doubt = f"perhaps by less than {bound}"
+        if change.least() <= 0:
+            doubt = "recorded on other devices, which differ by as much in some case"
+        known = f"{'slower' if change.low > 0 else 'faster'}, but {doubt}"
     elif change.high <= limit:
         known = f"not slower by {bound}, but {percent(change.low)} is possible"
     else:

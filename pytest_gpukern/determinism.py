@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.result import hash_method
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -46,6 +48,6 @@ def of_sessions(found: Iterable[tuple[str | None, str | None]]) -> Determinism |
     by_method: dict[str, set[str]] = {}
     for _, bits in looked:
         if bits is not None:
-            by_method.setdefault(bits.partition(":")[0], set()).add(bits)
+            by_method.setdefault(hash_method(bits), set()).add(bits)
     differ = any(len(each) > 1 for each in by_method.values())
     return Determinism.RUN_TO_RUN if differ or Determinism.RUN_TO_RUN in kinds else Determinism.BITWISE

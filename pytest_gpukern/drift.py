@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.past import CompiledKernel
 from pytest_gpukern.determinism import Determinism, of_sessions
-from pytest_gpukern.result import Finding
+from pytest_gpukern.result import Finding, hash_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpukern.baseline.past import Past, PastSession
     from pytest_gpukern.result import KernelFacts, OutputError
@@ -80,7 +80,7 @@ def other_bits(
         (first, *others) = dict.fromkeys(recorded)
         if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
             continue
-        if error.bits != first and _method(error.bits) == _method(first):
+        if error.bits != first and hash_method(error.bits) == hash_method(first):
             text = f"{name}: other bits from the same machine code and inputs: {first} in {len(recorded)} "
             findings.append(Finding(BITS, f"{text}sessions, now {error.bits}"))
     return tuple(findings)
@@ -168,8 +168,3 @@ def _code(kernels: Iterable[CompiledKernel]) -> set[tuple[str, str]] | None:
             return None
         found.add((kernel.name, kernel.machine_code_sha256))
     return found or None
-
-
-def _method(bits: str) -> Sequence[str]:
-    """What a hash was computed by."""
-    return bits.partition(":")[0]

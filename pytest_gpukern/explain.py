@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.past import CompiledKernel
 from pytest_gpukern.resources import by_name, resource_changes
+from pytest_gpukern.result import hash_method
 from pytest_gpukern.surroundings import differences
 
 if TYPE_CHECKING:
@@ -204,12 +205,12 @@ def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool
 def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:
     """What changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
-    methods = {_method(code) for code in codes}
+    methods = {hash_method(code) for code in codes}
     # Hashes by another method, as older releases recorded, tell nothing.
     known = {
         kernel.machine_code_sha256
         for kernel in before
-        if kernel.machine_code_sha256 and _method(kernel.machine_code_sha256) in methods
+        if kernel.machine_code_sha256 and hash_method(kernel.machine_code_sha256) in methods
     }
     resources = resource_changes(now, before)
     said = []
@@ -224,11 +225,6 @@ def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKern
         if new and old and not set(new) <= set(old):
             said.append(f"{what} {_sizes(old)} → {_sizes(new)}")
     return said
-
-
-def _method(code: str) -> str:
-    """What a hash was computed of: `code`, `module`, or nothing in records of older releases."""
-    return code.rpartition(":")[0]
 
 
 def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:

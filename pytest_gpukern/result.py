@@ -474,6 +474,14 @@ def _shape(data: JsonDict) -> LaunchShape:
     return LaunchShape(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
 
 
+def hash_method(text: str) -> str:
+    """What a hash of bits or of machine code was computed by, as it says in front; nothing where it does not.
+
+    Hashes by different methods differ for equal contents, and are not to be compared.
+    """
+    return text.rpartition(":")[0]
+
+
 def plain(value: Any) -> Any:
     """Turns tuples into lists, enums into strings and non-finite numbers into None, recursively."""
     if isinstance(value, dict):

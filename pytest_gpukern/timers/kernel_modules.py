@@ -45,7 +45,7 @@ class KernelModules:
     """
 
     def __init__(self) -> None:
-        self._with: defaultdict[str, list[int]] = defaultdict(list)
+        self._with: defaultdict[str, set[int]] = defaultdict(set)
         self._of_handle: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._earlier: set[int] = set()
         self._events: list[int | tuple[str, int]] = []
@@ -78,7 +78,7 @@ class KernelModules:
 
     def has(self, module: int, kernel: str) -> None:
         """A module has a kernel of this mangled name."""
-        self._with[kernel].append(module)
+        self._with[kernel].add(module)
 
     def end(self) -> None:
         """Ends an observation: finds the modules of what was launched in it."""
@@ -116,7 +116,7 @@ class KernelModules:
     def _meet(self, kernel: str, handle: int, modules: AbstractSet[int]) -> None:
         """A handle is that of the one of these modules of which none was seen; of none, if there are more."""
         known = self._of_handle[kernel]
-        unseen = modules & set(self._with.get(kernel, ())) - set(known.values())
+        unseen = modules & self._with[kernel] - set(known.values())
         if len(unseen) == 1:
             (known[handle],) = unseen
 
@@ -125,4 +125,4 @@ class KernelModules:
         return self._any(kernel) if known is None else Origin(frozenset({known}), each=True)
 
     def _any(self, kernel: str) -> Origin:
-        return Origin(frozenset(self._with.get(kernel, ())), each=False)
+        return Origin(frozenset(self._with[kernel]), each=False)
