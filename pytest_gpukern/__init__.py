@@ -1,3 +1,58 @@
-"""Tells whether a GPU kernel is still right and still fast: a pytest plugin and benchmark suites."""
+"""Tells whether a GPU kernel is still right and still fast: a pytest plugin and benchmark suites.
 
-__version__ = "0.1.0"
+The names in `__all__` are public; everything else may change without notice. Each is loaded when it is
+first used, so that importing the package loads nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.package import __version__
+
+if TYPE_CHECKING:
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.problems.axes import Axis, boundaries
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Problem
+    from pytest_gpukern.problems.random_arrays import elementwise, random_array, rolled
+    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.values.call_by_name import ProblemError
+
+_HOMES = {
+    "Axis": "problems.axes",
+    "Case": "problems.cases",
+    "GpuBenchmark": "run.gpu_benchmark",
+    "Output": "problems.outputs",
+    "Problem": "problems.problem",
+    "ProblemError": "values.call_by_name",
+    "Tolerance": "arrays.tolerance",
+    "boundaries": "problems.axes",
+    "elementwise": "problems.random_arrays",
+    "random_array": "problems.random_arrays",
+    "rolled": "problems.random_arrays",
+}
+
+__all__ = [
+    "Axis",
+    "Case",
+    "GpuBenchmark",
+    "Output",
+    "Problem",
+    "ProblemError",
+    "Tolerance",
+    "__version__",
+    "boundaries",
+    "elementwise",
+    "random_array",
+    "rolled",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name from the module that defines it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -2,6 +2,6 @@
 
 import sys
 
-from pytest_gpukern.cli import main
+from pytest_gpukern.cli.main import main
 
 sys.exit(main())

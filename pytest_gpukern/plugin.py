@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.fixtures import gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup, gpukern
-from pytest_gpukern.options import add_options, asked, measures
+from pytest_gpukern.run.fixtures import gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup, gpukern
+from pytest_gpukern.values.options import add_options, asked, measures
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Switches the simulator on, where this run asked for it, before any conftest can import Numba."""
     if asked(early_config):
-        from pytest_gpukern.state import simulator_of
+        from pytest_gpukern.run.stash import simulator_of
 
         simulator_of(early_config)
 
@@ -40,28 +40,28 @@ def pytest_configure(config: pytest.Config) -> None:
         "too; without, such a test is pytest-benchmark's alone",
     )
     if asked(config):
-        from pytest_gpukern.state import environment_of
+        from pytest_gpukern.run.stash import environment_of
 
         environment = environment_of(config)
-        from pytest_gpukern.under_sanitizer import sanitizing_tool
+        from pytest_gpukern.values.sanitizer_env import sanitizing_tool
 
         if sanitizing_tool() is not None:
-            from pytest_gpukern.sanitizer.inside import prepare
+            from pytest_gpukern.sanitizer.child_setup import prepare
 
             prepare(config, environment)
-    from pytest_gpukern.state import distributes, isolates, reports, settings_of
+    from pytest_gpukern.run.stash import distributes, isolates, reports, settings_of
 
     if reports(config):
-        from pytest_gpukern.controller import Controller
+        from pytest_gpukern.run.controller import Controller
 
         controller = Controller(config)
         config.pluginmanager.register(controller, "gpukern-controller")
         if measures(config) and settings_of(config).against is not None:
-            from pytest_gpukern.against import Against
+            from pytest_gpukern.revisions.plugin import Against
 
             config.pluginmanager.register(Against(config, controller), "gpukern-against")
         if asked(config) and isolates(config):
-            from pytest_gpukern.isolation import Isolation
+            from pytest_gpukern.run.isolation import Isolation
 
             config.pluginmanager.register(Isolation(config, controller), "gpukern-isolation")
         if asked(config) and settings_of(config).sanitize:
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
     if measures(config) and (hasattr(config, "workerinput") or distributes(config)):
-        from pytest_gpukern.workers import Replacing, Worker
+        from pytest_gpukern.run.xdist_workers import Replacing, Worker
 
         plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()
         config.pluginmanager.register(plugin, "gpukern-workers")
@@ -79,7 +79,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test item a case."""
     declared = getattr(metafunc.function, "_gpukern_problem", None)
     if declared is not None:
-        from pytest_gpukern.collecting import parametrize_cases
+        from pytest_gpukern.run.collection import parametrize_cases
 
         parametrize_cases(metafunc, *declared)
 
@@ -94,7 +94,7 @@ def pytest_make_collect_report(
     """
     report = yield
     if report.failed:
-        from pytest_gpukern.collecting import hint_at_the_simulator, skip_without_gpu
+        from pytest_gpukern.run.collection import hint_at_the_simulator, skip_without_gpu
 
         if asked(collector.config):
             skip_without_gpu(collector, report)
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown marker arguments and unreadable baselines before anything runs."""
-    from pytest_gpukern.collecting import counted_as_benchmarks, refuse_bad_items, telling_the_controller
+    from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, telling_the_controller
 
     collected = len(items)
     with telling_the_controller(config):
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(
             yield
         refuse_bad_items(config, items)
         if measures(config):
-            from pytest_gpukern.known_cases import note_known_cases
+            from pytest_gpukern.run.known_cases import note_known_cases
 
             note_known_cases(session, items, deselected=collected - len(items))
 
@@ -125,14 +125,14 @@ def pytest_collection_modifyitems(
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt at a test that is run again; a fixture may need what the simulator lacks."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.concluding import forget, refuse_without_context, skip_what_the_simulator_lacks
+    from pytest_gpukern.run.test_end import forget, refuse_without_context, skip_what_the_simulator_lacks
 
     forget(item)
     refuse_without_context(item)
     with skip_what_the_simulator_lacks():
         outcome = yield
     if measures(item.config):
-        from pytest_gpukern.takeover import warn_if_not_taken_over
+        from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
 
         warn_if_not_taken_over(item)
     return outcome
@@ -146,7 +146,7 @@ def pytest_fixture_setup(
     __tracebackhide__ = True
     value = yield
     if fixturedef.argname == "benchmark" and measures(request.config):
-        from pytest_gpukern.takeover import take_over
+        from pytest_gpukern.run.take_over_benchmark import take_over
 
         take_over(request.node, value)
     return value
@@ -156,7 +156,7 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.concluding import conclude, skip_what_the_simulator_lacks
+    from pytest_gpukern.run.test_end import conclude, skip_what_the_simulator_lacks
 
     with skip_what_the_simulator_lacks():
         outcome = yield
@@ -168,7 +168,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """Looks at the device's memory once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.concluding import look_at_memory, stop_observing
+    from pytest_gpukern.run.test_end import look_at_memory, stop_observing
 
     stop_observing(item)
     outcome = yield
@@ -179,7 +179,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Lets the result travel on the report as plain JSON."""
-    from pytest_gpukern.concluding import attach
+    from pytest_gpukern.run.test_end import attach
 
     report = yield
     attach(item, report)
@@ -190,7 +190,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Device, driver, CUDA, libraries, simulator state and BLAS, for a run that asked for the plugin."""
     if not asked(config):
         return []
-    from pytest_gpukern.collecting import header
+    from pytest_gpukern.run.collection import header
 
     return header(config)
 
@@ -199,7 +199,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """What libraries were supplied with from outside so that they work here: collecting opens them."""
     if not asked(config):
         return []
-    from pytest_gpukern.collecting import notes
+    from pytest_gpukern.run.collection import notes
 
     return notes(config)
 
@@ -211,7 +211,7 @@ def pytest_configure_node(node: Any) -> None:
     And how child sessions are started, since a worker does not know what the run was given.
     """
     if asked(node.config):
-        from pytest_gpukern.state import environment_of
+        from pytest_gpukern.run.stash import environment_of
 
         environment = environment_of(node.config)
         node.workerinput["gpukern_children"] = environment.children.to_json()
@@ -225,7 +225,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Adds the device to pytest-benchmark's JSON."""
     if asked(config):
-        from pytest_gpukern.interop import machine_info as describe
-        from pytest_gpukern.state import environment_of
+        from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
+        from pytest_gpukern.run.stash import environment_of
 
         machine_info.update(describe(environment_of(config).fingerprint.to_json()))

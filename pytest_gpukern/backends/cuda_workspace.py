@@ -7,25 +7,26 @@ import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import comparison
-from pytest_gpukern.backends import Form
-from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
-from pytest_gpukern.backends.cuda_compare import compare_on_device
-from pytest_gpukern.backends.cuda_placed import PlacedDeviceArray
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.guard_zones import INPUT_GUARD, OUTPUT_GUARD
+from pytest_gpukern.arrays.layouts import placed_in
+from pytest_gpukern.arrays.strides import out_of_c_order, span_by_interface, span_of
+from pytest_gpukern.backends.backend import Form
+from pytest_gpukern.backends.cuda_layouts import PlacedDeviceArray
 from pytest_gpukern.backends.host import is_array
-from pytest_gpukern.guards import INPUT_GUARD, OUTPUT_GUARD
-from pytest_gpukern.layouts import placed_in
-from pytest_gpukern.strides import out_of_c_order, span_by_interface, span_of
+from pytest_gpukern.gpu.compare import compare_on_device
+from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
 
-    from pytest_gpukern.guards import Damage
-    from pytest_gpukern.layouts import Placement
-    from pytest_gpukern.problem import Output, Tolerance
-    from pytest_gpukern.strides import Span, Strides
+    from pytest_gpukern.arrays.guard_zones import Damage
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.arrays.strides import Span, Strides
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.problems.outputs import Output
 
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:

@@ -12,8 +12,8 @@ from pytest_gpukern.backends.cupy import CupyBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpukern.layouts import Placement
-    from pytest_gpukern.problem import Output
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.problems.outputs import Output
 
 
 class DaskWorkspace(CudaWorkspace):

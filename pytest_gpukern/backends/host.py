@@ -9,12 +9,12 @@ import zlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import comparison
-from pytest_gpukern.backends import Form
-from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, damage, guard_pattern
-from pytest_gpukern.layouts import BOUNDARY_BYTES, Placed, placed_in
-from pytest_gpukern.strides import out_of_c_order, span_by_interface
-from pytest_gpukern.threads import map_in_threads
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, damage, guard_pattern
+from pytest_gpukern.arrays.layouts import BOUNDARY_BYTES, Placed, placed_in
+from pytest_gpukern.arrays.strides import out_of_c_order, span_by_interface
+from pytest_gpukern.backends.backend import Form
+from pytest_gpukern.values.thread_map import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from pytest_gpukern.guards import Damage
-    from pytest_gpukern.layouts import Placement
-    from pytest_gpukern.problem import Output, Tolerance
-    from pytest_gpukern.strides import Span
+    from pytest_gpukern.arrays.guard_zones import Damage
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.arrays.strides import Span
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.problems.outputs import Output
 
 
 _PIECE = 1 << 24
@@ -247,7 +248,7 @@ class HostWorkspace:
         """
         actual = self._bound[output]
         if actual.dtype != expected.dtype and actual.nbytes >= _WORTH_COPYING:
-            from pytest_gpukern.backends.cuda_compare import compare_copy
+            from pytest_gpukern.gpu.compare import compare_copy
 
             found = compare_copy(actual, expected, tolerance, self._poison)
             if found is not None:

@@ -6,15 +6,15 @@ import warnings
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.cuda import runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
-from pytest_gpukern.backends.on_gpu import GpuBackend
+from pytest_gpukern.backends.gpu_backend import GpuBackend
+from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpukern.layouts import Placement
-    from pytest_gpukern.problem import Output
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.problems.outputs import Output
 
 
 class NumbaBackend(GpuBackend):

@@ -7,17 +7,17 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.cuda import CudaError, checked, runtime
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
-from pytest_gpukern.backends.on_gpu import GpuBackend
-from pytest_gpukern.backends.wheels import load_library, missing_include_folder, nvcc_on_path
+from pytest_gpukern.backends.gpu_backend import GpuBackend
+from pytest_gpukern.gpu.runtime import CudaError, checked, runtime
+from pytest_gpukern.gpu.wheels import load_library, missing_include_folder, nvcc_on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.backends.cuda import DeviceArray
-    from pytest_gpukern.layouts import Placement
-    from pytest_gpukern.problem import Output
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.gpu.runtime import DeviceArray
+    from pytest_gpukern.problems.outputs import Output
 
 
 class PycudaBackend(GpuBackend):

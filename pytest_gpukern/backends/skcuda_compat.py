@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.wheels import load_library
+from pytest_gpukern.gpu.wheels import load_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

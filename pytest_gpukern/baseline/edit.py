@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline import file, schema
+from pytest_gpukern.baseline import schema
+from pytest_gpukern.values import atomic_file as file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
         change: is given the content as it is on the disk, while no other run writes there.
 
     Raises:
-        BaselineError: it cannot be read or written; it is as it was.
+        FileError: it cannot be read or written; it is as it was.
     """
     schema.load(path)  # before the lock, which would make a folder
     with file.locked(path.parent):

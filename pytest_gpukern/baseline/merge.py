@@ -19,7 +19,7 @@ from pytest_gpukern.baseline.record import (
     SessionEntry,
     rounded,
 )
-from pytest_gpukern.result import CaseInfo, JsonDict, Result
+from pytest_gpukern.values.result import CaseInfo, JsonDict, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

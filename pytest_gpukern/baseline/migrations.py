@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.baseline.compact import COLUMNS, QUANTILE_COLUMNS
+from pytest_gpukern.baseline.compact_rows import COLUMNS, QUANTILE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 
 def from_1(content: JsonDict) -> JsonDict:

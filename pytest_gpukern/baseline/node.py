@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_gpukern.baseline.errors import RESTORE, BaselineError
+from pytest_gpukern.values.file_error import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Container
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 
 _MOST = 2**63
+RESTORE = (
+    "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Node:
         where = f"{self.where}.{name}" if self.where else name
         mapping = self.mapping()
         if name not in mapping:
-            raise BaselineError(self.path, "is missing", RESTORE, where=where)
+            raise FileError(self.path, "is missing", RESTORE, where=where)
         return Node(mapping[name], self.path, where)
 
     def optional(self, name: str) -> Node:
@@ -39,11 +42,11 @@ class Node:
         return Node(self.mapping().get(name), self.path, where)
 
     def fail(self, expected: str, *, found: object = None) -> NoReturn:
-        """Raises BaselineError: what was expected here, and what was found."""
+        """Raises FileError: what was expected here, and what was found."""
         text = repr(self.value if found is None else found)
         text = text if len(text) <= 60 else text[:57] + "…"
         problem = f"expected {expected}, found {text}"
-        raise BaselineError(self.path, problem, RESTORE, where=self.where or None)
+        raise FileError(self.path, problem, RESTORE, where=self.where or None)
 
     def mapping(self) -> JsonDict:
         """The value, an object."""

@@ -11,15 +11,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gate import Conditions, SessionTime
-from pytest_gpukern.kernel_names import fitted
-from pytest_gpukern.stats import quantiles
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gpu.names import fitted
+from pytest_gpukern.measure.statistics import quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from pytest_gpukern.result import JsonDict, KernelFacts, Measurement, OutputError
+    from pytest_gpukern.values.result import JsonDict, KernelFacts, Measurement, OutputError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Which quantiles of a session's samples a record keeps."""

@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import strict_json
-from pytest_gpukern.baseline.compact import QUANTILE_COLUMNS, to_file
-from pytest_gpukern.baseline.errors import RESTORE, BaselineError
-from pytest_gpukern.baseline.layout import laid_out
+from pytest_gpukern.baseline.compact_rows import QUANTILE_COLUMNS, to_file
+from pytest_gpukern.baseline.json_layout import laid_out
 from pytest_gpukern.baseline.migrations import from_1
-from pytest_gpukern.baseline.node import Node
+from pytest_gpukern.baseline.node import RESTORE, Node
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
@@ -22,12 +20,14 @@ from pytest_gpukern.baseline.record import (
     RecordedTime,
     SessionEntry,
 )
+from pytest_gpukern.values import strict_json
+from pytest_gpukern.values.file_error import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 2
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
@@ -41,15 +41,15 @@ MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {1: from_1}
 
 
 def load(path: Path) -> Baseline:
-    """Reads and checks a baseline file; raises BaselineError with file, field and remedy."""
+    """Reads and checks a baseline file; raises FileError with file, field and remedy."""
     if path.is_dir():
         remedy = "Name one of its files; gpukern baseline list shows them"
-        raise BaselineError(path, "is a folder, not a baseline file", remedy)
+        raise FileError(path, "is a folder, not a baseline file", remedy)
     try:
         content = path.read_bytes()
     except OSError as error:
         remedy = "Check the path and its permissions"
-        raise BaselineError(path, f"cannot be read: {error.strerror}", remedy) from error
+        raise FileError(path, f"cannot be read: {error.strerror}", remedy) from error
     return parse(content, path)
 
 
@@ -62,7 +62,7 @@ def parse(content: bytes, path: Path) -> Baseline:
     data = _decoded(content, path)
     if isinstance(data, dict) and "results" in data and "device_model" not in data:
         remedy = "gpukern show reads it, and gpukern baseline merge records what it holds"
-        raise BaselineError(path, "is the file of a run, not a baseline", remedy)
+        raise FileError(path, "is the file of a run, not a baseline", remedy)
     return _baseline(Node(_migrated(data, path), path))
 
 
@@ -76,9 +76,9 @@ def _decoded(content: bytes, path: Path) -> Any:
         value = strict_json.decoded(content)
         json.dumps(value, ensure_ascii=False).encode()
     except strict_json.JsonError as error:
-        raise BaselineError(path, str(error), RESTORE) from error
+        raise FileError(path, str(error), RESTORE) from error
     except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written again
-        raise BaselineError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error
+        raise FileError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error
     return value
 
 
@@ -88,7 +88,7 @@ def _migrated(content: Any, path: Path) -> JsonDict:
     version = root["schema"].integer(at_least=0)
     data = root.mapping()
     if version > SCHEMA:
-        raise BaselineError(
+        raise FileError(
             path,
             f"written by a newer pytest-gpukern (schema {version}, this one reads {SCHEMA})",
             "Upgrade pytest-gpukern, or compare with --gpukern-baseline-dir on files that this one wrote",
@@ -98,12 +98,12 @@ def _migrated(content: Any, path: Path) -> JsonDict:
         migrate = MIGRATIONS.get(version)
         if migrate is None:
             problem = f"schema {version} is unknown; this pytest-gpukern reads {SCHEMA}"
-            raise BaselineError(path, problem, RESTORE, where="schema")
+            raise FileError(path, problem, RESTORE, where="schema")
         try:
             data = migrate(data)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             problem = f"damaged content of schema {version}: {type(error).__name__}: {error}"
-            raise BaselineError(path, problem, RESTORE) from error
+            raise FileError(path, problem, RESTORE) from error
         version += 1
     return {**data, "schema": version}
 

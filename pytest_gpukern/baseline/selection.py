@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.result import SessionRole, VerdictKind
+from pytest_gpukern.values.result import SessionRole, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 
 def confirmed_slower(result: Result) -> bool:

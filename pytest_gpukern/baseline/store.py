@@ -11,19 +11,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline import file, schema
-from pytest_gpukern.baseline.errors import BaselineError
+from pytest_gpukern.baseline import schema
+from pytest_gpukern.baseline.history import Past, past_of
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
-from pytest_gpukern.baseline.past import Past, past_of
 from pytest_gpukern.baseline.record import Baseline
-from pytest_gpukern.result import CaseInfo, Correctness, Result, VerdictKind
-from pytest_gpukern.spread import shared_spread
+from pytest_gpukern.gate.spread import shared_spread
+from pytest_gpukern.values import atomic_file as file
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.result import CaseInfo, Correctness, Result, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.gate import SessionTime
-    from pytest_gpukern.spread import SharedSpread
+    from pytest_gpukern.gate.comparability import SessionTime
+    from pytest_gpukern.gate.spread import SharedSpread
 
 _NAME = re.compile(r"\w(?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
@@ -82,7 +83,7 @@ class WriteReport:
     kept: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
-    errors: tuple[BaselineError, ...] = ()
+    errors: tuple[FileError, ...] = ()
 
 
 class Store:
@@ -114,7 +115,7 @@ class Store:
         self._refused: list[Refusal] = []
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
-        """`<folder>/<name>.<model key>.json`; raises BaselineError for a name that would leave the folder."""
+        """`<folder>/<name>.<model key>.json`; raises FileError for a name that would leave the folder."""
         return self._path(case.baseline_dir, case.baseline_name, model_key)
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
@@ -126,14 +127,14 @@ class Store:
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
                 dots = " and, inside, single dots" if pattern is _NAME else ""
                 remedy = f"Use letters, digits, '_', '-', '+'{dots}"
-                raise BaselineError(folder, f"{what} {name!r} cannot name a file here", remedy)
+                raise FileError(folder, f"{what} {name!r} cannot name a file here", remedy)
         return folder / f"{baseline_name}.{model_key}.json"
 
     def baseline(self, case: CaseInfo, model_key: str) -> Baseline | None:
         """The stored baseline that a case belongs to, or None; each file is read once.
 
         Raises:
-            BaselineError: the file is damaged, of another problem or device, or written by a newer version.
+            FileError: the file is damaged, of another problem or device, or written by a newer version.
         """
         if self.mode is BaselineMode.OFF:
             return None
@@ -146,7 +147,7 @@ class Store:
         difference: other timers or cache policies of the same scope, else other device models.
 
         Raises:
-            BaselineError: as for `baseline`.
+            FileError: as for `baseline`.
         """
         own = self.baseline(case, model_key)
         if own is not None and own.lookup(case.id) is not None:
@@ -162,7 +163,7 @@ class Store:
         """All that is known of the sessions that a measurement is judged by; see `past_of`.
 
         Raises:
-            BaselineError: as for `baseline`.
+            FileError: as for `baseline`.
         """
         own = self.baseline(case, model_key)
         return past_of(own, case.id, key) if own is not None else None
@@ -189,14 +190,14 @@ class Store:
         """Ids of recorded cases that are no more.
 
         Raises:
-            BaselineError: as for `baseline`.
+            FileError: as for `baseline`.
         """
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
         return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
 
     def prune(self, known: KnownCases, model_key: str) -> None:
-        """Queues the removal of what is stale; raises BaselineError as `baseline` does."""
+        """Queues the removal of what is stale; raises FileError as `baseline` does."""
         stale = self.stale(known, model_key)
         if stale:
             self._pruned[self._path(known.folder, known.name, model_key)] = set(stale)
@@ -225,7 +226,7 @@ class Store:
             path = self.path_for(result.case, model_key)
             entry = Entry.of(result, model_key=model_key, recorded=_stamp(recorded or self._now()))
             self._rehearse(entry, path)
-        except BaselineError as error:
+        except FileError as error:
             where = f"{error.where}: " if error.where else ""
             self._refused.append(Refusal(result.case.id, where + error.problem))
         else:
@@ -243,7 +244,7 @@ class Store:
             return True
         try:
             own = self.baseline(result.case, model_key)
-        except BaselineError:
+        except FileError:
             return False
         record = None if own is None else own.lookup(result.case.id)
         return record is None or bool({each.key for each in result.measurements} - record.keys)
@@ -256,7 +257,7 @@ class Store:
         for path in sorted({*queue, *pruned}):
             try:
                 report = self._write(path, queue.get(path, []), pruned.get(path, set()), report)
-            except BaselineError as error:
+            except FileError as error:
                 report = dataclasses.replace(report, errors=(*report.errors, error))
         self._read.clear()
         self._spreads.clear()
@@ -297,7 +298,7 @@ class Store:
             schema.parse(schema.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
-            raise BaselineError(path, problem, "Rename what has this character in its name") from error
+            raise FileError(path, problem, "Rename what has this character in its name") from error
 
     def _cached(self, path: Path, name: str, model_key: str) -> Baseline | None:
         if path not in self._read:
@@ -322,7 +323,7 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
     """The file's content, or None where there is no file; a file copied from elsewhere is an error."""
     try:
         baseline = schema.load(path)
-    except BaselineError as error:
+    except FileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
@@ -332,7 +333,7 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
     ):
         if named != held:
             problem = f"the file is named for {named!r} but holds {held!r}"
-            raise BaselineError(path, problem, "Give it its own name back, or delete it", where=where)
+            raise FileError(path, problem, "Give it its own name back, or delete it", where=where)
     return baseline
 
 

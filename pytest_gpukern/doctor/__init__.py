@@ -1,1 +1,4 @@
-"""`gpukern doctor` and `gpukern devices`: what is wrong with an installation, and what a machine has."""
+"""Says what is wrong with an installation, and what a machine has.
+
+Start with `machine.py` (what is there) and `checks.py` (what follows).
+"""

@@ -11,27 +11,18 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpukern import backends
-from pytest_gpukern.device import (
-    Configuration,
-    DeviceError,
-    DeviceLock,
-    DeviceState,
-    GpuProcess,
-    GpuRecord,
-    NvmlUnavailable,
-    PowerLimits,
-    missing_gpu_reason,
-    open_nvml,
-    visible_devices,
-)
-from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.lock import DeviceLock
+from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, GpuRecord, PowerLimits, open_nvml
+from pytest_gpukern.gpu.visibility import missing_gpu_reason, visible_devices
+from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpukern.device import Nvml
+    from pytest_gpukern.gpu.nvml import Nvml
 
 DISTRIBUTIONS = (
     "pytest",

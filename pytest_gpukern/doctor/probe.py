@@ -23,7 +23,7 @@ def problem_of(name: str, how: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if how == IMPORT_ONLY:
-                from pytest_gpukern.backends import LIBRARIES
+                from pytest_gpukern.backends.backend import LIBRARIES
 
                 for module, _ in LIBRARIES[name][:1]:
                     importlib.import_module(module)
@@ -35,13 +35,16 @@ def problem_of(name: str, how: str) -> str | None:
 
 
 def _open_on_the_device(name: str) -> None:
-    from pytest_gpukern import device
-    from pytest_gpukern.backends import open_backend
-    from pytest_gpukern.backends.cuda import runtime
-    from pytest_gpukern.scopes import gpu_timer
+    from pytest_gpukern.backends.backend import open_backend
+    from pytest_gpukern.gpu.nvml import open_nvml
+    from pytest_gpukern.gpu.pinning import pin
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.gpu.selection import select
+    from pytest_gpukern.gpu.visibility import visible_devices
+    from pytest_gpukern.run.scopes import gpu_timer
 
-    chosen = device.select(None, device.visible_devices(device.open_nvml(), os.environ))
-    device.pin(chosen, os.environ, sys.modules)
+    chosen = select(None, visible_devices(open_nvml(), os.environ))
+    pin(chosen, os.environ, sys.modules)
     if name == CUPTI:
         gpu_timer(CUPTI, runtime().device.default_stream)
     else:

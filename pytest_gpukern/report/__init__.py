@@ -1,1 +1,4 @@
-"""What a run found out, for people and for programs: values in, text out."""
+"""Turns what a run found out into text and files.
+
+Start with `terminal.py`; `run_file.py` is the file of a run.
+"""

@@ -6,12 +6,12 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.ceilings import Ceilings
+from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
 
 if TYPE_CHECKING:
     from pytest_gpukern.report.scope_time import ScopeTime
-    from pytest_gpukern.result import Measurement, Result
+    from pytest_gpukern.values.result import Measurement, Result
 
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""

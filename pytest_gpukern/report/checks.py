@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import Line, wrapped
-from pytest_gpukern.result import Correctness
+from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:

@@ -9,7 +9,7 @@ from pytest_gpukern.report.layout import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpukern.report.layout import Line
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 
 def device_memory(result: Result, *, width: int) -> list[Line]:

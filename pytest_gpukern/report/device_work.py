@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.kernel_names import fitted, readable
+from pytest_gpukern.gpu.names import fitted, readable
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.scope_time import scope_times
-from pytest_gpukern.result import Correctness
+from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpukern.report.scope_time import ScopeTime
-    from pytest_gpukern.result import DeviceWork, KernelFacts, LaunchShape, Measurement, Result
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape, Measurement, Result
 
     Facts = Mapping[tuple[str, LaunchShape | None], KernelFacts]
 

@@ -9,10 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.explain import ClockChange, sm_clock_change
-from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Line, wrapped
-from pytest_gpukern.shift import (
+from pytest_gpukern.findings.common_shift import (
     LEAST,
     Shift,
     canary_changes,
@@ -22,13 +19,16 @@ from pytest_gpukern.shift import (
     told,
     usual_shift,
 )
-from pytest_gpukern.surroundings import differences
+from pytest_gpukern.findings.explain import ClockChange, sm_clock_change
+from pytest_gpukern.findings.fingerprint_diff import differences
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Line, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.baseline import Past
-    from pytest_gpukern.result import Result, Verdict
+    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.values.result import Result, Verdict
 
 _SHOWN = 3
 _INDENT = "  "

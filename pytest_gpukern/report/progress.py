@@ -11,7 +11,7 @@ from pytest_gpukern.report.rows import rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 EVERY_S = 10.0
 

@@ -6,9 +6,9 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline import confirmed_slower
-from pytest_gpukern.options import OPTIONS, values_of
-from pytest_gpukern.result import VerdictKind
+from pytest_gpukern.baseline.selection import confirmed_slower
+from pytest_gpukern.values.options import OPTIONS, values_of
+from pytest_gpukern.values.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpukern.baseline import WriteReport
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.baseline.store import WriteReport
+    from pytest_gpukern.values.result import Result
 
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
 """Options of a run without which other cases would be recorded, or elsewhere."""

@@ -10,13 +10,13 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.ceiling import ceiling_text
 from pytest_gpukern.report.scope_time import scope_times, verdict_of
 from pytest_gpukern.report.speedup import speedup
-from pytest_gpukern.result import Correctness, VerdictKind, sizes_text
+from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytest_gpukern.report.scope_time import ScopeTime
-    from pytest_gpukern.result import Measurement, OutputError, Result
+    from pytest_gpukern.values.result import Measurement, OutputError, Result
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""

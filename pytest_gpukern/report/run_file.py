@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.baseline.errors import BaselineError
-from pytest_gpukern.baseline.file import replace
-from pytest_gpukern.file_error import FileError
-from pytest_gpukern.json_shape import ShapeError, check_shape
-from pytest_gpukern.result import Result
-from pytest_gpukern.strict_json import JsonError, decoded
+from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.json_shape import ShapeError, check_shape
+from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.strict_json import JsonError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 3
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
@@ -31,10 +30,6 @@ measured: a reader of 2 would accept the session that raised a suspicion in the 
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
 _UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
-
-
-class RunFileError(FileError):
-    """A run file that cannot be written or read."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ def write_run_file(
         version: of this package.
 
     Raises:
-        RunFileError: it cannot be written; an old file is as it was.
+        FileError: it cannot be written; an old file is as it was.
     """
     fingerprints: dict[str, JsonDict] = {}
     entries = [_entry(result, fingerprints) for result in results]
@@ -93,10 +88,10 @@ def write_run_file(
         path.parent.mkdir(parents=True, exist_ok=True)
         # Halves of surrogate pairs, as of names that are no UTF-8, become what JSON escapes them by.
         replace(path, content.encode(errors="backslashreplace"))
-    except BaselineError as error:
-        raise RunFileError(path, error.problem, _UNWRITABLE) from error
+    except FileError as error:
+        raise FileError(path, error.problem, _UNWRITABLE) from error
     except OSError as error:
-        raise RunFileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
+        raise FileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
 
 
 def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:
@@ -118,12 +113,12 @@ def read_run(path: Path) -> RunFile:
     What an older release did not write has its default.
 
     Raises:
-        RunFileError: the file is missing, empty, damaged, no run file or from a newer release.
+        FileError: the file is missing, empty, damaged, no run file or from a newer release.
     """
     data = _read(path)
     if "device_model" in data and "results" not in data:
         remedy = "gpukern baseline show and gpukern compare read it"
-        raise RunFileError(path, "is a baseline, not the file of a run", remedy)
+        raise FileError(path, "is a baseline, not the file of a run", remedy)
     _check_schema(data, path)
     fingerprints = _member(data, "fingerprints", dict, path)
     created = _created(data, path)
@@ -144,7 +139,7 @@ def _created(data: JsonDict, path: Path) -> datetime:
     except ValueError:
         moment = datetime.min
     if moment.tzinfo is None:
-        raise RunFileError(path, f"is {text!r}, which is no time with its offset", _DAMAGED, where="created")
+        raise FileError(path, f"is {text!r}, which is no time with its offset", _DAMAGED, where="created")
     return moment
 
 
@@ -159,13 +154,13 @@ def _read(path: Path) -> JsonDict:
         content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
-        raise RunFileError(path, problem, "Check the path and its permissions") from error
+        raise FileError(path, problem, "Check the path and its permissions") from error
     try:
         data = decoded(content)
     except JsonError as error:
-        raise RunFileError(path, str(error), _DAMAGED) from error
+        raise FileError(path, str(error), _DAMAGED) from error
     if not isinstance(data, dict):
-        raise RunFileError(path, f"holds {_kind(data)} instead of an object", _DAMAGED)
+        raise FileError(path, f"holds {_kind(data)} instead of an object", _DAMAGED)
     return data
 
 
@@ -173,39 +168,39 @@ def _check_schema(data: JsonDict, path: Path) -> None:
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         remedy = "Give a file that --gpukern-output wrote"
-        raise RunFileError(path, f"is {schema!r}, so this is no run file", remedy, where="schema")
+        raise FileError(path, f"is {schema!r}, so this is no run file", remedy, where="schema")
     if schema > SCHEMA:
         writer = data.get("gpukern", "a newer release")
         problem = f"is {schema}, written by {writer}; this release reads up to {SCHEMA}"
-        raise RunFileError(path, problem, "Upgrade pytest-gpukern", where="schema")
+        raise FileError(path, problem, "Upgrade pytest-gpukern", where="schema")
 
 
 def _member(data: JsonDict, name: str, kind: type, path: Path) -> Any:
     if name not in data:
-        raise RunFileError(path, "is missing", _DAMAGED, where=name)
+        raise FileError(path, "is missing", _DAMAGED, where=name)
     value = data[name]
     if not isinstance(value, kind):
         wanted = "an object" if kind is dict else "a list" if kind is list else "a text"
-        raise RunFileError(path, f"is {_kind(value)} instead of {wanted}", _DAMAGED, where=name)
+        raise FileError(path, f"is {_kind(value)} instead of {wanted}", _DAMAGED, where=name)
     return value
 
 
 def _result(entry: object, fingerprints: JsonDict, where: str, path: Path) -> Result:
     if not isinstance(entry, dict):
-        raise RunFileError(path, f"is {_kind(entry)} instead of an object", _DAMAGED, where=where)
+        raise FileError(path, f"is {_kind(entry)} instead of an object", _DAMAGED, where=where)
     identity = entry.get("fingerprint")
     if not isinstance(identity, str) or not isinstance(fingerprints.get(identity), dict):
         problem = f"names {identity!r}, which is none of the fingerprints"
-        raise RunFileError(path, problem, _DAMAGED, where=f"{where}.fingerprint")
+        raise FileError(path, problem, _DAMAGED, where=f"{where}.fingerprint")
     plain = {**entry, "fingerprint": fingerprints[identity]}
     try:
         check_shape(plain, Result, where)
     except ShapeError as error:
-        raise RunFileError(path, error.problem, _DAMAGED, where=error.where) from error
+        raise FileError(path, error.problem, _DAMAGED, where=error.where) from error
     try:
         return Result.from_json(plain)
     except KeyError as error:
-        raise RunFileError(path, "is missing", _DAMAGED, where=f"{where}.{error.args[0]}") from error
+        raise FileError(path, "is missing", _DAMAGED, where=f"{where}.{error.args[0]}") from error
 
 
 def _kind(value: object) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.result import VerdictKind
+from pytest_gpukern.values.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpukern.result import Measurement, Result, Verdict
+    from pytest_gpukern.values.result import Measurement, Result, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pytest_gpukern.report import units
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.result import Measurement, Result
+    from pytest_gpukern.values.result import Measurement, Result
 
 
 def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> str:

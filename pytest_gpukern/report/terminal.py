@@ -13,13 +13,13 @@ from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
 from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
 from pytest_gpukern.report.totals import Skip, false_alarms, totals
-from pytest_gpukern.result import sizes_text
+from pytest_gpukern.values.result import sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pytest_gpukern.report.rows import Footnote, Row
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 __all__ = ["Line", "Skip", "render", "skip_lines", "tables"]
 

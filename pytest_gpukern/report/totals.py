@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.failures import failures
-from pytest_gpukern.gate import expected_false_alarms
+from pytest_gpukern.findings.failures import failures
+from pytest_gpukern.gate.false_alarm_rate import expected_false_alarms
 from pytest_gpukern.report.scope_time import scope_times, verdict_of
-from pytest_gpukern.result import Correctness, VerdictKind
+from pytest_gpukern.values.result import Correctness, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 Skip = tuple[str, str]
 """Id of a case or a test that did not run, and why, in words."""

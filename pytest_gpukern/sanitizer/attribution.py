@@ -11,12 +11,12 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.sanitizer.judgement import Judgement, State
+from pytest_gpukern.sanitizer.judge import Judgement, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpukern.result import Result
+    from pytest_gpukern.values.result import Result
 
 Outcome = tuple[str, str]
 """`passed`, `failed`, `skipped` or `xfailed`, and why in words."""

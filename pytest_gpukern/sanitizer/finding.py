@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 Index = tuple[int, int, int]
 """Of a thread in its block, or of a block in its grid: x, y, z."""

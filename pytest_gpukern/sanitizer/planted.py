@@ -8,7 +8,7 @@ import sys
 
 def main(arguments: list[str]) -> int:
     """Commits the fault that a tool is to find."""
-    from pytest_gpukern.backends.planted_faults import commit
+    from pytest_gpukern.sanitizer.planted_faults import commit
 
     with contextlib.suppress(Exception):  # the tool may end the context at the fault
         commit(arguments[0])

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern.printable import printable_lines
 from pytest_gpukern.report.progress import telling_now_and_then
+from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_benchmark, settings_of, tell
 from pytest_gpukern.sanitizer.attribution import TestRun, attributed
-from pytest_gpukern.sanitizer.control import why_not_believed
-from pytest_gpukern.sanitizer.judgement import Judgement, State
-from pytest_gpukern.sanitizer.lines import Home
+from pytest_gpukern.sanitizer.judge import Judgement, State
+from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions
-from pytest_gpukern.sanitizer.telling import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.source_lines import Home
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
-from pytest_gpukern.state import MARKER, case_of, environment_of, new_benchmark, settings_of, tell
+from pytest_gpukern.values.printable import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from pytest_gpukern.controller import Controller
+    from pytest_gpukern.run.controller import Controller
     from pytest_gpukern.sanitizer.attribution import ToolRun
 
 _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))

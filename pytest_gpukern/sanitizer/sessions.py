@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.processes.child_sessions import ChildRequest
 from pytest_gpukern.sanitizer.attribution import ToolRun
-from pytest_gpukern.sanitizer.judgement import Evidence, State, judge
-from pytest_gpukern.sanitizer.lines import has_python_line
-from pytest_gpukern.session import ChildRequest
-from pytest_gpukern.under_sanitizer import VARIABLE
+from pytest_gpukern.sanitizer.judge import Evidence, State, judge
+from pytest_gpukern.sanitizer.source_lines import has_python_line
+from pytest_gpukern.values.sanitizer_env import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpukern.processes.child_sessions import ChildSessions
     from pytest_gpukern.sanitizer.tool import Tool
-    from pytest_gpukern.session import ChildSessions
 
 
 @dataclass(frozen=True)

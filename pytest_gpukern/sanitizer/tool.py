@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.sanitizer.judgement import ERRORS_FOUND
+from pytest_gpukern.sanitizer.judge import ERRORS_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

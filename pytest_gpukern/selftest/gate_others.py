@@ -19,7 +19,7 @@ from pytest_gpukern.selftest.gate_rows import RuleRow, Share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.backends.gate_cases import GateCase
+    from pytest_gpukern.selftest.gate_cases import GateCase
     from pytest_gpukern.selftest.gate_recording import GateRecording, GateSession, NvbenchReading
     from pytest_gpukern.selftest.gate_trials import Trial
 

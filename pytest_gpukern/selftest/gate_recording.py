@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.gate_cases import PLANTED_SHARES, GateCase
+from pytest_gpukern.selftest.gate_cases import PLANTED_SHARES, GateCase
 from pytest_gpukern.selftest.recording import (
     CONCLUSIONS,
     RecordingError,
@@ -20,7 +20,7 @@ from pytest_gpukern.selftest.recording import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 1
 KIND = "gate"

@@ -9,7 +9,7 @@ import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.stats import student_t
+from pytest_gpukern.measure.statistics import student_t
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_gpukern.result import JsonDict
     from pytest_gpukern.selftest.gate_simulation import Row as SimulationRow
+    from pytest_gpukern.values.result import JsonDict
 
 IN_ORDER, DRAWN = "in order", "drawn"
 FEWEST_COMPARISONS = 1000

@@ -10,23 +10,23 @@ import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.gate_cases import gate_cases, in_session_order
-from pytest_gpukern.measure import Repeated, measure, rule_for, warm_up
-from pytest_gpukern.scopes import gpu_timer
+from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
+from pytest_gpukern.measure.watch import BatchWatch
+from pytest_gpukern.run.scopes import gpu_timer
+from pytest_gpukern.selftest.gate_cases import gate_cases, in_session_order
 from pytest_gpukern.selftest.gate_recording import GateReading, GateSession, NvbenchReading
+from pytest_gpukern.selftest.rivals import NVBENCH, nvbench_benchmarks, nvbench_mean, wall_clock
 from pytest_gpukern.selftest.session import session_environment
-from pytest_gpukern.timers import NothingLaunched, TimerUnavailable
-from pytest_gpukern.timers.rivals import NVBENCH, nvbench_benchmarks, nvbench_mean, wall_clock
-from pytest_gpukern.watch import BatchWatch
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpukern.backends.gate_cases import GateCase
-    from pytest_gpukern.backends.gate_kernels import GateKernels
-    from pytest_gpukern.environment import Environment
-    from pytest_gpukern.result import Measurement
-    from pytest_gpukern.timers import Timer
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.selftest.gate_cases import GateCase
+    from pytest_gpukern.selftest.gate_kernels import GateKernels
+    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.values.result import Measurement
 
 NVBENCH_BASES = ("fma 9600 trips, cold", "add 32 M f64, cold")
 NVBENCH_SHARES = (0.0, 0.01, 0.05)
@@ -45,7 +45,7 @@ def run_gate_session(number: int, *, walls: bool, nvbench: bool, save: Callable[
     Raises:
         DeviceError: there is no device, or another process holds its lock.
     """
-    from pytest_gpukern.backends.gate_kernels import GateKernels
+    from pytest_gpukern.selftest.gate_kernels import GateKernels
 
     started = time.perf_counter()
     environment = session_environment()
@@ -96,7 +96,7 @@ def _current(case: GateCase, environment: Environment) -> AbstractContextManager
 
 def _walls(cases: Sequence[GateCase], kernels: GateKernels, environment: Environment) -> dict[str, float]:
     """Wall times of calls one after another, which leave the cache as warm as they do."""
-    from pytest_gpukern.backends.selftest_kernels import synchronize
+    from pytest_gpukern.selftest.kernels import synchronize
 
     found = {}
     for case in cases:
@@ -133,7 +133,7 @@ def _measured(
 def _by_main_timer(
     case: GateCase, kernels: GateKernels, environment: Environment, default: str
 ) -> Measurement:
-    from pytest_gpukern.backends.selftest_kernels import synchronize
+    from pytest_gpukern.selftest.kernels import synchronize
 
     call = kernels.launch(case)
     call_ns = warm_up(call, synchronize, compiled=True).settled_ns

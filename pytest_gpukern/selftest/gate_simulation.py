@@ -12,25 +12,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.change import FRESH_SESSIONS
-from pytest_gpukern.gate import (
-    Conditions,
-    SessionTime,
-    confirm,
-    confirm_paired,
-    judge,
-    judge_paired,
-    shared_spread_of_pairs,
-)
+from pytest_gpukern.gate.change import FRESH_SESSIONS
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.judge import confirm, confirm_paired, judge, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.report.layout import Column, table
-from pytest_gpukern.result import Measurement, Summary, VerdictKind
-from pytest_gpukern.spread import shared_spread, spread_key
+from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_gpukern.result import Verdict
-    from pytest_gpukern.spread import SharedSpread
+    from pytest_gpukern.gate.spread import SharedSpread
+    from pytest_gpukern.values.result import Verdict
 
 SEED = 20261120
 RUNS = 2000

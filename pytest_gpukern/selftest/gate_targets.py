@@ -21,7 +21,6 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.result import VerdictKind
 from pytest_gpukern.selftest.gate_others import gate_rule_rows, other_rows
 from pytest_gpukern.selftest.gate_rows import (
     DRAWN,
@@ -35,11 +34,12 @@ from pytest_gpukern.selftest.gate_rows import (
     SimulatedRow,
 )
 from pytest_gpukern.selftest.gate_trials import FRESH, RECORDED, Court, Judged, Trial, apart, drawn, in_order
+from pytest_gpukern.values.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpukern.backends.gate_cases import GateCase
+    from pytest_gpukern.selftest.gate_cases import GateCase
     from pytest_gpukern.selftest.gate_recording import GateRecording
     from pytest_gpukern.selftest.gate_simulation import Row as SimulationRow
 

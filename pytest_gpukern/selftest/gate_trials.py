@@ -12,17 +12,18 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gate import Conditions, SessionTime, confirm, judge
-from pytest_gpukern.result import Measurement, Summary
-from pytest_gpukern.spread import shared_spread, spread_key
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.values.result import Measurement, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.backends.gate_cases import GateCase
-    from pytest_gpukern.result import Verdict
+    from pytest_gpukern.gate.spread import SharedSpread
+    from pytest_gpukern.selftest.gate_cases import GateCase
     from pytest_gpukern.selftest.gate_recording import GateReading, GateRecording
-    from pytest_gpukern.spread import SharedSpread
+    from pytest_gpukern.values.result import Verdict
 
 RECORDED = 5
 FRESH = 2

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern import __version__
+from pytest_gpukern.package import __version__
 from pytest_gpukern.selftest.recording import Recording, RecordingError, Session, Suites, read_session
 from pytest_gpukern.selftest.session import session_environment
 

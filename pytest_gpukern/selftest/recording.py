@@ -9,16 +9,15 @@ import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern import strict_json
-from pytest_gpukern.baseline.errors import BaselineError
-from pytest_gpukern.baseline.file import replace
-from pytest_gpukern.file_error import FileError
-from pytest_gpukern.json_shape import ShapeError, check_shape
+from pytest_gpukern.values import strict_json
+from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.json_shape import ShapeError, check_shape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 1
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
@@ -248,7 +247,7 @@ def write_text(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, f"{content}\n".encode())
-    except BaselineError as error:
+    except FileError as error:
         raise RecordingError(path, error.problem, remedy) from error
     except OSError as error:
         raise RecordingError(path, f"cannot be written: {error.strerror or error}", remedy) from error

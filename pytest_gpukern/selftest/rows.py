@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpukern.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict
 
 REPEAT_SHARE = 0.005
 REPEAT_TICKS = 2

@@ -14,24 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.environment import Environment
-from pytest_gpukern.marker import MarkerOptions
-from pytest_gpukern.prepared_case import NotRunError, prepared_case, sets_wanted
-from pytest_gpukern.scopes import gpu_timer, measure_scopes
-from pytest_gpukern.selftest.recording import (
-    Node,
-    Preparation,
-    Reading,
-    RivalReading,
-    Session,
-    Spin,
-    Wall,
-)
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.simulator import SimulatorState
-from pytest_gpukern.timed_case import recheck
-from pytest_gpukern.timers import Iteration, TimerUnavailable
-from pytest_gpukern.timers.rivals import (
+from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.prepare import NotRunError, prepared_case, sets_wanted
+from pytest_gpukern.run.scopes import gpu_timer, measure_scopes
+from pytest_gpukern.run.time_case import recheck
+from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Session, Spin, Wall
+from pytest_gpukern.selftest.rivals import (
     CUPYX,
     DO_BENCH,
     NVBENCH,
@@ -41,14 +31,16 @@ from pytest_gpukern.timers.rivals import (
     nvbench,
     wall_clock,
 )
-from pytest_gpukern.verify import IncorrectError
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
+from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpukern.checked_launch import Prepared
-    from pytest_gpukern.problem import Case
-    from pytest_gpukern.timers import Timer
+    from pytest_gpukern.check.launch import Prepared
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.timers.timer import Timer
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
 """The first is what the others are compared with."""
@@ -84,7 +76,7 @@ def run_session(*, rivals: bool, save: Callable[[Session], None]) -> None:
     Raises:
         DeviceError: there is no device, or another process holds its lock.
     """
-    from pytest_gpukern.backends.selftest_kernels import selftest_cases
+    from pytest_gpukern.selftest.kernels import selftest_cases
 
     started = time.perf_counter()
     environment = session_environment()
@@ -144,8 +136,8 @@ def _prepared(
 
 def _timers_truth(session: Session, ready: list[Ready], environment: Environment) -> Session:
     """Makes the timers and has them read kernels of known time."""
-    from pytest_gpukern.backends.cuda import runtime
-    from pytest_gpukern.timers.spin import SpinningKernel
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.selftest.spin import SpinningKernel
 
     start = time.perf_counter()
     stream = runtime().stream
@@ -247,7 +239,7 @@ def _measured(
 
 def _rivals_before(ready: list[Ready]) -> Iterator[RivalReading]:
     """What tools of Python's own read; none of them ends the session."""
-    from pytest_gpukern.backends.selftest_kernels import launch_elsewhere, synchronize
+    from pytest_gpukern.selftest.kernels import launch_elsewhere, synchronize
 
     tools: dict[Any, Callable[[Callable[[], Any]], float]] = {
         WALL_CLOCK: lambda launch: wall_clock(launch, synchronize),
@@ -270,7 +262,7 @@ def _rivals_before(ready: list[Ready]) -> Iterator[RivalReading]:
 
 
 def _nvbench_readings(ready: list[Ready]) -> list[RivalReading]:
-    from pytest_gpukern.backends.selftest_kernels import launch_elsewhere
+    from pytest_gpukern.selftest.kernels import launch_elsewhere
 
     missing = NVBENCH.missing()
     if missing is not None:

@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends import cuda_source
-from pytest_gpukern.timers import Iteration
-from pytest_gpukern.timers.capture import captured
+from pytest_gpukern.gpu import kernel_source as cuda_source
 from pytest_gpukern.timers.event_queue import EventQueue
+from pytest_gpukern.timers.graph_capture import captured
+from pytest_gpukern.timers.timer import Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpukern.backends.cuda import CudaRuntime
+    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _SAMPLES = 32
 _REPLAYS = 5

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.timers.calibration import event_cost_ns
-from pytest_gpukern.timers.capture import LEGACY_STREAMS
-from pytest_gpukern.timers.escape import escaped_work
 from pytest_gpukern.timers.event_queue import EventQueue
+from pytest_gpukern.timers.graph_capture import LEGACY_STREAMS
+from pytest_gpukern.timers.stray_work import escaped_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.backends.cuda import CudaRuntime
-    from pytest_gpukern.timers import Batch, Iteration
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+    from pytest_gpukern.timers.timer import Batch, Iteration
 
 
 class EventTimer:

@@ -6,13 +6,13 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.timers import Batch, Iteration
 from pytest_gpukern.timers.launch_queue import LARGEST_PART, LAUNCH_COST, LaunchQueue
+from pytest_gpukern.timers.timer import Batch, Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpukern.backends.cuda import CudaRuntime
+    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _DOCUMENTED_RESOLUTION_NS = 500.0
 

@@ -7,17 +7,17 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.timers import Batch, Iteration, TimerUnavailable
 from pytest_gpukern.timers.calibration import empty_kernel_line, replay_line
-from pytest_gpukern.timers.capture import captured
-from pytest_gpukern.timers.escape import escaped_work
 from pytest_gpukern.timers.event_queue import EventQueue
+from pytest_gpukern.timers.graph_capture import captured
 from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE
+from pytest_gpukern.timers.stray_work import escaped_work
+from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.backends.cuda import CudaRuntime
+    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _SHORTEST_REPLAY_NS = 200_000.0
 """Shorter ones would hold too much of the few microseconds that a replay costs beside its calls."""

@@ -6,12 +6,12 @@ import gc
 import time
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.timers import Batch
+from pytest_gpukern.timers.timer import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpukern.timers import Iteration
+    from pytest_gpukern.timers.timer import Iteration
 
 _SHORTEST_SAMPLE_NS = 20_000.0
 """Shorter calls are repeated within a sample, so that reading the clock stays under 0.5 % of it."""

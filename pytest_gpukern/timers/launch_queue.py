@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpukern.timers.blocking import blocking_kernel
+from pytest_gpukern.timers.blocking_kernel import blocking_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.backends.cuda import CudaRuntime
-    from pytest_gpukern.timers import Iteration
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+    from pytest_gpukern.timers.timer import Iteration
 
 LARGEST_PART = 64
 _QUEUE_ENTRIES = 512

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.timers import Batch, Iteration, Timer
+    from pytest_gpukern.timers.timer import Batch, Iteration, Timer
 
 
 class PerCall:

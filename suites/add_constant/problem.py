@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Output, Problem, Tolerance, boundaries, elementwise, random_array
+from pytest_gpukern import Axis, Output, Problem, Tolerance, boundaries, elementwise, random_array
 
 
 def make_inputs(rng, z, y, x, fill):

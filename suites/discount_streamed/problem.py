@@ -7,7 +7,7 @@ Slabs are pieces of the flat arrays: `mult` (400 MB) stays on the device and beg
 
 from __future__ import annotations
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance, boundaries
+from pytest_gpukern import Axis, Problem, Tolerance, boundaries
 
 from ..discount.problem import flops, make_inputs, outputs, reference, traffic_bytes
 

@@ -7,7 +7,7 @@ tile: several blocks and steps, each with a tail, and few barriers, at which the
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance, random_array, rolled
+from pytest_gpukern import Axis, Problem, Tolerance, random_array, rolled
 
 
 def make_inputs(rng, n):

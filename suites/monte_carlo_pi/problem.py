@@ -8,7 +8,7 @@ number of threads divides.
 
 import math
 
-from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern import Axis, Problem
 
 P = math.pi / 4
 LEAST_N = 1000

@@ -6,7 +6,7 @@ no block or vector width divides it. float64 and float16 are checked, not timed,
 
 import numpy as np
 
-from pytest_gpukern.problem import Axis, Problem, Tolerance, boundaries, elementwise, random_array
+from pytest_gpukern import Axis, Problem, Tolerance, boundaries, elementwise, random_array
 
 # Four ULP; one ULP is at most 2⁻²³ of its value. CUDA documents 2 ULP for expf without fast math (CUDA C++
 # Programming Guide, "Mathematical Functions") and NumPy 2.52 for its vectorised float32 exp (release notes of

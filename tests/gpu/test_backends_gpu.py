@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.timers import Iteration
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.timers.timer import Iteration
 
 GPU_BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 SUITES = Path(__file__).parents[2] / "suites"
@@ -21,7 +21,7 @@ PASSES = 20
 
 @functools.cache
 def opened(name):
-    from pytest_gpukern.backends import open_backend
+    from pytest_gpukern.backends.backend import open_backend
 
     return open_backend(name, simulated=False)
 
@@ -29,7 +29,7 @@ def opened(name):
 @pytest.fixture(params=GPU_BACKENDS)
 def backend(request):
     """A backend; one whose library is there must open."""
-    from pytest_gpukern.backends import missing_library
+    from pytest_gpukern.backends.backend import missing_library
 
     if missing_library(request.param):
         pytest.skip(missing_library(request.param))
@@ -56,7 +56,7 @@ def pointer_of(array):
 
 
 def test_the_current_context_is_the_primary_one_inside_and_outside(backend):
-    from pytest_gpukern.backends.cuda import checked
+    from pytest_gpukern.gpu.runtime import checked
 
     primary = int(checked("cuDevicePrimaryCtxRetain", 0))
     try:
@@ -74,7 +74,7 @@ def test_arrays_are_the_workspaces_own_memory(workspace):
 
 
 def test_contents_go_in_and_come_back(backend, workspace):
-    from pytest_gpukern.backends.convert import to_host
+    from pytest_gpukern.backends.to_host import to_host
 
     np.testing.assert_array_equal(to_host(workspace.arrays["x"]), np.ones(N))
     before = workspace.digest()
@@ -102,7 +102,7 @@ def read_by(library, array):
 
 @pytest.mark.parametrize("reader", ["numba", "cupy", "torch"])
 def test_another_library_reads_the_same_memory(backend, workspace, reader):
-    from pytest_gpukern.backends import missing_library
+    from pytest_gpukern.backends.backend import missing_library
 
     if missing_library(reader):
         pytest.skip(missing_library(reader))
@@ -258,8 +258,8 @@ def test_work_on_another_stream_is_found(runtime, backend, workspace):
 
 
 def test_cupti_sees_every_kernel_on_the_timed_stream(runtime, backend, workspace):
-    from pytest_gpukern.timers import TimerUnavailable
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
+    from pytest_gpukern.timers.timer import TimerUnavailable
 
     call = WORK[backend.name](workspace.arrays, backend.stream)
     with backend.current():
@@ -298,7 +298,7 @@ def test_launches_that_name_no_stream_go_to_the_timed_one(runtime, backend, work
 
 
 def test_cublas_of_scikit_cuda_is_on_the_timed_stream_only_while_that_is_current():
-    from pytest_gpukern.backends import missing_library
+    from pytest_gpukern.backends.backend import missing_library
 
     if missing_library("skcuda"):
         pytest.skip(missing_library("skcuda"))
@@ -351,7 +351,7 @@ def test_what_a_variant_allocated_is_given_back(runtime, backend, workspace):
 
 @pytest.mark.parametrize("name", ["pycuda", "skcuda", "torch", "dask"])
 def test_every_variant_of_the_suites_is_right_and_every_broken_one_rejected(pytester, plugin_option, name):
-    from pytest_gpukern.backends import missing_library
+    from pytest_gpukern.backends.backend import missing_library
 
     if missing_library(name):
         pytest.skip(missing_library(name))
@@ -367,7 +367,7 @@ def test_every_variant_of_the_suites_is_right_and_every_broken_one_rejected(pyte
 
 def judged_by_a_sanitizer():
     """The suites' broken variants, as `matmul/pycuda.name`, that an ordinary run skips."""
-    from pytest_gpukern.discovery import declared_variants
+    from pytest_gpukern.problems.discovery import declared_variants
 
     return {
         f"{path.parent.name}/{declared.backend}.{declared.function}"

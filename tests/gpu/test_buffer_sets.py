@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from pytest_gpukern import comparison
-from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.timers import Iteration
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.timers.timer import Iteration
 
 PROBLEM = """
 import numpy as np
 from numba import cuda
-from pytest_gpukern.problem import Axis, Problem, Tolerance
+from pytest_gpukern import Axis, Problem, Tolerance
 
 doubling = Problem(
     "doubling",
@@ -219,7 +219,7 @@ def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
 
 
 def test_poison_is_a_memset_on_the_timed_stream(runtime, workspace, write_slowly):
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     timer = CuptiTimer(runtime)
     call = Iteration(lambda: (workspace.queue_poison(runtime.stream), write_slowly(5_000)))

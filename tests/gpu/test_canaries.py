@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.canary import measure_canaries
+from pytest_gpukern.measure.canaries import measure_canaries
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def test_they_give_their_memory_back(first, runtime):
 
 def test_the_hash_of_an_output_does_not_change_from_release_to_release():
     """Records hold it: the value was worked out from the source of the kernel, in Python."""
-    from pytest_gpukern.backends import missing_library, open_backend
-    from pytest_gpukern.problem import Output
+    from pytest_gpukern import Output
+    from pytest_gpukern.backends.backend import missing_library, open_backend
 
     if missing_library("cupy"):
         pytest.skip(missing_library("cupy"))

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.ceilings import Ceilings, in_theory, load_or_measure
+from pytest_gpukern.measure.ceilings import Ceilings, in_theory, load_or_measure
 
 ON_THE_DEVICE = (
     "device_copy_bytes_per_s",
@@ -20,26 +20,28 @@ ON_THE_DEVICE = (
 
 @pytest.fixture(scope="module")
 def fingerprint(gpu_device):
-    from pytest_gpukern import device as devices
+    from pytest_gpukern.gpu.fingerprint import take_fingerprint
+    from pytest_gpukern.gpu.nvml import open_nvml
 
-    with devices.open_nvml() as nvml:
-        return devices.take_fingerprint(gpu_device, nvml)
+    with open_nvml() as nvml:
+        return take_fingerprint(gpu_device, nvml)
 
 
 @pytest.fixture(scope="module")
 def peaks(gpu_device):
     """What the device can do in theory, by field of `Ceilings`."""
-    from pytest_gpukern import device as devices
-    from pytest_gpukern.backends.cuda import runtime
+    from pytest_gpukern.gpu.nvml import open_nvml
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.gpu.theory import peaks_of
 
-    with devices.open_nvml() as nvml:
-        return in_theory(devices.peaks_of(nvml, gpu_device, runtime().device.properties))
+    with open_nvml() as nvml:
+        return in_theory(peaks_of(nvml, gpu_device, runtime().device.properties))
 
 
 @pytest.fixture(scope="module")
 def first(fingerprint):
     """What a measurement found, and its wall time with everything that is compiled for it, in seconds."""
-    from pytest_gpukern.backends.ceilings import measure_ceilings
+    from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
 
     start = time.perf_counter()
     found = measure_ceilings()
@@ -76,7 +78,7 @@ def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first)
 
 
 def test_measured_again_the_device_has_the_same_ceilings(first, fingerprint):
-    from pytest_gpukern.backends.ceilings import measure_ceilings
+    from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
 
     again = measure_ceilings()
     for name in ON_THE_DEVICE:
@@ -84,7 +86,7 @@ def test_measured_again_the_device_has_the_same_ceilings(first, fingerprint):
 
 
 def test_by_the_hosts_clock_the_drivers_copy_is_near_the_ceiling_and_not_above(first):
-    from pytest_gpukern.backends.cuda import DeviceArray, checked, runtime
+    from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 
     cuda = runtime()
     size, copies = 1 << 30, 50

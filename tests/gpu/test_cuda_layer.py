@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from pytest_gpukern import comparison
-from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays import compare as comparison
 
 
 @pytest.fixture
 def upload():
-    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.gpu.runtime import DeviceArray
 
     made = []
 
@@ -47,7 +47,7 @@ def damaged(actual, rng):
     "dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64"]
 )
 def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, dtype):
-    from pytest_gpukern.backends.cuda_compare import compare_on_device
+    from pytest_gpukern.gpu.compare import compare_on_device
 
     rng = np.random.default_rng(7)
     if dtype.startswith("float"):
@@ -70,7 +70,7 @@ def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, 
 
 
 def test_a_host_array_is_compared_on_the_device_as_on_the_host(runtime):
-    from pytest_gpukern.backends.cuda_compare import compare_copy
+    from pytest_gpukern.gpu.compare import compare_copy
 
     rng = np.random.default_rng(7)
     expected = rng.standard_normal((37, 1013))
@@ -85,7 +85,7 @@ def test_a_host_array_is_compared_on_the_device_as_on_the_host(runtime):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64"])
 def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, upload, dtype):
-    from pytest_gpukern.backends.cuda_compare import compare_on_device
+    from pytest_gpukern.gpu.compare import compare_on_device
 
     expected = np.arange(100, dtype=dtype)
     actual = expected + np.arange(100).astype(dtype) % 3
@@ -104,7 +104,7 @@ def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, 
 
 
 def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload):
-    from pytest_gpukern.backends.cuda_compare import compare_on_device
+    from pytest_gpukern.gpu.compare import compare_on_device
 
     expected = np.array([np.nan, np.nan, 1.0])
     actual = np.array([0, 0, 0], np.uint32)
@@ -120,7 +120,7 @@ def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload
 
 
 def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload):
-    from pytest_gpukern.backends.cuda_compare import compare_on_device
+    from pytest_gpukern.gpu.compare import compare_on_device
 
     expected = np.array([np.inf, np.inf, -np.inf, np.inf, np.nan, 1.0, 0.0])
     actual = np.array([np.inf, 1e30, np.inf, np.nan, np.nan, np.nan, -0.0], np.float32)
@@ -217,7 +217,7 @@ def test_arrays_between_guard_zones_are_aligned_for_every_vector_load(workspace)
 
 @pytest.mark.parametrize("name", ["numba", "cupy"])
 def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
-    from pytest_gpukern.backends import missing_library, open_backend
+    from pytest_gpukern.backends.backend import missing_library, open_backend
 
     if missing_library(name):
         pytest.skip(missing_library(name))
@@ -227,7 +227,7 @@ def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
     try:
         assert workspace.arrays["a"] == 3.0
         assert workspace.compare("y", x, Tolerance()).unwritten == 1001
-        from pytest_gpukern.backends.convert import to_host
+        from pytest_gpukern.backends.to_host import to_host
 
         np.testing.assert_array_equal(to_host(workspace.arrays["x"]), x)
         before = workspace.digest()

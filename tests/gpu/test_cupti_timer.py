@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytest_gpukern.timers import Iteration, TimerUnavailable
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
 TICK_NS = 32
 SOURCE = r"""
@@ -34,8 +34,8 @@ extern "C" __global__ void shaped(float *out) {
 @pytest.fixture(scope="module", autouse=True)
 def cupti():
     """CUPTI, or why these tests do not run."""
-    from pytest_gpukern.backends.cuda import runtime
-    from pytest_gpukern.timers.cupti import proven_trace
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.timers.cupti.timer import proven_trace
 
     try:
         return proven_trace(runtime())
@@ -57,8 +57,8 @@ def test_records_are_read_from_the_buffers(cupti):
 
 
 def test_buffers_and_objects_tell_the_same_of_a_call(runtime, spin, array, request):
-    from pytest_gpukern.backends.cuda import checked
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.gpu.runtime import checked
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     source, target = array((1000,)), array((1000,))
     spin_20_us, stream = spin(20_000), int(runtime.stream.handle)
@@ -80,7 +80,7 @@ def test_buffers_and_objects_tell_the_same_of_a_call(runtime, spin, array, reque
 
 @pytest.fixture
 def timer(runtime):
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     return CuptiTimer(runtime)
 
@@ -88,7 +88,7 @@ def timer(runtime):
 @pytest.fixture
 def array(runtime):
     """Makes device arrays and frees them."""
-    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.gpu.runtime import DeviceArray
 
     made = []
 
@@ -198,7 +198,7 @@ def test_two_kernels_of_a_call_have_a_span_a_busy_time_and_two_entries_in_order(
 
 
 def test_copies_and_memsets_inside_a_call_are_counted_apart(runtime, timer, spin, array):
-    from pytest_gpukern.backends.cuda import checked
+    from pytest_gpukern.gpu.runtime import checked
 
     nbytes = 1 << 20
     source, target = array((nbytes,), np.uint8), array((nbytes,), np.uint8)
@@ -221,7 +221,7 @@ def test_copies_and_memsets_inside_a_call_are_counted_apart(runtime, timer, spin
 
 
 def test_copies_from_and_to_pageable_memory_are_named(runtime, spin, array):
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     host = np.random.default_rng(0).random(1 << 18)
     device = array(host.shape, np.float64)
@@ -339,7 +339,7 @@ def test_a_call_that_fills_the_launch_queue_is_timed_as_a_whole(timer, spin):
 
 def test_kernels_on_the_default_stream_are_queued_like_those_on_any_other(runtime, spin):
     """It is what a plain test is timed on: the legacy default stream, which the blocking kernel holds too."""
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     default = runtime.device.default_stream
     first, second = spin(10_000, default), spin(20_000, default, name="spin_again")
@@ -351,7 +351,7 @@ def test_kernels_on_the_default_stream_are_queued_like_those_on_any_other(runtim
 
 
 def test_a_call_with_a_stream_of_its_own_begins_from_an_idle_device(runtime, spin):
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     default = runtime.device.default_stream
     own, timed = spin(200_000, runtime.device.create_stream()), spin(20_000, default, name="spin_again")
@@ -410,8 +410,8 @@ def cublas_call(backend):
     ids=["numba", "cupy", "cublas"],
 )
 def test_kernels_of_every_library_are_attributed(runtime, name, make):
-    from pytest_gpukern.backends import missing_library, open_backend
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.backends.backend import missing_library, open_backend
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     if missing_library(name):
         pytest.skip(missing_library(name))
@@ -432,7 +432,7 @@ def test_kernels_of_every_library_are_attributed(runtime, name, make):
 
 
 def test_grid_block_and_registers_are_those_of_the_launch(runtime, timer):
-    from pytest_gpukern.backends import open_backend
+    from pytest_gpukern.backends.backend import open_backend
 
     backend = open_backend("numba", simulated=False)
     with backend.current():
@@ -470,8 +470,8 @@ import numpy as np
 sys.path.insert(0, {here!r})
 from test_cupti_timer import SOURCE
 from cuda.core import LaunchConfig, launch
-from pytest_gpukern.backends.cuda import DeviceArray, runtime
-from pytest_gpukern.timers import Iteration
+from pytest_gpukern.gpu.runtime import DeviceArray, runtime
+from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.timers.event import EventTimer
 
 r = runtime()
@@ -486,7 +486,7 @@ def read():
 read()
 before = read()
 assert "cupti" not in sys.modules
-from pytest_gpukern.timers.cupti import CuptiTimer
+from pytest_gpukern.timers.cupti.timer import CuptiTimer
 cupti = CuptiTimer(r)
 recorded = float(np.median(cupti.collect([call] * 60, cold=True).samples_ns))
 print(before, recorded, read())

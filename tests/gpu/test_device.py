@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from pytest_gpukern import device as devices
+from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.gpu.selection import select
+from pytest_gpukern.gpu.visibility import visible_devices
 
 
 @pytest.fixture
@@ -31,8 +33,8 @@ def test_its_figures_are_those_of_the_driver(gpu_device, shown):
 
 @pytest.mark.parametrize("spelling", ["uuid", "prefix", "name", "index"])
 def test_every_spelling_selects_it(gpu_device, spelling):
-    with devices.open_nvml() as nvml:
-        visible = devices.visible_devices(nvml, {})
+    with open_nvml() as nvml:
+        visible = visible_devices(nvml, {})
     spec = {
         "uuid": gpu_device.uuid,
         "prefix": gpu_device.uuid[:14],
@@ -41,7 +43,7 @@ def test_every_spelling_selects_it(gpu_device, spelling):
     }[spelling]
     if spelling == "name" and len(visible) > 1:
         pytest.skip("several devices of one model: a name is ambiguous")
-    assert devices.select(spec, visible).uuid == gpu_device.uuid
+    assert select(spec, visible).uuid == gpu_device.uuid
 
 
 def test_a_value_that_hides_every_device_is_an_error_that_lists_them(pytester, gpu_device, plugin_option):

@@ -5,10 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_gpukern.device import DeviceWatch, open_nvml
-from pytest_gpukern.energy import energy_of_a_call
-from pytest_gpukern.measure import Repeated
-from pytest_gpukern.validity.energy import HOST_BOUND
+from pytest_gpukern.gpu.live import DeviceWatch
+from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.measure.energy import energy_of_a_call
+from pytest_gpukern.measure.measure import Repeated
+from pytest_gpukern.measure.validity.energy import HOST_BOUND
 
 # Multiply-adds on all multiprocessors, eight chains a thread so that each of them keeps its pipes full.
 BURN = r"""
@@ -56,9 +57,9 @@ def burn(runtime):
     """Makes launches of multiply-adds for about so many nanoseconds; each with the time that it takes."""
     from cuda.core import LaunchConfig, launch
 
-    from pytest_gpukern.backends.cuda import DeviceArray
-    from pytest_gpukern.timers import Iteration
+    from pytest_gpukern.gpu.runtime import DeviceArray
     from pytest_gpukern.timers.event import EventTimer
+    from pytest_gpukern.timers.timer import Iteration
 
     kernel, timer = runtime.kernel(BURN, "burn"), EventTimer(runtime)
     config = LaunchConfig(grid=runtime.resident_threads // 256, block=256)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpukern.timers import Iteration
+from pytest_gpukern.timers.timer import Iteration
 
 
 @pytest.mark.parametrize("ns", [50_000, 200_000, 2_000_000])
@@ -69,7 +69,7 @@ def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, spin):
 
 
 def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
-    from pytest_gpukern.measure import Repeated, measure
+    from pytest_gpukern.measure.measure import Repeated, measure
     from pytest_gpukern.timers.event import EventTimer
 
     found = measure(Repeated(spin(300_000)), EventTimer(runtime), scope="kernel", cache="cold", call_ns=3e5)

@@ -105,7 +105,9 @@ def project(pytester, plugin_option):
 @pytest.fixture
 def on_device():
     """Asks NVML for the processes with a context on the device."""
-    from pytest_gpukern.device import open_nvml, select, visible_devices
+    from pytest_gpukern.gpu.nvml import open_nvml
+    from pytest_gpukern.gpu.selection import select
+    from pytest_gpukern.gpu.visibility import visible_devices
 
     nvml = open_nvml()
     device = select(None, visible_devices(nvml, os.environ))

@@ -5,7 +5,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from pytest_gpukern.timers import Iteration, TimerUnavailable
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
 SOURCE = r"""
 extern "C" __global__ void exponential(const float *x, float *y, unsigned long long n) {
@@ -38,7 +38,7 @@ def usable(runtime, timer, spin):
 @pytest.fixture
 def array(runtime):
     """Makes device arrays of zeros, freed at the end."""
-    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.gpu.runtime import DeviceArray
 
     made = []
 
@@ -175,7 +175,7 @@ def test_a_call_that_waits_for_its_stream_and_ignores_the_error_is_refused(runti
 
 
 def test_a_call_that_allocates_is_refused(timer, spin, usable):
-    from pytest_gpukern.backends.cuda import DeviceArray
+    from pytest_gpukern.gpu.runtime import DeviceArray
 
     launch = spin(1000)
 

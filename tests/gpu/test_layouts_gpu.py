@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from test_backends_gpu import backend, pointer_of  # noqa: F401 - a fixture
 
-from pytest_gpukern.layouts import LAYOUTS, placements
-from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays.layouts import LAYOUTS, placements
 
 SHAPE = (5, 37)
 X = np.arange(185, dtype=np.float32).reshape(SHAPE)
@@ -86,7 +86,7 @@ def _fill_by_numba(y, stream):
 
 
 def test_a_write_next_to_an_element_is_damage(workspace, layout):
-    from pytest_gpukern.backends.cuda import checked
+    from pytest_gpukern.gpu.runtime import checked
 
     output = workspace._outputs["y"]
     beside = 4 if layout == "strided" else X.nbytes

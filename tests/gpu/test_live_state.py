@@ -8,9 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.device import DeviceWatch, open_nvml, peaks_of
-from pytest_gpukern.timers import Iteration
-from pytest_gpukern.validity import batch_fault, below_floor, device_notes, energy_per_call
+from pytest_gpukern.gpu.live import DeviceWatch
+from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.gpu.theory import peaks_of
+from pytest_gpukern.measure.validity.disturbance import batch_fault, device_notes
+from pytest_gpukern.measure.validity.energy import energy_per_call
+from pytest_gpukern.measure.validity.floor import below_floor
+from pytest_gpukern.timers.timer import Iteration
 
 SPIN = r"""
 extern "C" __global__ void spin(unsigned long long ns) {
@@ -42,7 +46,7 @@ def say(*what):
 
 @pytest.fixture
 def runtime(gpu_device):
-    from pytest_gpukern.backends.cuda import runtime
+    from pytest_gpukern.gpu.runtime import runtime
 
     return runtime()
 
@@ -101,7 +105,7 @@ def test_counters_of_throttling_never_fall(watch, load):
 
 
 def test_the_probe_reads_nvmls_clock_under_load_but_more_finely(runtime, watch, load):
-    from pytest_gpukern.backends.clock_probe import ClockProbe
+    from pytest_gpukern.gpu.clock_probe import ClockProbe
 
     probe = ClockProbe(runtime)
     load(600)
@@ -118,7 +122,7 @@ def test_the_probe_reads_nvmls_clock_under_load_but_more_finely(runtime, watch, 
 
 
 def test_a_quiet_batch_under_load_is_valid(runtime, watch, nvml, gpu_device, load):
-    from pytest_gpukern.backends.clock_probe import ClockProbe
+    from pytest_gpukern.gpu.clock_probe import ClockProbe
 
     probe = ClockProbe(runtime)
     load(300)
@@ -157,7 +161,7 @@ def test_energy_grows_by_what_the_board_draws(watch, load, gpu_device):
 
 def copying(runtime, nbytes):
     """A device-to-device copy of `nbytes`, and what it needs to be timed."""
-    from pytest_gpukern.backends.cuda import DeviceArray, checked
+    from pytest_gpukern.gpu.runtime import DeviceArray, checked
 
     source, target = DeviceArray((nbytes,), np.uint8), DeviceArray((nbytes,), np.uint8)
     checked("cuMemsetD8", source.pointer, 7, nbytes)
@@ -208,7 +212,7 @@ def test_a_copy_inside_the_l2_takes_longer_than_its_floor(runtime, nvml, gpu_dev
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_matrix_product_takes_longer_than_its_floor(runtime, nvml, gpu_device, dtype):
     cupy = pytest.importorskip("cupy")
-    from pytest_gpukern.backends import open_backend
+    from pytest_gpukern.backends.backend import open_backend
     from pytest_gpukern.timers.event import EventTimer
 
     n = 4096

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.sanitizer.control import why_not_believed
-from pytest_gpukern.sanitizer.judgement import Evidence, State, judge
+from pytest_gpukern.sanitizer.judge import Evidence, State, judge
+from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import environment_under
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 
@@ -93,7 +93,7 @@ def evidence(program, tmp_path):
         script, xml, log = tmp_path / "script.py", tmp_path / "records.xml", tmp_path / "log"
         script.write_text(
             "from numba import cuda\n"
-            "from pytest_gpukern.backends.sanitizing import prepare_libraries\n"
+            "from pytest_gpukern.sanitizer.allocators import prepare_libraries\n"
             "prepare_libraries()\n"
             "import contextlib, kernels\n"
             f"with contextlib.suppress(Exception):\n    kernels.launch(kernels.{kernel})\n"

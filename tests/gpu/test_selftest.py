@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_gpukern import cli
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.selftest.recording import read_recording
 
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pytest_gpukern.backends.gate_cases import gate_cases
+from pytest_gpukern.selftest.gate_cases import gate_cases
 from pytest_gpukern.selftest.gate_processes import run_gate_child
-from pytest_gpukern.timers.rivals import NVBENCH
+from pytest_gpukern.selftest.rivals import NVBENCH
 
 CASES = gate_cases()
 
@@ -46,7 +46,7 @@ def test_planted_work_takes_as_much_longer(sessions, case):
 def test_each_kernel_is_right_and_one_with_other_work_than_stated_is_found(runtime, monkeypatch):
     import dataclasses
 
-    from pytest_gpukern.backends.gate_kernels import GateKernels
+    from pytest_gpukern.selftest.gate_kernels import GateKernels
 
     own = [case for case in CASES if case.kernel not in ("gemm", "nothing")]
     kernels = GateKernels(own)

@@ -9,11 +9,12 @@ SCRIPT = r"""
 import numpy as np
 from numba import cuda
 
-from pytest_gpukern.backends import open_backend
-from pytest_gpukern.check import check
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.problem import Axis, Problem
-from pytest_gpukern.verify import IncorrectError
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.backends.backend import open_backend
+from pytest_gpukern.check.check_variant import check
+from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern import Axis, Problem
+from pytest_gpukern.check.diagnosis import IncorrectError
 
 problem = Problem(
     "doubling",
@@ -34,7 +35,7 @@ def far_away(a, out):
 def strays(a, out, stream):
     return lambda: far_away[4, 256, stream](a, out)
 
-(case,) = problem.iter_cases("smoke")
+(case,) = cases_of(problem, "smoke")
 backend = open_backend("numba", simulated=False)
 datasets = Datasets().for_check(problem, case.point, contents=2, available_bytes=1e9)
 workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)

@@ -48,7 +48,7 @@ HOST_PROBLEM = """
 import os
 import numpy as np
 import pytest
-from pytest_gpukern.problem import Axis, Problem, Tolerance
+from pytest_gpukern import Axis, Problem, Tolerance
 
 doubling = Problem(
     "doubling",
@@ -79,7 +79,7 @@ GPU_PROBLEM = """
 import os
 import numpy as np
 import pytest
-from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
     "doubling",
@@ -135,9 +135,12 @@ def _no_further_processes(monkeypatch):
 
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """
-    from pytest_gpukern import confirming, runner, settings, state
-    from pytest_gpukern.child_run import ChildRun
-    from pytest_gpukern.session import ChildSessions
+    from pytest_gpukern.processes.child_messages import ChildRun
+    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.run import confirm as confirming
+    from pytest_gpukern.run import run_case as runner
+    from pytest_gpukern.run import stash as state
+    from pytest_gpukern.values import settings
 
     last = {}
     judged = confirming.judged
@@ -194,7 +197,7 @@ def recorded(gpu, pytester):
 
 def repeat_sessions(folder, times):
     """Makes every session of the baselines beside a test as many, by processes of their own."""
-    from pytest_gpukern.baseline import load, render
+    from pytest_gpukern.baseline.schema import load, render
 
     for path in (folder / "baselines").iterdir():
         found = load(path)

@@ -9,6 +9,7 @@ more.
 """
 
 import functools
+import importlib
 import itertools
 import json
 import os
@@ -109,7 +110,7 @@ class Board:
         return Mark()
 
     def state(self):
-        from pytest_gpukern.device import DeviceState
+        from pytest_gpukern.gpu.nvml import DeviceState
 
         self.now = max(self.now, self.ends)
         energy_mj = round(1e3 * self.WATTS * self.now) if self.counts else None
@@ -121,12 +122,15 @@ def install(monkeypatch, *, cupti=False, board=None):
 
     NVML is there only where there is a `board`.
     """
-    from pytest_gpukern import backends, device, energy, scopes
+    from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.backends.host import HostBackend
-    from pytest_gpukern.device_memory import MemoryWatch
-    from pytest_gpukern.environment import Environment
-    from pytest_gpukern.timers import Batch, TimerUnavailable
-    from pytest_gpukern.watch import Instruments
+    from pytest_gpukern.gpu.model import Device, FixedValues
+    from pytest_gpukern.measure import energy
+    from pytest_gpukern.measure.device_memory import MemoryWatch
+    from pytest_gpukern.measure.watch import Instruments
+    from pytest_gpukern.run import scopes
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.timers.timer import Batch, TimerUnavailable
 
     class FakeBackend(HostBackend):
         on_gpu = True
@@ -171,13 +175,13 @@ def install(monkeypatch, *, cupti=False, board=None):
                 raise TimerUnavailable(NO_CUPTI)
 
     memory = MemoryWatch(Gauge())
-    fake = device.Device(
+    fake = Device(
         index=0,
         name=NAME,
         uuid="GPU-fa4e",
         compute_capability=(9, 0),
         memory_total_bytes=2**34,
-        values=device.FixedValues(memory_free=2**33, multiprocessors=4, l2=2**20),
+        values=FixedValues(memory_free=2**33, multiprocessors=4, l2=2**20),
     )
     runtime = SimpleNamespace(
         synchronize=lambda: None,
@@ -185,7 +189,8 @@ def install(monkeypatch, *, cupti=False, board=None):
         free_bytes=lambda: 2**33,
         device=SimpleNamespace(default_stream=None),
     )
-    monkeypatch.setattr(device, "missing_gpu_reason", lambda environ: None)
+    for user in ("gpu.visibility", "run.environment"):
+        monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
     monkeypatch.setattr(Environment, "device", fake)
     monkeypatch.setattr(Environment, "missing_gpu", None)
     monkeypatch.setattr(Environment, "_lock", None)
@@ -206,7 +211,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     )
     put_module(
         monkeypatch,
-        "pytest_gpukern.backends.cuda",
+        "pytest_gpukern.gpu.runtime",
         runtime=lambda: runtime,
         CudaError=OSError,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
@@ -214,10 +219,11 @@ def install(monkeypatch, *, cupti=False, board=None):
     code = SimpleNamespace(
         sha256=lambda name, registers: CODE.get(name), spills=lambda name, registers: None, refused=None
     )
-    monkeypatch.setattr("pytest_gpukern.timers.machine_code.machine_code", lambda: code)
-    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", loading_observed)
+    machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")
+    monkeypatch.setattr(machine_code, "machine_code", lambda: code)
+    monkeypatch.setattr(machine_code, "loading_observed", loading_observed)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
-    put_module(monkeypatch, "pytest_gpukern.timers.cupti", CuptiTimer=FakeCuptiTimer)
+    put_module(monkeypatch, "pytest_gpukern.timers.cupti.timer", CuptiTimer=FakeCuptiTimer)
 
 
 def work_of(call, takes_ns):
@@ -225,7 +231,7 @@ def work_of(call, takes_ns):
 
     The hash of its machine code goes where `machine_code` is asked for it.
     """
-    from pytest_gpukern.result import DeviceWork, LaunchShape
+    from pytest_gpukern.values.result import DeviceWork, LaunchShape
 
     said = json.loads(said_by(call, "kernel", None) or "null")
     if said is None:

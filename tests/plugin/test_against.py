@@ -23,7 +23,7 @@ FACTOR = {"mended": 3}
 SUITE = """
 import numpy as np
 from kernels import FACTOR, TAKES_NS
-from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
     "doubling",

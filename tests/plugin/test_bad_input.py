@@ -105,7 +105,7 @@ def test_a_baseline_that_is_read_only_fails_the_run_that_would_write_it_and_stay
 
 
 def test_a_folder_that_cannot_be_written_fails_the_run_with_the_remedy(gpu, pytester, monkeypatch):
-    from pytest_gpukern.baseline import file
+    from pytest_gpukern.values import atomic_file as file
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -128,7 +128,7 @@ def test_an_output_that_cannot_be_written_fails_the_run_and_nothing_else(gpu, py
 @pytest.fixture
 def choose_device():
     """How the plugin chooses; to be asked for before the fake GPU takes its place."""
-    from pytest_gpukern.environment import Environment
+    from pytest_gpukern.run.environment import Environment
 
     return vars(Environment)["device"]
 
@@ -136,27 +136,29 @@ def choose_device():
 @pytest.fixture
 def two_devices(choose_device, gpu, monkeypatch):
     """Two GPUs to choose from, with the real choice."""
-    from pytest_gpukern import device
-    from pytest_gpukern.environment import Environment
+    from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.gpu.nvml import PowerLimits
+    from pytest_gpukern.run import environment
+    from pytest_gpukern.run.environment import Environment
 
     gpu.closed = []
     seen = tuple(
-        device.Device(index, f"Fake {name}", f"GPU-{uuid}-4711", (9, 0), 2**34)
+        Device(index, f"Fake {name}", f"GPU-{uuid}-4711", (9, 0), 2**34)
         for index, (name, uuid) in enumerate([("A100", "aaaaaaaa"), ("H100", "bbbbbbbb")])
     )
     nvml = SimpleNamespace(
         close=lambda: gpu.closed.append(True),
-        limits=lambda uuid: device.PowerLimits(),
+        limits=lambda uuid: PowerLimits(),
         driver_version=lambda: "1.2.3",
         cuda_version=lambda: (13, 0),
     )
-    monkeypatch.setattr(device, "open_nvml", lambda: nvml)
-    monkeypatch.setattr(device, "visible_devices", lambda nvml, environ: seen)
-    monkeypatch.setattr(device, "peer_access_warnings", lambda nvml, visible: [])
-    monkeypatch.setattr(device, "foreign_processes", lambda nvml, device: ())
+    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    monkeypatch.setattr(environment, "visible_devices", lambda nvml, environ: seen)
+    monkeypatch.setattr(environment, "peer_access_warnings", lambda nvml, visible: [])
+    monkeypatch.setattr(environment, "foreign_processes", lambda nvml, device: ())
     uninitialised = SimpleNamespace(is_initialized=lambda: False)
-    pin = device.pin
-    monkeypatch.setattr(device, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
+    pin = environment.pin
+    monkeypatch.setattr(environment, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
     monkeypatch.setattr(Environment, "device", choose_device)
     monkeypatch.setattr(Environment, "peaks", None)  # what real ones are asked for
     monkeypatch.setattr(Environment, "instruments", None)
@@ -210,12 +212,13 @@ def test_it(gpu_device):
 @pytest.fixture
 def bad_variable(monkeypatch):
     """CUDA_VISIBLE_DEVICES as CUDA does not understand it."""
-    from pytest_gpukern import device
+    from pytest_gpukern.gpu.errors import DeviceError
 
     def refuse(environ):
-        raise device.DeviceError("CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range")
+        raise DeviceError("CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range")
 
-    monkeypatch.setattr(device, "missing_gpu_reason", refuse)
+    monkeypatch.setattr("pytest_gpukern.gpu.visibility.missing_gpu_reason", refuse)
+    monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", refuse)
 
 
 def test_a_bad_variable_is_refused_at_start_up(host, pytester, bad_variable):
@@ -243,10 +246,9 @@ def test_without_cupy_its_variants_are_skipped_with_the_packages_name(host, pyte
 
 
 def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, pytester, monkeypatch):
-    from pytest_gpukern import device
-
     why = "NVML lists 1 GPU, but CUDA library missing (libcuda.so.1)"
-    monkeypatch.setattr(device, "missing_gpu_reason", lambda environ: why)
+    monkeypatch.setattr("pytest_gpukern.gpu.visibility.missing_gpu_reason", lambda environ: why)
+    monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", lambda environ: why)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef device(x, y): ...\n')
     result = host("--gpukern-axis=n=8", "--gpu-benchmark", "--gpukern-require=gpu")

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from pytest_gpukern import cli
-from pytest_gpukern.baseline import load
+from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.cli import main as cli
 
 from .conftest import FIRST, SECOND
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pytest_gpukern.baseline import load, render
+from pytest_gpukern.baseline.schema import load, render
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import __version__, cli
-from pytest_gpukern.commands import validate
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.cli import validate
+from pytest_gpukern.package import __version__
 
 PROJECT = Path(__file__).parents[2]
 
@@ -64,7 +65,7 @@ def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
 
 
 def test_suites_that_are_in_neither_place_are_missed_with_the_remedy(monkeypatch, tmp_path):
-    monkeypatch.setattr(validate, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(validate, "FOLDER", tmp_path / "package")
     with pytest.raises(FileNotFoundError, match="install the package anew"):
         validate.suites_folder()
 
@@ -88,7 +89,7 @@ def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypat
 )
 def test_an_installed_package_writes_no_baseline_beside_its_suites(monkeypatch, capsys, options, writes):
     called = []
-    monkeypatch.setattr(validate, "suites_folder", lambda: Path(cli.__file__).parent / "suites")
+    monkeypatch.setattr(validate, "suites_folder", lambda: validate.FOLDER / "suites")
     monkeypatch.setattr(validate.subprocess, "call", lambda command: called.append(command) or 0)
     assert cli.main(["validate", *options]) == (4 if writes else 0)
     assert bool(called) is not writes

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pytest_gpukern import cli
+from pytest_gpukern.cli import main as cli
 
 from .conftest import FIRST, SECOND
 

@@ -313,7 +313,7 @@ def test_a_call_that_fails_after_measuring_keeps_the_time_out_of_the_json(suite,
     passes(
         suite,
         """
-from pytest_gpukern.plain_runner import PlainRunner
+from pytest_gpukern.run.run_plain import PlainRunner
 measure, calls = PlainRunner._measure, []
 def noting(self, *args, **kwargs):
     measure(self, *args, **kwargs)
@@ -645,9 +645,9 @@ def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures d
 def with_cupti(suite, monkeypatch):
     """The same, with CUPTI, which sees that a launch marked `on_host` puts nothing on the GPU."""
     fake_gpu.install(monkeypatch, cupti=True)
-    from pytest_gpukern.timers import NothingLaunched
+    from pytest_gpukern.timers.timer import NothingLaunched
 
-    module = sys.modules["pytest_gpukern.timers.cupti"]
+    module = sys.modules["pytest_gpukern.timers.cupti.timer"]
 
     class SeeingTimer(module.CuptiTimer):
         def collect(self, iterations, *, cold):

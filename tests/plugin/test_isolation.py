@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_gpukern.device.process_tree import is_alive
+from pytest_gpukern.gpu.process_tree import is_alive
 
 from .conftest import HOST_PROBLEM, results_in
 
@@ -156,8 +156,8 @@ def test_a_marker_has_a_timeout_of_its_own(project, pytester):
 
 
 def test_waiting_for_what_is_not_its_own_does_not_count_against_a_test(project, pytester):
-    waits = """from pytest_gpukern.state import waiting
-    import pytest_gpukern.state as state
+    waits = """from pytest_gpukern.run.stash import waiting
+    import pytest_gpukern.run.stash as state
     config = REQUEST.config
     with waiting(config):
         time.sleep(4)"""

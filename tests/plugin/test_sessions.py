@@ -11,12 +11,12 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_gpukern import cli
-from pytest_gpukern.baseline import load
-from pytest_gpukern.child_run import ChildRun
-from pytest_gpukern.device.process_tree import is_alive
-from pytest_gpukern.environment import Environment
-from pytest_gpukern.session import ChildSessions
+from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.processes.child_messages import ChildRun
+from pytest_gpukern.processes.child_sessions import ChildSessions
+from pytest_gpukern.run.environment import Environment
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 
@@ -25,7 +25,7 @@ import os
 import signal
 import time
 import pytest
-from pytest_gpukern.baseline import Store
+from pytest_gpukern.baseline.store import Store
 
 def pytest_addoption(parser):
     parser.addoption("--database", default=None)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_gpukern import cli
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.run_file import write_run_file
-from pytest_gpukern.result import DeviceWork, LaunchShape
+from pytest_gpukern.values.result import DeviceWork, LaunchShape
 
 from . import fake_gpu
 from .conftest import FIRST, SECOND
@@ -31,7 +31,7 @@ BREAKDOWN = [
 def seen(gpu, monkeypatch):
     """As `gpu`, with CUPTI, which sees what a launch has the device do."""
     fake_gpu.install(monkeypatch, cupti=True)
-    from pytest_gpukern.timers.cupti import CuptiTimer
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     collect = CuptiTimer.collect
 
@@ -141,7 +141,7 @@ def test_a_reader_that_leaves_early_is_no_error(stored):
 
 def test_a_stored_run_can_be_shown_where_there_is_no_gpu_library(stored):
     script = (
-        "import sys; from pytest_gpukern.cli import main; assert main(['show', sys.argv[1]]) == 0; "
+        "import sys; from pytest_gpukern.cli.main import main; assert main(['show', sys.argv[1]]) == 0; "
         "assert not {'cuda', 'numba', 'cupy', 'cupti', 'pynvml'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script, str(stored)], check=True, stdout=subprocess.DEVNULL)

@@ -36,7 +36,7 @@ x = np.arange(8, dtype="float32")
 TESTS = (
     KERNELS
     + """
-from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern import Axis, Problem
 
 doubling = Problem(
     "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(10**9,))},

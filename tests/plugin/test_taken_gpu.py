@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from pytest_gpukern.device import GpuProcess
+from pytest_gpukern.gpu.nvml import GpuProcess
 
 from . import fake_gpu
 from .conftest import GPU_PROBLEM, results_in

@@ -9,7 +9,7 @@ from .conftest import results_in
 SPY = """
 import json
 import os
-from pytest_gpukern.baseline import file
+from pytest_gpukern.values import atomic_file as file
 
 log = os.environ["SPY_LOG"]
 replace = file.replace

@@ -17,7 +17,7 @@ def events():
 @pytest.fixture
 def gpu(events, monkeypatch):
     """A backend that claims to run on a GPU, and a CUDA runtime with a gigabyte of memory."""
-    from pytest_gpukern.backends import cuda
+    from pytest_gpukern.gpu import runtime as cuda
 
     runtime = SimpleNamespace(
         free_bytes=lambda: 2**30,
@@ -32,7 +32,7 @@ def gpu(events, monkeypatch):
 @pytest.fixture
 def timer(events, monkeypatch):
     """The timer of every scope, by whatever name it is asked for; `.asked` has those with their streams."""
-    from pytest_gpukern import scopes
+    from pytest_gpukern.run import scopes
 
     made = FakeTimer(events=events)
     made.asked = []

@@ -7,7 +7,7 @@ import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
-from pytest_gpukern.timers.blocking import TIMEOUT_NS
+from pytest_gpukern.timers.blocking_kernel import TIMEOUT_NS
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.device import (
+from pytest_gpukern.gpu.nvml import (
     Configuration,
     DeviceState,
     GpuProcess,
@@ -19,7 +19,7 @@ from pytest_gpukern.device import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpukern.device.libcuda import CudaDevice
+    from pytest_gpukern.gpu.libcuda import CudaDevice
 
 UUIDS = (
     "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.marker import MarkerOptions
-from pytest_gpukern.problem import Axis, Case, Output, Problem, Tolerance
-from pytest_gpukern.runner import run_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import Batch, Iteration
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern.run.run_case import run_case
+from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.settings import Settings
 
 TEST_FILE = Path("suites/doubling/test_doubling.py")
 
@@ -79,7 +80,7 @@ def doubling(n=8, **changes):
 
 def only_case(problem, size="smoke", *, wrong=False):
     """The one case of a problem."""
-    (case,) = problem.iter_cases(size, wrong=wrong)
+    (case,) = cases_of(problem, size, wrong=wrong)
     assert isinstance(case, Case)
     return case
 

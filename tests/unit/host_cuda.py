@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from pytest_gpukern import guards
+from pytest_gpukern.arrays import guard_zones as guards
 
 STREAM = 0x5100
 """Handle of the runtime's stream."""
@@ -120,7 +120,8 @@ class OnDevice(np.ndarray):
 
 def install(monkeypatch, *modules):
     """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
-    from pytest_gpukern.backends import cuda_workspace, on_gpu
+    from pytest_gpukern.backends import cuda_workspace
+    from pytest_gpukern.backends import gpu_backend as on_gpu
 
     made = HostRuntime()
     for module in (cuda_workspace, on_gpu, *modules):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import made_up_results as made_up
 
-from pytest_gpukern.baseline import CompiledKernel, OutputAccuracy, Past, PastSession, RecordedTime
-from pytest_gpukern.result import KernelFacts, LaunchShape
+from pytest_gpukern.baseline.history import CompiledKernel, Past, PastSession
+from pytest_gpukern.baseline.record import OutputAccuracy, RecordedTime
+from pytest_gpukern.values.result import KernelFacts, LaunchShape
 
 KEY = "kernel/cupti/cold"
 UUID = "GPU-11111111"

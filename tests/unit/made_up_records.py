@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pytest_gpukern import baseline as bl
-from pytest_gpukern.result import CaseInfo, Correctness, Measurement, OutputError, Result, Summary
+from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, OutputError, Result, Summary
 
 H200 = "nvidia-h200"
 KERNEL = "kernel/event/cold"
@@ -48,7 +48,7 @@ def result_of(case, *medians_ns, measurements=None, **changes):
 
 
 def store_of(mode, **arguments):
-    return bl.Store(mode, now=lambda: START, **arguments)
+    return Store(mode, now=lambda: START, **arguments)
 
 
 def record(mode, *results, model_key=H200, **arguments):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpukern.result import (
+from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     DeviceWork,

@@ -8,9 +8,10 @@ import threading
 import pytest
 from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install, recorded
 
-from pytest_gpukern.result import LaunchShape
-from pytest_gpukern.timers import TimerUnavailable, activity_records
-from pytest_gpukern.timers.activity import OURS, ActivityTrace, activity_trace
+from pytest_gpukern.timers.cupti import records as activity_records
+from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
+from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.result import LaunchShape
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
 RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
@@ -199,7 +200,7 @@ def test_a_recording_that_is_closed_within_a_call_leaves_no_id_behind(cupti, mac
 
 
 def test_streams_have_cuptis_numbers(monkeypatch, cupti):
-    from pytest_gpukern.backends import cuda
+    from pytest_gpukern.gpu import runtime as cuda
 
     monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
     assert ActivityTrace().stream_number(70_013) == 13

@@ -21,10 +21,11 @@ from fake_cupti import (
     recorded,
 )
 
-from pytest_gpukern.timers import TimerUnavailable, activity_records
-from pytest_gpukern.timers.activity import ActivityTrace, activity_trace
-from pytest_gpukern.timers.activity_records import LayoutUnknownError, RecordBuffers
-from pytest_gpukern.timers.cupti import proven_trace
+from pytest_gpukern.timers.cupti import records as activity_records
+from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
+from pytest_gpukern.timers.cupti.records import LayoutUnknownError, RecordBuffers
+from pytest_gpukern.timers.cupti.timer import proven_trace
+from pytest_gpukern.timers.timer import TimerUnavailable
 
 READ = [name for name in LAYOUTS if name != "activity_api_dtype"]
 FUNCTIONS = ["cuptiActivityRegisterCallbacks", "cuptiActivityGetNextRecord"]

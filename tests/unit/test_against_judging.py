@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from made_up_results import EXP_KERNEL, measured, result
 
-from pytest_gpukern.against.judging import CaseRuns, Conclusion, Told, conclude
-from pytest_gpukern.result import Correctness, KernelFacts, VerdictKind
+from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Told, conclude
+from pytest_gpukern.values.result import Correctness, KernelFacts, VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.against.sides import AgainstError, Sides, Turns, turns
-from pytest_gpukern.child_run import ChildRun
-from pytest_gpukern.revisions import Revisions, Tree
+from pytest_gpukern.processes.child_messages import ChildRun
+from pytest_gpukern.revisions.git import Revisions
+from pytest_gpukern.revisions.provenance import Tree
+from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns, turns
 from pytest_gpukern.revisions.worktree import Worktree
 
 A = "test_it.py::test_a"

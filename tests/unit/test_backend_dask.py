@@ -6,8 +6,8 @@ import host_cuda
 import numpy as np
 import pytest
 
+from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import cupy as cupy_module
-from pytest_gpukern.problem import Output, Tolerance
 
 dask = pytest.importorskip("dask", reason="dask[array] is not installed")
 pytest.importorskip("dask.array", reason="dask[array] is not installed")

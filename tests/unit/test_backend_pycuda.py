@@ -10,10 +10,10 @@ import host_cuda
 import numpy as np
 import pytest
 
+from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import pycuda as backend_module
 from pytest_gpukern.backends import skcuda_compat
-from pytest_gpukern.backends.cuda import CudaError
-from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.gpu.runtime import CudaError
 
 OWN_STREAM = 0x9C00
 """Handle of the stream that PyCUDA makes."""

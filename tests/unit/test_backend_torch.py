@@ -8,8 +8,8 @@ import host_cuda
 import numpy as np
 import pytest
 
+from pytest_gpukern import Output
 from pytest_gpukern.backends import torch as torch_module
-from pytest_gpukern.problem import Output
 
 
 @pytest.fixture

@@ -11,13 +11,15 @@ import host_cuda
 import numpy as np
 import pytest
 
-from pytest_gpukern import backends
-from pytest_gpukern.backends import cuda, cuda_compare, host
-from pytest_gpukern.backends.convert import refuse_what_proves_nothing, to_host
-from pytest_gpukern.backends.cuda import CudaError
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays.compare import POISON, POISONS, Comparison
+from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.backends import host
 from pytest_gpukern.backends.host import HostBackend, poison
-from pytest_gpukern.comparison import POISON, POISONS, Comparison
-from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.backends.to_host import refuse_what_proves_nothing, to_host
+from pytest_gpukern.gpu import compare as cuda_compare
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.gpu.runtime import CudaError
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
@@ -266,8 +268,8 @@ SIMULATED = """
 import os
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 import numpy as np
-from pytest_gpukern.backends import open_backend
-from pytest_gpukern.problem import Output, Tolerance
+from pytest_gpukern.backends.backend import open_backend
+from pytest_gpukern import Output, Tolerance
 
 backend = open_backend("numba", simulated=True)
 assert (backend.name, backend.simulated, backend.on_gpu) == ("numba", True, False)
@@ -360,7 +362,7 @@ def test_the_host_lacks_nothing():
 
 
 def test_every_backend_that_can_be_selected_has_its_libraries_listed():
-    from pytest_gpukern.options import BACKENDS
+    from pytest_gpukern.values.options import BACKENDS
 
     assert set(backends.LIBRARIES) == set(BACKENDS)
 

@@ -10,11 +10,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_gpukern.backends import ceilings as module
-from pytest_gpukern.backends.ceiling_source import BLOCK, CHAINS, UNROLLED
-from pytest_gpukern.backends.ceilings import measure_ceilings
-from pytest_gpukern.backends.cuda import CudaError
-from pytest_gpukern.ceilings import Ceilings
+from pytest_gpukern.gpu import ceiling_kernels as module
+from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
+from pytest_gpukern.gpu.ceiling_source import BLOCK, CHAINS, UNROLLED
+from pytest_gpukern.gpu.runtime import CudaError
+from pytest_gpukern.measure.ceilings import Ceilings
 
 MIB = 2**20
 

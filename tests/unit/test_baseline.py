@@ -27,17 +27,25 @@ from made_up_records import (
     store_of,
 )
 
-from pytest_gpukern import baseline as bl
-from pytest_gpukern.baseline import file
-from pytest_gpukern.baseline.compact import COLUMNS
-from pytest_gpukern.gate import Conditions, judge
-from pytest_gpukern.result import (
-    Correctness,
-    KernelFacts,
-    LaunchShape,
-    OutputError,
-    VerdictKind,
+from pytest_gpukern.baseline.compact_rows import COLUMNS
+from pytest_gpukern.baseline.merge import Refusal
+from pytest_gpukern.baseline.record import (
+    Baseline,
+    Epoch,
+    OutputAccuracy,
+    Record,
+    RecordedKernel,
+    RecordedSession,
+    RecordedTime,
+    SessionEntry,
 )
+from pytest_gpukern.baseline.schema import MIGRATIONS, load, parse, render
+from pytest_gpukern.baseline.store import Store, WriteReport
+from pytest_gpukern.gate.comparability import Conditions
+from pytest_gpukern.gate.judge import judge
+from pytest_gpukern.values import atomic_file as file
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.result import Correctness, KernelFacts, LaunchShape, OutputError, VerdictKind
 
 NOWHERE = Path("vector_exp.nvidia-h200.json")
 
@@ -129,7 +137,7 @@ def by_both_timers(case, **changes):
 
 
 def stored(folder):
-    return bl.load(path_in(folder)).cases["vector_exp-numba-n=1000"].epochs[-1].sessions
+    return load(path_in(folder)).cases["vector_exp-numba-n=1000"].epochs[-1].sessions
 
 
 def test_both_timers_are_recorded_with_clocks_and_what_a_timer_reads_for_nothing(tmp_path):
@@ -147,7 +155,7 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
     record("create", by_both_timers(case_of(tmp_path)))
     (session,) = stored(tmp_path)
     first, second = session.kernels
-    assert first == bl.RecordedKernel("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
+    assert first == RecordedKernel("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
     assert second == dataclasses.replace(first, grid=(1, 1, 1))
     assert session.compile_ns == 3e8
 
@@ -216,8 +224,8 @@ def test_a_damaged_optional_field_is_named(folder, change, where):
     content = json.loads(path_in(folder).read_text())
     change(content["records"]["vector_exp-numba-n=1000"]["epochs"][0]["sessions"][0])
     path_in(folder).write_text(json.dumps(content))
-    with pytest.raises(bl.BaselineError) as caught:
-        bl.load(path_in(folder))
+    with pytest.raises(FileError) as caught:
+        load(path_in(folder))
     assert caught.value.where.endswith(where.format(repr(KERNEL)))
 
 
@@ -291,8 +299,8 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
 )
 def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, value, words):
     content = broken(folder, *way, value=value)
-    with pytest.raises(bl.BaselineError) as caught:
-        bl.parse(content, NOWHERE)
+    with pytest.raises(FileError) as caught:
+        parse(content, NOWHERE)
     message = str(caught.value)
     assert words in message
     assert message.startswith(str(NOWHERE))
@@ -318,15 +326,15 @@ def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, v
     ],
 )
 def test_a_file_that_is_no_baseline_is_an_error_in_words(content, words):
-    with pytest.raises(bl.BaselineError) as caught:
-        bl.parse(content, NOWHERE)
+    with pytest.raises(FileError) as caught:
+        parse(content, NOWHERE)
     assert words in str(caught.value)
 
 
 def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
     path = path_in(folder)
     path.write_text('{"schema": 7, "cases": "whatever"}')
-    with pytest.raises(bl.BaselineError, match=r"newer pytest-gpukern \(schema 7, this one reads 2\)"):
+    with pytest.raises(FileError, match=r"newer pytest-gpukern \(schema 7, this one reads 2\)"):
         sessions(folder)
     report = record("update", result_of(case_of(folder)))
     assert [error.where for error in report.errors] == ["schema"]
@@ -339,31 +347,31 @@ def test_an_older_file_is_migrated_when_read(folder, monkeypatch):
     content["schema"] = 0
     content["cases"] = content.pop("records")
     old = json.dumps(content).encode()
-    with pytest.raises(bl.BaselineError, match="schema 0 is unknown"):
-        bl.parse(old, NOWHERE)
+    with pytest.raises(FileError, match="schema 0 is unknown"):
+        parse(old, NOWHERE)
 
     def rename(data):
         return {**{k: v for k, v in data.items() if k != "cases"}, "records": data["cases"]}
 
-    monkeypatch.setitem(bl.MIGRATIONS, 0, rename)
-    monkeypatch.setitem(bl.MIGRATIONS, 1, lambda data: data)
-    assert bl.parse(old, NOWHERE) == bl.load(path_in(folder))
-    with pytest.raises(bl.BaselineError, match="damaged content of schema 0: KeyError: 'cases'"):
-        bl.parse(b'{"schema": 0}', NOWHERE)
+    monkeypatch.setitem(MIGRATIONS, 0, rename)
+    monkeypatch.setitem(MIGRATIONS, 1, lambda data: data)
+    assert parse(old, NOWHERE) == load(path_in(folder))
+    with pytest.raises(FileError, match="damaged content of schema 0: KeyError: 'cases'"):
+        parse(b'{"schema": 0}', NOWHERE)
 
 
 def test_a_missing_file_is_an_error_for_load_and_no_record_for_the_store(tmp_path):
-    with pytest.raises(bl.BaselineError, match="cannot be read: No such file"):
-        bl.load(tmp_path / "gone.json")
+    with pytest.raises(FileError, match="cannot be read: No such file"):
+        load(tmp_path / "gone.json")
     assert sessions(tmp_path) == ()
 
 
 def test_a_file_copied_for_another_device_or_problem_is_an_error(folder):
     path_in(folder, model_key="nvidia-a100").write_bytes(path_in(folder).read_bytes())
-    with pytest.raises(bl.BaselineError, match="device_model: the file is named for 'nvidia-a100' but holds"):
+    with pytest.raises(FileError, match="device_model: the file is named for 'nvidia-a100' but holds"):
         sessions(folder, model_key="nvidia-a100")
     path_in(folder, name="saxpy").write_bytes(path_in(folder).read_bytes())
-    with pytest.raises(bl.BaselineError, match="problem: the file is named for 'saxpy'"):
+    with pytest.raises(FileError, match="problem: the file is named for 'saxpy'"):
         sessions(folder, case_of(folder, name="saxpy"))
 
 
@@ -387,7 +395,7 @@ unknown = st.dictionaries(st.sampled_from(["zz_future", "zz_comment"]), plain, m
 @st.composite
 def recorded_times(draw):
     low, median, high = sorted(draw(st.tuples(numbers, numbers, numbers)))
-    return bl.RecordedTime(
+    return RecordedTime(
         median_ns=median or 1.0,
         low_ns=low,
         high_ns=max(high, median or 1.0),
@@ -403,7 +411,7 @@ def recorded_times(draw):
 
 
 accuracies = st.builds(
-    bl.OutputAccuracy,
+    OutputAccuracy,
     st.none() | numbers,
     st.none() | numbers,
     st.none() | numbers,
@@ -412,7 +420,7 @@ accuracies = st.builds(
 )
 whole = st.integers(0, 10**9)
 recorded_kernels = st.builds(
-    bl.RecordedKernel,
+    RecordedKernel,
     name=texts,
     registers=whole,
     local_bytes=whole,
@@ -426,7 +434,7 @@ recorded_kernels = st.builds(
 )
 keys = st.sampled_from([KERNEL, "kernel/host/hot", "end_to_end/host/cold"])
 recorded_sessions = st.builds(
-    bl.RecordedSession,
+    RecordedSession,
     recorded=moments,
     fingerprint=st.sampled_from(["f1", "f2"]),
     first_call_ns=st.none() | numbers,
@@ -438,14 +446,14 @@ recorded_sessions = st.builds(
     extra=unknown,
 )
 entries = st.builds(
-    bl.SessionEntry,
+    SessionEntry,
     recorded=moments,
     fingerprint=st.sampled_from(["f1", "f2"]),
     canaries=st.dictionaries(texts, st.none() | numbers, max_size=2),
     extra=unknown,
 )
 epochs = st.builds(
-    bl.Epoch,
+    Epoch,
     opened=moments,
     reason=st.none() | texts,
     problem_version=st.integers(0, 10**6),
@@ -454,10 +462,10 @@ epochs = st.builds(
     extra=unknown,
 )
 records = st.builds(
-    bl.Record, point=objects, epochs=st.lists(epochs, min_size=1, max_size=3).map(tuple), extra=unknown
+    Record, point=objects, epochs=st.lists(epochs, min_size=1, max_size=3).map(tuple), extra=unknown
 )
 baselines = st.builds(
-    bl.Baseline,
+    Baseline,
     problem=texts,
     device_model=texts,
     fingerprints=st.fixed_dictionaries({"f1": objects, "f2": objects}),
@@ -470,38 +478,38 @@ baselines = st.builds(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(baselines)
 def test_what_is_written_is_read_back_and_written_the_same(baseline):
-    content = bl.render(baseline)
-    assert bl.parse(content, NOWHERE) == baseline
-    assert bl.render(bl.parse(content, NOWHERE)) == content
+    content = render(baseline)
+    assert parse(content, NOWHERE) == baseline
+    assert render(parse(content, NOWHERE)) == content
 
 
-VALID = bl.render(
-    bl.Baseline(
+VALID = render(
+    Baseline(
         "vector_exp",
         H200,
         {"f1": {"driver": "580"}},
         {
-            "a": bl.Record(
+            "a": Record(
                 {"n": 1},
                 (
-                    bl.Epoch(
+                    Epoch(
                         "2026-11-20T10:00:00Z",
                         None,
                         1,
                         {"n": 1},
                         (
-                            bl.RecordedSession(
+                            RecordedSession(
                                 "2026-11-20T10:00:00Z",
                                 "f1",
                                 1.0,
-                                {"out": bl.OutputAccuracy(0.0, None, 1.0)},
+                                {"out": OutputAccuracy(0.0, None, 1.0)},
                                 {
-                                    KERNEL: bl.RecordedTime(
+                                    KERNEL: RecordedTime(
                                         2.0, 1.0, 3.0, 9, (1.0, 1.5, 2.0, 2.5, 3.0), 0.5, 1980.0, 3201.0
                                     )
                                 },
                                 4.0,
-                                (bl.RecordedKernel("f(int)", 40, 0, 1024, "beef", (1, 2, 3), (4, 5, 6)),),
+                                (RecordedKernel("f(int)", 40, 0, 1024, "beef", (1, 2, 3), (4, 5, 6)),),
                                 "s1",
                             ),
                         ),
@@ -509,17 +517,17 @@ VALID = bl.render(
                 ),
             )
         },
-        {"s1": bl.SessionEntry("2026-11-20T10:00:00Z", "f1", {"copy": 1.0})},
+        {"s1": SessionEntry("2026-11-20T10:00:00Z", "f1", {"copy": 1.0})},
     )
 )
 
 
 def loads_or_says_why(content):
     try:
-        found = bl.parse(content, NOWHERE)
-    except bl.BaselineError:
+        found = parse(content, NOWHERE)
+    except FileError:
         return
-    assert bl.parse(bl.render(found), NOWHERE) == found
+    assert parse(render(found), NOWHERE) == found
 
 
 @settings(max_examples=300, deadline=None)
@@ -534,8 +542,8 @@ def test_flipped_bytes_load_or_raise_a_baseline_error(flips):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(VALID) - 2))
 def test_a_truncated_file_raises_a_baseline_error(length):
-    with pytest.raises(bl.BaselineError):
-        bl.parse(VALID[:length], NOWHERE)
+    with pytest.raises(FileError):
+        parse(VALID[:length], NOWHERE)
 
 
 def ways(value, way=()):
@@ -610,7 +618,7 @@ def test_an_overriding_folder_replaces_the_one_beside_the_suite(folder, tmp_path
 )
 def test_a_name_that_could_leave_the_folder_is_refused(tmp_path, name):
     case = case_of(tmp_path, name=name)
-    with pytest.raises(bl.BaselineError, match="baseline name"):
+    with pytest.raises(FileError, match="baseline name"):
         sessions(tmp_path, case)
     report = record("create", result_of(case))
     assert "baseline name" in report.refused[0].reason
@@ -619,7 +627,7 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("key", ["", "../h200", "a.b", "h200/x"])
 def test_a_device_key_that_could_leave_the_folder_is_refused(tmp_path, key):
-    with pytest.raises(bl.BaselineError, match="device model key"):
+    with pytest.raises(FileError, match="device model key"):
         sessions(tmp_path, model_key=key)
 
 
@@ -630,7 +638,7 @@ def test_a_device_key_that_could_leave_the_folder_is_refused(tmp_path, key):
 def test_compare_and_off_write_nothing(folder, mode):
     before = path_in(folder).read_bytes()
     changed = [result_of(case_of(folder), 1.0), result_of(case_of(folder, "cupy"))]
-    assert record(mode, *changed) == bl.WriteReport()
+    assert record(mode, *changed) == WriteReport()
     assert path_in(folder).read_bytes() == before
 
 
@@ -641,7 +649,7 @@ def test_off_reads_nothing_not_even_a_damaged_file(folder):
 
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="overwrite"):
-        bl.Store("overwrite")
+        Store("overwrite")
 
 
 def test_create_leaves_a_recorded_case_untouched_and_adds_a_missing_one(folder):
@@ -669,7 +677,7 @@ def test_what_would_be_written_is_known_before_further_sessions_are_spent_on_it(
 def test_what_somebody_else_refuses_is_in_the_report(folder):
     store = store_of("update")
     store.refuse(case_of(folder), "session 3: failed")
-    assert store.flush().refused == (bl.Refusal(case_of(folder).id, "session 3: failed"),)
+    assert store.flush().refused == (Refusal(case_of(folder).id, "session 3: failed"),)
 
 
 def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
@@ -704,17 +712,17 @@ def test_several_results_of_a_case_become_the_sessions_of_one_epoch(tmp_path):
     case = case_of(tmp_path)
     record("create", *[result_of(case, 50_000.0 + i) for i in range(5)])
     assert [time.median_ns for time in sessions(tmp_path)] == [50_000.0 + i for i in range(5)]
-    content = bl.load(path_in(tmp_path))
+    content = load(path_in(tmp_path))
     assert len(content.cases[case.id].epochs) == 1
 
 
 def test_update_opens_an_epoch_with_its_reason_for_what_was_measured_only(folder):
     case, other = case_of(folder), case_of(folder, "cupy")
     record("create", result_of(other))
-    before = bl.load(path_in(folder)).cases[other.id]
+    before = load(path_in(folder)).cases[other.id]
     report = record("update", result_of(case, 40_000.0), reason="new algorithm")
     assert (report.updated, report.added) == ((case.id,), ())
-    content = bl.load(path_in(folder))
+    content = load(path_in(folder))
     assert content.cases[other.id] == before
     assert [epoch.reason for epoch in content.cases[case.id].epochs] == [None, "new algorithm"]
     assert [time.median_ns for time in sessions(folder)] == [40_000.0]
@@ -723,7 +731,7 @@ def test_update_opens_an_epoch_with_its_reason_for_what_was_measured_only(folder
 def test_the_first_epoch_and_the_newest_three_are_kept(folder):
     for i in range(1, 7):
         record("update", result_of(case_of(folder), 1000.0 * i))
-    record_ = bl.load(path_in(folder)).cases[case_of(folder).id]
+    record_ = load(path_in(folder)).cases[case_of(folder).id]
     medians = [epoch.sessions[0].measurements[KERNEL].median_ns for epoch in record_.epochs]
     assert medians == [50_000, 4000, 5000, 6000]
     assert record_.anchor(KERNEL) == record_.epochs[0]
@@ -745,7 +753,7 @@ def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
     record("update", result_of(case_of(folder, version=2)))
     (time,) = sessions(folder)
     assert time.conditions.problem_version == 2
-    assert [epoch.problem_version for epoch in bl.load(path_in(folder)).cases[case_of(folder).id].epochs] == [
+    assert [epoch.problem_version for epoch in load(path_in(folder)).cases[case_of(folder).id].epochs] == [
         1,
         2,
     ]
@@ -784,19 +792,19 @@ def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode
     assert reason in report.refused[0].reason
     assert report.added == (good.id,)
     assert path_in(folder).read_bytes() != before
-    assert bad.id not in bl.load(path_in(folder)).cases
+    assert bad.id not in load(path_in(folder)).cases
 
 
 def test_a_result_without_measurements_is_refused(tmp_path):
     report = record("create", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
-    assert report.refused == (bl.Refusal(case_of(tmp_path).id, "nothing was measured"),)
+    assert report.refused == (Refusal(case_of(tmp_path).id, "nothing was measured"),)
 
 
 def test_an_error_that_is_not_finite_is_stored_as_unknown(tmp_path):
     errors = {"out": OutputError(1, 0, float("inf"), float("nan"), None)}
     record("create", result_of(case_of(tmp_path), errors=errors))
-    (session,) = bl.load(path_in(tmp_path)).cases[case_of(tmp_path).id].epochs[0].sessions
-    assert session.correctness["out"] == bl.OutputAccuracy(None, None, None)
+    (session,) = load(path_in(tmp_path)).cases[case_of(tmp_path).id].epochs[0].sessions
+    assert session.correctness["out"] == OutputAccuracy(None, None, None)
 
 
 def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_path):
@@ -817,7 +825,7 @@ def test_a_second_flush_has_nothing_left_to_write(tmp_path):
     store = store_of("update")
     store.add(result_of(case_of(tmp_path)), model_key=H200)
     assert store.flush().written
-    assert store.flush() == bl.WriteReport()
+    assert store.flush() == WriteReport()
 
 
 def test_the_store_reads_what_it_has_just_written(tmp_path):
@@ -830,10 +838,10 @@ def test_the_store_reads_what_it_has_just_written(tmp_path):
 
 def test_times_are_stored_in_utc(tmp_path):
     clock = START.astimezone(tz=None) + timedelta(0)
-    store = bl.Store("create", now=lambda: clock)
+    store = Store("create", now=lambda: clock)
     store.add(result_of(case_of(tmp_path)), model_key=H200)
     store.flush()
-    assert bl.load(path_in(tmp_path)).cases[case_of(tmp_path).id].epochs[0].opened == "2026-11-20T10:00:00Z"
+    assert load(path_in(tmp_path)).cases[case_of(tmp_path).id].epochs[0].opened == "2026-11-20T10:00:00Z"
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -956,7 +964,7 @@ def test_what_another_run_wrote_in_the_meantime_is_merged(tmp_path):
         store.add(result_of(case_of(tmp_path, variant)), model_key=H200)
     first.flush()
     second.flush()
-    assert len(bl.load(path_in(tmp_path)).cases) == 2
+    assert len(load(path_in(tmp_path)).cases) == 2
 
 
 def test_runs_that_write_at_once_lose_nothing(tmp_path):
@@ -968,7 +976,7 @@ def test_runs_that_write_at_once_lose_nothing(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(bl.load(path_in(tmp_path)).cases) == 8
+    assert len(load(path_in(tmp_path)).cases) == 8
     assert leftovers(tmp_path) == []
 
 

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_records import case_of, record, result_of
 
-from pytest_gpukern import baseline as bl
+from pytest_gpukern.baseline.schema import SCHEMA, load, parse, render
+from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.values.file_error import FileError
 
 OLD = Path(__file__).parents[1] / "data" / "baseline-schema-1.json"
 CONTENT = json.loads(OLD.read_text())
@@ -25,7 +27,7 @@ def edited(change):
 
 
 def test_nothing_that_an_old_file_says_is_lost():
-    baseline = bl.load(OLD)
+    baseline = load(OLD)
     for case_id, old in CONTENT["cases"].items():
         (epoch,) = baseline.cases[case_id].epochs
         (was,) = old["epochs"]
@@ -48,18 +50,18 @@ def test_nothing_that_an_old_file_says_is_lost():
 def test_it_is_rewritten_in_the_present_form_with_the_next_write(tmp_path):
     path = tmp_path / f"{NAME}.nvidia-h200.json"
     path.write_bytes(OLD.read_bytes())
-    before = bl.load(path)
+    before = load(path)
     assert record("create", result_of(case_of(tmp_path, name=NAME))).written == (path,)
     content = json.loads(path.read_text())
-    assert content["schema"] == bl.SCHEMA
-    after = bl.load(path)
+    assert content["schema"] == SCHEMA
+    after = load(path)
     assert {case_id: after.cases[case_id] for case_id in before.cases} == before.cases
 
 
 def test_comparing_leaves_an_old_file_as_it_is(tmp_path):
     path = tmp_path / f"{NAME}.nvidia-h200.json"
     path.write_bytes(OLD.read_bytes())
-    store = bl.Store("compare")
+    store = Store("compare")
     assert store.baseline(case_of(tmp_path, name=NAME), "nvidia-h200").cases.keys() == CONTENT["cases"].keys()
     assert path.read_bytes() == OLD.read_bytes()
 
@@ -69,8 +71,8 @@ def test_unknown_fields_of_an_old_file_are_kept():
         session["weather"] = "fine"
         session["measurements"]["end_to_end/host/cold"]["watts"] = 350
 
-    baseline = bl.parse(edited(change), OLD)
-    assert bl.parse(bl.render(baseline), OLD) == baseline
+    baseline = parse(edited(change), OLD)
+    assert parse(render(baseline), OLD) == baseline
     (session,) = baseline.cases[CASE].epochs[0].sessions
     assert session.extra == {"weather": "fine"}
     assert session.measurements["end_to_end/host/cold"].extra == {"watts": 350}
@@ -94,8 +96,8 @@ def test_unknown_fields_of_an_old_file_are_kept():
     ],
 )
 def test_a_damaged_field_of_an_old_file_is_named_as_the_present_form_has_it(change, where):
-    with pytest.raises(bl.BaselineError) as caught:
-        bl.parse(edited(change), OLD)
+    with pytest.raises(FileError) as caught:
+        parse(edited(change), OLD)
     assert f"records['{CASE}'].epochs[0].sessions[0].{where}" in str(caught.value)
 
 
@@ -118,7 +120,7 @@ def test_an_old_file_with_any_value_replaced_loads_or_raises_a_baseline_error(wa
         place = place[step]
     place[way[-1]] = value
     try:
-        found = bl.parse(json.dumps(content).encode(), OLD)
-    except bl.BaselineError:
+        found = parse(json.dumps(content).encode(), OLD)
+    except FileError:
         return
-    assert bl.parse(bl.render(found), OLD) == found
+    assert parse(render(found), OLD) == found

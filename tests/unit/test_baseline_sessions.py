@@ -23,9 +23,11 @@ from made_up_records import (
     store_of,
 )
 
-from pytest_gpukern import baseline as bl
-from pytest_gpukern.baseline import file
-from pytest_gpukern.result import KernelFacts, LaunchShape, OutputError
+from pytest_gpukern.baseline.merge import Refusal
+from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
+from pytest_gpukern.values import atomic_file as file
+from pytest_gpukern.values.result import KernelFacts, LaunchShape, OutputError
 
 CASE = "vector_exp-numba-n=1000"
 HOST = "end_to_end/host/cold"
@@ -50,7 +52,7 @@ def raw(folder):
 
 
 def epochs(folder, case_id=CASE):
-    return bl.load(path_in(folder)).cases[case_id].epochs
+    return load(path_in(folder)).cases[case_id].epochs
 
 
 def ids(folder):
@@ -76,7 +78,7 @@ def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
 
 def test_a_later_case_of_a_session_that_is_known_gets_its_time(tmp_path):
     record("create", session(tmp_path, 1))
-    later = bl.Store("create", now=lambda: START.replace(hour=11))
+    later = Store("create", now=lambda: START.replace(hour=11))
     later.add(session(tmp_path, 1, variant="cupy"), model_key=H200)
     later.flush()
     (found,) = epochs(tmp_path, "vector_exp-cupy-n=1000")[0].sessions
@@ -87,7 +89,7 @@ def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
     record(
         "create", session(tmp_path, 1), session(tmp_path, 1, variant="cupy", fingerprint={"driver": "590"})
     )
-    baseline = bl.load(path_in(tmp_path))
+    baseline = load(path_in(tmp_path))
     drivers = {
         case_id: baseline.fingerprints[epochs(tmp_path, case_id)[0].sessions[0].fingerprint]["driver"]
         for case_id in baseline.cases
@@ -205,7 +207,7 @@ def test_a_session_counts_once(tmp_path, mode):
 def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
     report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
     assert ids(tmp_path) == [["00000001", "00000002"]]
-    assert report.refused == (bl.Refusal(CASE, "session 00000001 of it is recorded already"),)
+    assert report.refused == (Refusal(CASE, "session 00000001 of it is recorded already"),)
 
 
 def test_an_epoch_keeps_the_newest_twenty_of_every_measurement(tmp_path):
@@ -228,7 +230,7 @@ def test_a_reason_is_kept_with_the_epoch_that_update_opens(tmp_path):
 
 
 def known(folder, *case_ids):
-    return bl.KnownCases(str(folder), "vector_exp", frozenset(case_ids))
+    return KnownCases(str(folder), "vector_exp", frozenset(case_ids))
 
 
 def test_recorded_cases_that_are_no_more_are_stale(tmp_path):
@@ -255,7 +257,7 @@ def test_pruning_where_nothing_is_stale_writes_nothing(tmp_path):
     record("create", session(tmp_path, 1))
     store = store_of("update")
     store.prune(known(tmp_path, CASE), H200)
-    assert store.flush() == bl.WriteReport()
+    assert store.flush() == WriteReport()
 
 
 # --- several writers, and one that is killed ------------------------------------------------------

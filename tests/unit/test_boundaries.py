@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.boundaries import boundaries
-from pytest_gpukern.by_name import ProblemError
+from pytest_gpukern import ProblemError, boundaries
 
 
 def test_they_are_nothing_one_the_edges_of_warp_and_block_and_a_prime():

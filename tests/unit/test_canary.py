@@ -11,11 +11,11 @@ import pytest
 from fakes import FakeTimer
 from test_backends_ceilings import FakeArray, Machine
 
-from pytest_gpukern.backends import canaries as kernels
-from pytest_gpukern.backends import ceilings as module
-from pytest_gpukern.backends import cuda
-from pytest_gpukern.canary import measure_canaries
-from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.gpu import canary_kernels as kernels
+from pytest_gpukern.gpu import ceiling_kernels as module
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.measure.canaries import measure_canaries
+from pytest_gpukern.timers.timer import TimerUnavailable
 
 MIB = 2**20
 
@@ -106,9 +106,9 @@ def session(monkeypatch):
                 if cupti is not None:
                     raise cupti
 
-        for name, timer in (("cupti", Cupti), ("event", lambda runtime: FakeTimer("event"))):
+        for name, timer in (("cupti.timer", Cupti), ("event", lambda runtime: FakeTimer("event"))):
             fake = ModuleType(f"pytest_gpukern.timers.{name}")
-            setattr(fake, f"{name.capitalize()}Timer", timer)
+            setattr(fake, f"{name.partition('.')[0].capitalize()}Timer", timer)
             monkeypatch.setitem(sys.modules, fake.__name__, fake)
 
     def measure(errors=None, cupti=None):

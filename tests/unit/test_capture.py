@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 from fake_cuda import FakeDevice, Kind, install
 
-from pytest_gpukern.timers import TimerUnavailable
-from pytest_gpukern.timers.capture import captured
+from pytest_gpukern.timers.graph_capture import captured
+from pytest_gpukern.timers.timer import TimerUnavailable
 
 
 @pytest.fixture

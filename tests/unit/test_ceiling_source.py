@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pytest_gpukern.backends import ceiling_source
-from pytest_gpukern.backends.ceiling_source import CHAINS, UNROLLED, WORDS, fma_source
+from pytest_gpukern.gpu import ceiling_source
+from pytest_gpukern.gpu.ceiling_source import CHAINS, UNROLLED, WORDS, fma_source
 
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 103, 120)
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import ceilings as module
-from pytest_gpukern.backends.ceilings import Measured
-from pytest_gpukern.ceilings import Ceilings, default_cache_dir, load_or_measure
-from pytest_gpukern.device import Fingerprint, Peaks
+from pytest_gpukern.gpu.ceiling_kernels import Measured
+from pytest_gpukern.gpu.fingerprint import Fingerprint
+from pytest_gpukern.gpu.theory import Peaks
+from pytest_gpukern.measure import ceilings as module
+from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
 
 H200 = {
     "device_copy_bytes_per_s": 4.29e12,
@@ -99,8 +100,9 @@ def test_another_process_reads_the_same(tmp_path):
     script = f"""
 import json
 from pathlib import Path
-from pytest_gpukern.ceilings import load_or_measure
-from pytest_gpukern.device import Fingerprint, Peaks
+from pytest_gpukern.measure.ceilings import load_or_measure
+from pytest_gpukern.gpu.fingerprint import Fingerprint
+from pytest_gpukern.gpu.theory import Peaks
 
 fingerprint = Fingerprint(**{dataclasses.asdict(FINGERPRINT)!r})
 print(json.dumps(load_or_measure(fingerprint, Path({str(tmp_path)!r}), None, warn=None).to_json()))

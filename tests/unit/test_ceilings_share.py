@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_gpukern.ceilings import Ceilings
+from pytest_gpukern.measure.ceilings import Ceilings
 
 CEILINGS = Ceilings(
     device_copy_bytes_per_s=4.29e12,

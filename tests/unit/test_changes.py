@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from made_up_past import accuracy, facts, kernel, now, past, session
 
-from pytest_gpukern.changes import explained
-from pytest_gpukern.explain import NOTHING_DIFFERS, SAME_CODE
-from pytest_gpukern.failures import failures
-from pytest_gpukern.result import Correctness, Finding, OutputError
+from pytest_gpukern.findings.explain import NOTHING_DIFFERS, SAME_CODE
+from pytest_gpukern.findings.failures import failures
+from pytest_gpukern.findings.findings import explained
+from pytest_gpukern.values.result import Correctness, Finding, OutputError
 
 BITS = "splitmix64:00000000deadbeef"
 WORSE = {"y": OutputError(1000, 0, 1e-5, 1e-5, 80.0)}

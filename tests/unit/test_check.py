@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from fakes import doubling, only_case
 
-from pytest_gpukern import checked_launch
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
-from pytest_gpukern.check import check
-from pytest_gpukern.comparison import POISONS
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.simulator import SimulatorUnsupported
-from pytest_gpukern.verify import Fault, IncorrectError
+from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.check.check_variant import check
+from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.problems.dataset import Datasets
 
 N = 8
 

@@ -8,10 +8,10 @@ import itertools
 import numpy as np
 import pytest
 
-from pytest_gpukern.checked_calls import CheckedCalls
-from pytest_gpukern.determinism import Determinism
-from pytest_gpukern.problem import Tolerance
-from pytest_gpukern.verify import Fault, IncorrectError
+from pytest_gpukern import Tolerance
+from pytest_gpukern.check.check_call import CheckedCalls
+from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.values.determinism import Determinism
 
 X = np.linspace(1, 2, 9)
 

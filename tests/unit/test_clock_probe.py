@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.backends import clock_probe as module
-from pytest_gpukern.backends import probe_source
-from pytest_gpukern.backends.clock_probe import ClockProbe, median_clock
+from pytest_gpukern.gpu import clock_probe as module
+from pytest_gpukern.gpu import clock_probe_source as probe_source
+from pytest_gpukern.gpu.clock_probe import ClockProbe, median_clock
 
 
 def test_clocks_over_nanoseconds_are_gigahertz() -> None:

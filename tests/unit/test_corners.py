@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, right, run
 
+from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.corners import Corner, corners_of
-from pytest_gpukern.prepared_case import NotRunError
-from pytest_gpukern.problem import Axis, ProblemError, Tolerance, boundaries
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.verify import Fault
+from pytest_gpukern.check.corner_cases import Corner, corners_of
+from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.problems.cases import cases_of as iter_cases
+from pytest_gpukern.run.prepare import NotRunError
+from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 CHECKING = Settings(asked=True)
 
@@ -23,7 +24,7 @@ def with_sizes(*sizes, **changes):
 
 
 def cases_of(problem, size="smoke", axes=None, *, wrong=False):
-    return list(problem.iter_cases(size, axes, wrong=wrong))
+    return list(iter_cases(problem, size, axes, wrong=wrong))
 
 
 def checked(problem, prepare, backend="host", **arguments):
@@ -78,7 +79,7 @@ class Clock:
 @pytest.mark.parametrize("tool", [None, "memcheck"])
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.checked_launch.time", clock)
+    monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
     problem = with_sizes(1, 65, 127, 3, 129)
     result = checked(problem, slow_from(65, clock))
@@ -93,7 +94,7 @@ def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
 
 def test_under_a_tool_what_compiles_anew_is_not_taken_for_slow(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.checked_launch.time", clock)
+    monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
     problem = with_sizes(65, special={"a": (np.nan,)})
     launched = []

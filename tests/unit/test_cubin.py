@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpukern import cubin
-from pytest_gpukern.cubin import Spills, registers, spills
+from pytest_gpukern.gpu import cubin
+from pytest_gpukern.gpu.cubin import Spills, registers, spills
 
 DATA = Path(__file__).parent / "data"
 NEW = ("spills.cuda-12.9.sm_75", "spills.cuda-13.5.sm_90", "spills.cuda-13.5.sm_120")

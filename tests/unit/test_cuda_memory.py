@@ -8,13 +8,14 @@ import gc
 import numpy as np
 import pytest
 
-from pytest_gpukern.backends import cuda, cuda_placed
+from pytest_gpukern import Output
+from pytest_gpukern.arrays.compare import POISON, POISONS
+from pytest_gpukern.arrays.guard_zones import OUTPUT_GUARD
+from pytest_gpukern.backends import cuda_layouts as cuda_placed
 from pytest_gpukern.backends import cuda_workspace as workspace_module
-from pytest_gpukern.backends.cuda import CudaRuntime, DeviceArray
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
-from pytest_gpukern.comparison import POISON, POISONS
-from pytest_gpukern.guards import OUTPUT_GUARD
-from pytest_gpukern.problem import Output
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray
 
 STREAM_HANDLE = 70_007
 

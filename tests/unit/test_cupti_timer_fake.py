@@ -9,13 +9,15 @@ import pytest
 from fake_cupti import WAYS, ActivityKind, FakeMachine, Result, install
 from fakes import repeated, with_fresh_arguments
 
-from pytest_gpukern.backends import cuda
-from pytest_gpukern.measure import Repeated, measure
-from pytest_gpukern.result import DeviceWork, LaunchShape
-from pytest_gpukern.stats import StoppingRule
-from pytest_gpukern.timers import Iteration, NothingLaunched, TimerUnavailable, cupti, launch_queue
-from pytest_gpukern.timers.activity import activity_trace
-from pytest_gpukern.timers.cupti import CuptiTimer, proven_trace, serial_cost_ns
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.measure.measure import Repeated, measure
+from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.timers import launch_queue
+from pytest_gpukern.timers.cupti import timer as cupti
+from pytest_gpukern.timers.cupti.activity import activity_trace
+from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.result import DeviceWork, LaunchShape
 
 COUNT = 5
 EMPTY_NS = 1311

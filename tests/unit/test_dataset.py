@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fakes import doubling
 
-from pytest_gpukern import dataset as dataset_module
-from pytest_gpukern.dataset import Dataset, Datasets
-from pytest_gpukern.problem import Axis, Output, Tolerance
+from pytest_gpukern import Axis, Output, Tolerance
+from pytest_gpukern.problems import dataset as dataset_module
+from pytest_gpukern.problems.dataset import Dataset, Datasets
 
 POINT = {"n": 8}
 

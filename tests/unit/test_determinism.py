@@ -10,17 +10,18 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
 from made_up_past import facts, kernel, past, session
 from made_up_results import result as made_up_result
 
-from pytest_gpukern import check as check_module
-from pytest_gpukern import checked_launch, timed_case
-from pytest_gpukern.baseline import OutputAccuracy
-from pytest_gpukern.changes import explained
-from pytest_gpukern.determinism import Determinism, of_launches, of_sessions
-from pytest_gpukern.drift import other_determinism, over_sessions
-from pytest_gpukern.failures import failures
-from pytest_gpukern.problem import ProblemError, Tolerance
+from pytest_gpukern import ProblemError, Tolerance
+from pytest_gpukern.baseline.record import OutputAccuracy
+from pytest_gpukern.check import check_variant as check_module
+from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.findings.accuracy_drift import other_determinism, over_sessions
+from pytest_gpukern.findings.failures import failures
+from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.report.checks import checks
-from pytest_gpukern.result import Correctness, OutputError, Result
-from pytest_gpukern.settings import Settings
+from pytest_gpukern.run import time_case as timed_case
+from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
+from pytest_gpukern.values.result import Correctness, OutputError, Result
+from pytest_gpukern.values.settings import Settings
 
 A, B = "splitmix64:000000000000000a", "splitmix64:000000000000000b"
 LOOSE = {"tolerance": Tolerance(1e-3), "lower_precision": "for other bits"}

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, split_gpu
 
-from pytest_gpukern import device as device_package
-from pytest_gpukern.device import Device, Fingerprint, header_lines, take_fingerprint, visible_devices
-from pytest_gpukern.device.host import blas, cpu_model, describe_pools
+from pytest_gpukern import gpu as device_package
+from pytest_gpukern.gpu.fingerprint import Fingerprint, header_lines, take_fingerprint
+from pytest_gpukern.gpu.host_info import blas, cpu_model, describe_pools
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.visibility import visible_devices
 
 NVML = FakeNvml()
 DEVICE = visible_devices(NVML, {})[0]
@@ -64,7 +66,7 @@ def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint:
 
 def test_its_identity_is_the_same_in_another_process(fingerprint: Fingerprint) -> None:
     script = (
-        "import json, sys; from pytest_gpukern.device import Fingerprint;"
+        "import json, sys; from pytest_gpukern.gpu.fingerprint import Fingerprint;"
         "print(Fingerprint(**json.loads(sys.stdin.read())).identity())"
     )
     done = subprocess.run(

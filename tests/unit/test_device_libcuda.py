@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import device as device_package
-from pytest_gpukern.device import DeviceError, cuda_order_in_child
-from pytest_gpukern.device.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
+from pytest_gpukern import gpu as device_package
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
+from pytest_gpukern.gpu.visibility import cuda_order_in_child
 
 ROOT = Path(device_package.__file__).parents[2]
 COMPILER = shutil.which("cc")
@@ -98,7 +99,7 @@ def test_a_refusal_is_named_with_call_and_code(environ: dict[str, str]) -> None:
 def test_cuda_counts_as_initialised_only_after_somebody_initialised_it(environ: dict[str, str]) -> None:
     script = """
 import ctypes, json
-from pytest_gpukern.device.libcuda import LibCuda, load_library
+from pytest_gpukern.gpu.libcuda import LibCuda, load_library
 cuda, states = LibCuda(), []
 states.append(cuda.is_initialized())      # not loaded
 with open("/proc/self/maps") as maps: states.append("libcuda" in maps.read())

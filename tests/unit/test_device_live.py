@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, FakePynvml, NvmlError, field_values, state
 
-from pytest_gpukern.device import (
-    CLOCK_EVENTS,
-    DeviceError,
-    DeviceState,
-    DeviceWatch,
-    GpuProcess,
-    PowerLimits,
-    Utilization,
-    open_nvml,
-    visible_devices,
-)
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.live import DeviceWatch
+from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess, PowerLimits, Utilization, open_nvml
+from pytest_gpukern.gpu.visibility import visible_devices
 
 if TYPE_CHECKING:
-    from pytest_gpukern.device.pynvml_adapter import PyNvml
+    from pytest_gpukern.gpu.nvml import PyNvml
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, OPERATING_SYSTEM, UNKNOWN = 3, 13, 15, 17, 999
 ME = os.getpid()
@@ -93,7 +86,7 @@ def test_the_names_of_the_bits_are_nvmls_own() -> None:
 def test_the_numbers_of_the_fields_are_nvmls_own() -> None:
     import pynvml
 
-    from pytest_gpukern.device import pynvml_adapter as adapter
+    from pytest_gpukern.gpu import nvml as adapter
 
     assert pynvml.NVML_FI_DEV_MEMORY_TEMP == adapter._MEMORY_TEMPERATURE_C
     assert pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION == adapter._ENERGY_MJ

@@ -14,10 +14,11 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern import device as device_package
-from pytest_gpukern.device import DeviceError, DeviceLock, DeviceLockTimeout
-from pytest_gpukern.device import lock as lock_module
-from pytest_gpukern.device import lock_file as lock_file_module
+from pytest_gpukern import gpu as device_package
+from pytest_gpukern.gpu import lock as lock_module
+from pytest_gpukern.gpu import lock_file as lock_file_module
+from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
+from pytest_gpukern.gpu.lock import DeviceLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,14 +29,14 @@ UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
 ROOT = Path(device_package.__file__).parents[2]
 
 HOLD = """
-import sys; from pathlib import Path; from pytest_gpukern.device import DeviceLock
+import sys; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
 lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
 lock.acquire()
 print("held", flush=True)
 {then}
 """
 TRY = """
-import sys; from pathlib import Path; from pytest_gpukern.device import DeviceLock, DeviceLockTimeout
+import sys; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock, DeviceLockTimeout
 try:
     DeviceLock(sys.argv[1], Path(sys.argv[2])).acquire(timeout_s=0)
 except DeviceLockTimeout as error:
@@ -330,7 +331,7 @@ def test_without_flock_nothing_is_locked_and_that_is_said(
 def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"""
-import sys, time; from pathlib import Path; from pytest_gpukern.device import DeviceLock
+import sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
 lock = DeviceLock(sys.argv[1], Path(sys.argv[2]))
 for _ in range(3):
     lock.acquire(timeout_s=20, poll_s=0.01)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.device_memory import MemoryWatch
-from pytest_gpukern.result import DeviceMemory
+from pytest_gpukern.measure.device_memory import MemoryWatch
+from pytest_gpukern.values.result import DeviceMemory
 
 MIB = 2**20
 BASE = 512 * MIB

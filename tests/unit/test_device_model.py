@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 
-from pytest_gpukern import device as device_package
-from pytest_gpukern.device import Device, DeviceError, FixedValues, visible_devices
-from pytest_gpukern.device.libcuda import CudaDevice, bare_uuid
-from pytest_gpukern.device.model import NvmlValues
+from pytest_gpukern import gpu as device_package
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
+from pytest_gpukern.gpu.model import Device, FixedValues, NvmlValues
+from pytest_gpukern.gpu.visibility import visible_devices
 
 SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
 OTHER = CudaDevice(bare_uuid(UUIDS[1]), 20, 2**20)
@@ -107,7 +108,7 @@ def test_two_devices_are_equal_by_what_is_fixed() -> None:
 def test_loading_the_package_loads_the_standard_library_alone() -> None:
     root = Path(device_package.__file__).parents[2]
     heavy = ["numpy", "pynvml", "threadpoolctl", "cuda", "numba", "cupy", "pytest"]
-    script = f"import sys; import pytest_gpukern.device; print([m for m in {heavy} if m in sys.modules])"
+    script = f"import sys; import pytest_gpukern.gpu; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
     )

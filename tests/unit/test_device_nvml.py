@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_nvml import UUIDS, FakePynvml, NvmlError
 
-from pytest_gpukern.device import DeviceError, GpuProcess, NvmlUnavailable, PowerLimits, open_nvml
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.nvml import GpuProcess, PowerLimits, open_nvml
 
 if TYPE_CHECKING:
-    from pytest_gpukern.device.pynvml_adapter import PyNvml
+    from pytest_gpukern.gpu.nvml import PyNvml
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 13, 15
 

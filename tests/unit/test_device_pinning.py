@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 
-from pytest_gpukern.device import Device, DeviceError, pin, visible_devices
-from pytest_gpukern.device.libcuda import CudaDevice, CudaError, bare_uuid
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.pinning import pin
+from pytest_gpukern.gpu.visibility import visible_devices
 
 FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
 

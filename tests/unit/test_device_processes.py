@@ -9,16 +9,12 @@ import sys
 import pytest
 from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
 
-from pytest_gpukern.device import (
-    FAMILY,
-    Device,
-    GpuProcess,
-    foreign_process_warning,
-    foreign_processes,
-    peer_access_warnings,
-    visible_devices,
-)
-from pytest_gpukern.device.process_tree import ancestors, is_alive, parent
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.nvml import GpuProcess
+from pytest_gpukern.gpu.peer_access import peer_access_warnings
+from pytest_gpukern.gpu.process_tree import ancestors, is_alive, parent
+from pytest_gpukern.gpu.processes import FAMILY, foreign_process_warning, foreign_processes
+from pytest_gpukern.gpu.visibility import visible_devices
 
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, gpu, split_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.device import Device, DeviceError, select, visible_devices
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.selection import select
+from pytest_gpukern.gpu.visibility import visible_devices
+
+if TYPE_CHECKING:
+    from pytest_gpukern.gpu.model import Device
 
 TWINS = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
 MIXED = visible_devices(

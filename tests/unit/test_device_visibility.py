@@ -7,8 +7,9 @@ from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, gpu, split_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.device import DeviceError, NvmlUnavailable, missing_gpu_reason, visible_devices
-from pytest_gpukern.device.libcuda import CudaError
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.visibility import missing_gpu_reason, visible_devices
 
 TWO = FakeNvml((gpu(0), gpu(1)))
 THREE = FakeNvml((gpu(0), gpu(1), gpu(2)))

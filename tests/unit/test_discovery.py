@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from pytest_gpukern.discovery import load_variants
-from pytest_gpukern.problem import ProblemError
+from pytest_gpukern import ProblemError
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.discovery import load_variants
 
 PROBLEM = """
 import numpy as np
-from pytest_gpukern.problem import Axis, Problem
+from pytest_gpukern import Axis, Problem
 
 p = Problem("p", version=1, axes={"n": Axis((4,), (8,))}, make_inputs=lambda rng, n: {"a": np.zeros(n)},
             outputs=lambda n: {"out": ((n,), "float64")}, reference=lambda a: a, package=__package__)
@@ -99,7 +100,7 @@ def load(problem, *, unusable=(), missing=(), no_gpu=None):
 
 
 def ids(problem):
-    return [case.id for wrong in (False, True) for case in problem.iter_cases("smoke", wrong=wrong)]
+    return [case.id for wrong in (False, True) for case in cases_of(problem, "smoke", wrong=wrong)]
 
 
 def as_declared(variant):

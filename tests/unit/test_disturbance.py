@@ -9,9 +9,15 @@ from fake_nvml import state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.device import CLOCK_EVENTS, DeviceState, GpuProcess
-from pytest_gpukern.validity import Disturbance, PausePolicy, Recovery, batch_fault, device_notes
-from pytest_gpukern.validity.disturbance import INVALIDATING, ORDINARY
+from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
+from pytest_gpukern.measure.validity.disturbance import (
+    INVALIDATING,
+    ORDINARY,
+    Disturbance,
+    batch_fault,
+    device_notes,
+)
+from pytest_gpukern.measure.validity.recovery import PausePolicy, Recovery
 
 BEFORE = state(0)
 STRANGER = GpuProcess(4711, "train.py", 9000)

@@ -8,11 +8,12 @@ import json
 
 import pytest
 
-from pytest_gpukern.commands import devices, doctor
-from pytest_gpukern.device import Configuration, GpuProcess, NvmlUnavailable, PowerLimits
+from pytest_gpukern.cli import devices, doctor
 from pytest_gpukern.doctor import machine, probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
+from pytest_gpukern.gpu.errors import NvmlUnavailable
+from pytest_gpukern.gpu.nvml import Configuration, GpuProcess, PowerLimits
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError
 from tests.unit.fake_nvml import HEALTHY as HEALTHY_SETUP
 from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
@@ -234,7 +235,7 @@ def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
 
 
 def test_the_adapter_reads_how_a_gpu_is_set_up():
-    from pytest_gpukern.device.pynvml_adapter import PyNvml
+    from pytest_gpukern.gpu.nvml import PyNvml
 
     told = PyNvml(
         FakePynvml(
@@ -269,7 +270,7 @@ def test_what_the_adapter_is_refused_is_none():
         "nvmlDeviceGetRemappedRows",
         "nvmlDeviceGetPowerManagementDefaultLimit",
     )
-    from pytest_gpukern.device.pynvml_adapter import PyNvml
+    from pytest_gpukern.gpu.nvml import PyNvml
 
     refused = PyNvml(FakePynvml(failing=dict.fromkeys(names, 3)))
     assert refused.configuration(UUIDS[0]) == Configuration()
@@ -289,7 +290,7 @@ def test_the_answer_of_a_probe_is_its_last_line_of_json(status, out, err, proble
 
 
 def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
-    from pytest_gpukern import backends
+    from pytest_gpukern.backends import backend as backends
 
     monkeypatch.setitem(backends.LIBRARIES, "cupy", (("no_such_module", "cupy"),))
     assert probe.problem_of("cupy", probe.IMPORT_ONLY) == (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from made_up_past import accuracy, facts, kernel, past, session
 
-from pytest_gpukern.baseline import CompiledKernel
-from pytest_gpukern.drift import grown_errors, other_bits
-from pytest_gpukern.resources import grown_resources, resource_changes
-from pytest_gpukern.result import Finding, OutputError
+from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.findings.accuracy_drift import grown_errors, other_bits
+from pytest_gpukern.findings.resource_growth import grown_resources, resource_changes
+from pytest_gpukern.values.result import Finding, OutputError
 
 BITS = "splitmix64:00000000deadbeef"
 OTHER = "splitmix64:0000000012345678"

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, run
 
-from pytest_gpukern.problem import Axis, ProblemError, Tolerance
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.verify import Fault
+from pytest_gpukern import Axis, ProblemError, Tolerance
+from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 CHECKING = Settings(asked=True)
 IN_SEVERAL = {
@@ -27,7 +28,7 @@ def in_several(*dtypes, **changes):
 
 
 def first_case(problem, *, wrong=False):
-    return next(iter(problem.iter_cases("smoke", wrong=wrong)))
+    return next(iter(cases_of(problem, "smoke", wrong=wrong)))
 
 
 def checked(problem, prepare, **arguments):
@@ -49,7 +50,7 @@ def test_an_axis_of_dtypes_gives_a_case_each_which_its_id_names():
     )
     seen = []
     problem.variant("host")(lambda a, out: seen.append((a.dtype, out.dtype)) or right(a, out))
-    cases = list(problem.iter_cases("smoke"))
+    cases = list(cases_of(problem, "smoke"))
     assert [case.id.rpartition("/")[2] for case in cases] == ["n=8,dtype=float32", "n=8,dtype=float16"]
     for case in cases:
         assert run(case, FakeEnvironment(settings=CHECKING)).correctness is Correctness.PASSED

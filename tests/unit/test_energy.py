@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 from fakes import FakeEnvironment, case_of, measuring, right, run
 
-from pytest_gpukern import scopes
-from pytest_gpukern.device import DeviceState
-from pytest_gpukern.energy import NOT_ASKED, OF_INVALID, energy_of_a_call
-from pytest_gpukern.measure import Repeated
-from pytest_gpukern.timers import NothingLaunched
-from pytest_gpukern.validity import NO_COUNTER, Energy
-from pytest_gpukern.validity.energy import HOST_BOUND
+from pytest_gpukern.gpu.nvml import DeviceState
+from pytest_gpukern.measure.energy import NOT_ASKED, OF_INVALID, energy_of_a_call
+from pytest_gpukern.measure.measure import Repeated
+from pytest_gpukern.measure.validity.energy import HOST_BOUND, NO_COUNTER, Energy
+from pytest_gpukern.run import scopes
+from pytest_gpukern.timers.timer import NothingLaunched
 
 WATTS, IDLE_WATTS = 400.0, 80.0
 QUEUE_ENTRIES = 1024

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import host_cuda
 import pytest
 
-from pytest_gpukern import backends
-from pytest_gpukern.environment import Environment
-from pytest_gpukern.settings import Settings
+from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.values.settings import Settings
 
 
 class DeviceRefusedError(Exception):
@@ -36,7 +36,7 @@ def opened(monkeypatch):
 
     monkeypatch.setattr(backends, "missing_library", lambda name: None)
     monkeypatch.setattr(backends, "open_backend", open_backend)
-    host_cuda.put_module(monkeypatch, "pytest_gpukern.backends.cuda", runtime=runtime)
+    host_cuda.put_module(monkeypatch, "pytest_gpukern.gpu.runtime", runtime=runtime)
     return behaviour
 
 
@@ -109,12 +109,10 @@ def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, o
 
 
 def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch):
-    from pytest_gpukern import device
-
     made = SimpleNamespace(
         unavailable_reason="no flock here", acquire=lambda on_wait: None, release=lambda: None
     )
-    monkeypatch.setattr(device, "DeviceLock", lambda uuid: made)
+    monkeypatch.setattr("pytest_gpukern.run.environment.DeviceLock", lambda uuid: made)
     monkeypatch.setattr(Environment, "device", SimpleNamespace(uuid="GPU-1"))
     found = environment(monkeypatch)
     for _ in range(2):
@@ -125,8 +123,8 @@ def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch)
 
 
 def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_the_result(monkeypatch):
-    from pytest_gpukern import environment as module
-    from pytest_gpukern.canary import Canaries
+    from pytest_gpukern.measure.canaries import Canaries
+    from pytest_gpukern.run import environment as module
 
     measured = []
 
@@ -174,7 +172,7 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
         happened.append(own)
         yield
 
-    monkeypatch.setattr("pytest_gpukern.timers.machine_code.loading_observed", loading_observed)
+    monkeypatch.setattr("pytest_gpukern.timers.cupti.machine_code.loading_observed", loading_observed)
     tested = environment(monkeypatch, gpu=gpu, benchmark=times)
     for own in (True, False):
         with tested.loading_observed(own=own, on_gpu=on_gpu):

@@ -6,8 +6,9 @@ import pytest
 from fake_cuda import FakeDevice
 from fakes import with_fresh_arguments
 
-from pytest_gpukern.timers import Iteration, escape
-from pytest_gpukern.timers.escape import escaped_work
+from pytest_gpukern.timers import stray_work as escape
+from pytest_gpukern.timers.stray_work import escaped_work
+from pytest_gpukern.timers.timer import Iteration
 
 
 def lagging(device, monkeypatch, lag_ns):

@@ -7,8 +7,8 @@ import math
 import pytest
 from made_up_past import BEFORE, KEY, facts, kernel, now, past, session
 
-from pytest_gpukern.baseline import CompiledKernel
-from pytest_gpukern.explain import (
+from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.findings.explain import (
     NOTHING_DIFFERS,
     SAME_CODE,
     SAME_CYCLES,
@@ -18,7 +18,7 @@ from pytest_gpukern.explain import (
     cycles_change,
     significant,
 )
-from pytest_gpukern.result import Verdict, VerdictKind
+from pytest_gpukern.values.result import Verdict, VerdictKind
 
 
 def reasons(result, recorded=None):

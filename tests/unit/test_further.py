@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.child_run import ChildRun
-from pytest_gpukern.further import measure_further
-from pytest_gpukern.result import SessionRole
+from pytest_gpukern.processes.child_messages import ChildRun
+from pytest_gpukern.processes.extra_sessions import measure_further
+from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
 GOOD = dataclasses.replace(result("cupy.exp", measured()), role=SessionRole.FURTHER)

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 from made_up_gate import recording
 
-from pytest_gpukern import cli
-from pytest_gpukern.selftest import gate_command, gate_processes, gate_targets
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.selftest import command as gate_command
+from pytest_gpukern.selftest import gate_processes, gate_targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 
 CHILD = Path(__file__).with_name("made_up_gate.py")
-PACKAGE = str(Path(cli.__file__).parents[1])
+PACKAGE = str(Path(cli.__file__).parents[2])
 
 
 class FakeMachine:

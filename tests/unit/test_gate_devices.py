@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.gate import Conditions, SessionTime, confirm, judge
-from pytest_gpukern.result import Measurement, Summary, VerdictKind
-from pytest_gpukern.spread import shared_spread, spread_key
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "devices-h200.json").read_text())
 HERE = Conditions(1, {}, "nvidia-h200")

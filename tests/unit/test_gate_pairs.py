@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from pytest_gpukern.gate import confirm_paired, judge_paired, shared_spread_of_pairs
-from pytest_gpukern.result import Measurement, Summary, VerdictKind
-from pytest_gpukern.spread import SharedSpread
+from pytest_gpukern.gate.judge import confirm_paired, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.gate.spread import SharedSpread
+from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 SAME, FASTER, SLOWER = VerdictKind.SAME, VerdictKind.FASTER, VerdictKind.SLOWER
 UNDECIDED, INVALID, UNCOMPARABLE = VerdictKind.UNDECIDED, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE

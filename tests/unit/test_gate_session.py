@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from fakes import FakeEnvironment, FakeTimer
 
-from pytest_gpukern.backends import gate_kernels, selftest_kernels
-from pytest_gpukern.backends.gate_cases import gate_cases
-from pytest_gpukern.selftest import gate_session
+from pytest_gpukern.selftest import gate_kernels, gate_session, rivals
+from pytest_gpukern.selftest import kernels as selftest_kernels
+from pytest_gpukern.selftest.gate_cases import gate_cases
 from pytest_gpukern.selftest.gate_session import run_gate_session
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import NothingLaunched, TimerUnavailable, rivals
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.settings import Settings
 
 NAMES = [case.id for case in gate_cases()]
 NVBENCH_NAMES = {

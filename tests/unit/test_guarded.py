@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.guarded import GuardedArrays
-from pytest_gpukern.verify import Fault, IncorrectError
+from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.check.guarded_arrays import GuardedArrays
 
 
 @pytest.fixture

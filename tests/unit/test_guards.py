@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.arrays.compare import POISONS
+from pytest_gpukern.arrays.guard_zones import (
+    GUARD_BYTES,
+    INPUT_GUARD,
+    OUTPUT_GUARD,
+    Damage,
+    damage,
+    guard_pattern,
+)
 from pytest_gpukern.backends.host import GuardedArray
-from pytest_gpukern.comparison import POISONS
-from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage, damage, guard_pattern
-from pytest_gpukern.verify import Fault, diagnose_damage
+from pytest_gpukern.check.diagnosis import Fault, diagnose_damage
 
 GUARDS = [INPUT_GUARD, OUTPUT_GUARD]
 

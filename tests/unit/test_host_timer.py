@@ -7,8 +7,8 @@ import gc
 import pytest
 from fakes import FakeClock, call_taking, repeated, with_fresh_arguments
 
-from pytest_gpukern.timers import Iteration
 from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import Iteration
 
 MS = 1_000_000
 

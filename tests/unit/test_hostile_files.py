@@ -16,25 +16,26 @@ import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 from mutations import Mutations
 
-from pytest_gpukern import baseline as bl
-from pytest_gpukern import ceilings as stored_ceilings
-from pytest_gpukern.baseline.past import past_of
-from pytest_gpukern.ceilings import Ceilings, load_or_measure
-from pytest_gpukern.changes import explained
-from pytest_gpukern.child_run import Heard
-from pytest_gpukern.commands import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
-from pytest_gpukern.device.lock_file import Holder, read_holder
-from pytest_gpukern.file_error import FileError
-from pytest_gpukern.gate import confirm, judge
-from pytest_gpukern.kernel_facts import kernel_facts
+from pytest_gpukern.baseline.history import past_of
+from pytest_gpukern.baseline.schema import load, parse
+from pytest_gpukern.baseline.schema import render as render_baseline
+from pytest_gpukern.cli import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
+from pytest_gpukern.findings.findings import explained
+from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.lock_file import Holder, read_holder
+from pytest_gpukern.measure import ceilings as stored_ceilings
+from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
+from pytest_gpukern.processes.child_messages import Heard
 from pytest_gpukern.report.head import Compared, head, shift_among
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 from pytest_gpukern.selftest.recording import read_recording, write_recording
-from pytest_gpukern.spread import shared_spread, spread_key
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
 
 REPOSITORY = Path(__file__).parents[2]
 TIMES = int(os.environ.get("HOSTILE_TIMES", "1"))
@@ -79,8 +80,8 @@ def case_of(baseline, name, record):
 
 def use_baseline(baseline, path):
     """All that becomes of a baseline that was loaded."""
-    again = bl.render(baseline)
-    assert bl.parse(again, path) == baseline
+    again = render_baseline(baseline)
+    assert parse(again, path) == baseline
     spreads = shared_spread(baseline.all_times())
     compared = []
     for name, record in baseline.cases.items():
@@ -173,8 +174,8 @@ def test_a_damaged_baseline_works_or_is_one_clear_error(chunk, tmp_path, capsys)
         content = BASELINES.file(number)
         with about(number):
             try:
-                baseline = bl.parse(content, path)
-            except bl.BaselineError as problem:
+                baseline = parse(content, path)
+            except FileError as problem:
                 fails_clearly(problem, path)
                 continue
             loaded += 1
@@ -192,11 +193,11 @@ def test_a_damaged_baseline_of_full_size_loads_or_is_one_clear_error(tmp_path):
     for number in range(200 * TIMES):
         with about(number):
             try:
-                baseline = bl.parse(WHOLE.file(number), path)
-            except bl.BaselineError as problem:
+                baseline = parse(WHOLE.file(number), path)
+            except FileError as problem:
                 fails_clearly(problem, path)
             else:
-                assert bl.parse(bl.render(baseline), path) == baseline
+                assert parse(render_baseline(baseline), path) == baseline
 
 
 CREATED = datetime(2026, 11, 5, tzinfo=UTC)
@@ -267,7 +268,7 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             runs(merge_run, capsys, **merged, reason="x", append=False, json=bool(number % 2))
             runs(merge_run, capsys, **merged, reason="", append=True, json=False)
             for written in into.iterdir() if into.is_dir() else ():
-                bl.load(written)
+                load(written)
                 written.unlink()
     assert CHUNK / 10 < loaded < CHUNK / 2
     known = {tmp_path / name for name in ("run.json", "again.json", "into", "into/baselines")}
@@ -313,7 +314,7 @@ def test_damaged_ceilings_are_used_or_measured_again_with_one_warning(tmp_path, 
     from test_ceilings_cache import CEILINGS as MEASURED
     from test_ceilings_cache import FINGERPRINT, H200
 
-    from pytest_gpukern.backends.ceilings import Measured
+    from pytest_gpukern.gpu.ceiling_kernels import Measured
 
     monkeypatch.setattr(stored_ceilings, "_unstored", {})
     load_or_measure(FINGERPRINT, tmp_path, lambda: Measured(H200, ()), warn=pytest.fail)
@@ -394,7 +395,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
-@pytest.mark.parametrize("read", [bl.load, read_run_file, read_recording, read_gate_recording])
+@pytest.mark.parametrize("read", [load, read_run_file, read_recording, read_gate_recording])
 def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
     path = tmp_path / "\x1b[2J.json"
     path.write_bytes(content)

@@ -8,9 +8,13 @@ import pytest
 from fake_nvml import FakeNvml
 from mutations import VALUES
 
-from pytest_gpukern.device import DeviceError, DeviceLock, foreign_processes, select, visible_devices
-from pytest_gpukern.options import OPTIONS, SettingsError
-from pytest_gpukern.settings import Settings
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.lock import DeviceLock
+from pytest_gpukern.gpu.processes import foreign_processes
+from pytest_gpukern.gpu.selection import select
+from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.values.options import OPTIONS, SettingsError
+from pytest_gpukern.values.settings import Settings
 
 TEXTS = [
     *(value for value in VALUES if isinstance(value, str) and value),

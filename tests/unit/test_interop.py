@@ -8,15 +8,17 @@ import math
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result, verdict
 
-from pytest_gpukern.cubin import Spills
-from pytest_gpukern.interop import machine_info
-from pytest_gpukern.kernel_facts import kernel_facts
-from pytest_gpukern.result import Correctness
+from pytest_gpukern.benchmark_interop.plugin import machine_info
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.values.result import Correctness
 
 CONFTEST = """
 import json, pathlib, pytest
-from pytest_gpukern import interop
-from pytest_gpukern.result import Result
+from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks
+from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
+from pytest_gpukern.benchmark_interop.publishing import publish
+from pytest_gpukern.values.result import Result
 
 MADE_UP = json.loads(pathlib.Path(__file__).with_name("results.json").read_text())
 FINGERPRINT = json.loads(pathlib.Path(__file__).with_name("fingerprint.json").read_text())
@@ -38,14 +40,14 @@ def pytest_runtest_logreport(report):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    with interop.counted_as_benchmarks(config, items):
+    with counted_as_benchmarks(config, items):
         return (yield)
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
     results = [Result.from_json(entry) for entry in RECEIVED]
     groups = {r.nodeid: "mine" if "grouped" in r.nodeid else None for r in results}
-    interop.publish(session.config, results, groups)
+    publish(session.config, results, groups)
     return (yield)
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,7 +60,7 @@ def pytest_benchmark_generate_commit_info():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info):
-    machine_info.update(interop.machine_info(FINGERPRINT))
+    machine_info.update(describe(FINGERPRINT))
 """
 
 TESTS = """

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from pytest_gpukern.cubin import Spills
-from pytest_gpukern.kernel_facts import kernel_facts
-from pytest_gpukern.result import DeviceWork, KernelFacts, LaunchShape
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape
 
 SHAPE = LaunchShape((100, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)
 COPY = DeviceWork("memcpy", "memcpy HtoD, pageable", 2.0, 1e6, 8e6)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from fakes import repeated, with_fresh_arguments
 
-from pytest_gpukern.timers import Iteration
 from pytest_gpukern.timers import launch_queue as module
 from pytest_gpukern.timers.launch_queue import LaunchQueue
+from pytest_gpukern.timers.timer import Iteration
 
 MS = 1_000_000
 STREAM = "the stream"

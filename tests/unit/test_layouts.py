@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cuda_memory import driver, runtime  # noqa: F401 - fixtures
 
-from pytest_gpukern.backends.cuda_placed import PlacedDeviceArray
+from pytest_gpukern import Output, ProblemError, Tolerance
+from pytest_gpukern.arrays.compare import POISON
+from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage
+from pytest_gpukern.arrays.layouts import LAYOUTS, Placed, Placement, placements
+from pytest_gpukern.backends.cuda_layouts import PlacedDeviceArray
 from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
 from pytest_gpukern.backends.host import HostBackend, PlacedArray
-from pytest_gpukern.comparison import POISON
-from pytest_gpukern.corners import corners_of
-from pytest_gpukern.guards import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage
-from pytest_gpukern.layouts import LAYOUTS, Placed, Placement, placements
-from pytest_gpukern.problem import Output, ProblemError
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.tolerance import Tolerance
-from pytest_gpukern.verify import diagnose_damage
+from pytest_gpukern.check.corner_cases import corners_of
+from pytest_gpukern.check.diagnosis import diagnose_damage
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 CHECKING = Settings(asked=True)
 BOTH = dict.fromkeys(LAYOUTS, ("a", "out"))
@@ -185,7 +185,7 @@ def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monke
 def checked(prepare, backend="host", layouts=LAYOUTS, problem=None, **arguments):
     problem = problem or doubling(layouts=BOTH)
     problem.variant(backend, layouts=layouts, **arguments)(prepare)
-    return run(next(iter(problem.iter_cases("smoke"))), FakeEnvironment(settings=CHECKING))
+    return run(next(iter(cases_of(problem, "smoke"))), FakeEnvironment(settings=CHECKING))
 
 
 def test_a_variant_is_checked_in_the_layouts_that_it_declares():
@@ -277,14 +277,14 @@ def test_a_broken_variant_is_rejected_for_what_it_does_in_a_layout():
     problem.wrong("host", rejected_for="out of bounds", layouts=("strided",))(
         lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
     )
-    (case,) = problem.iter_cases("smoke", wrong=True)
+    (case,) = cases_of(problem, "smoke", wrong=True)
     assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).message.startswith("strided: ")
 
 
 def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     problem = doubling(layouts=BOTH)
     problem.variant("host", layouts=("strided",), least={"n": 9})(right)
-    (case,) = problem.iter_cases("full")
+    (case,) = cases_of(problem, "full")
     assert corners_of(case, simulated=False).notes == ("not checked at strided: too small for the variant",)
 
 
@@ -300,7 +300,7 @@ def test_its_memory_is_given_back_and_an_error_of_that_hides_no_diagnosis():
     problem.variant("host", layouts=("strided",))(
         lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
     )
-    (case,) = problem.iter_cases("smoke")
+    (case,) = cases_of(problem, "smoke")
     found = run(case, FakeEnvironment(Lost(), settings=CHECKING))
     assert found.diagnosis.startswith("strided: out: out of bounds")
 

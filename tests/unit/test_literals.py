@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.literals import constant
+from pytest_gpukern.values.literals import constant
 
 
 def read(text):

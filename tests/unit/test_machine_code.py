@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from fake_cupti import WAYS, FakeMachine, LaunchCalls, Result, install
 
-from pytest_gpukern import cubin
-from pytest_gpukern.cubin import Spills
-from pytest_gpukern.timers import TimerUnavailable
-from pytest_gpukern.timers import machine_code as module
-from pytest_gpukern.timers.activity import OURS, activity_trace
-from pytest_gpukern.timers.machine_code import MachineCode, loading_observed, machine_code
+from pytest_gpukern.gpu import cubin
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.timers.cupti import machine_code as module
+from pytest_gpukern.timers.cupti.activity import OURS, activity_trace
+from pytest_gpukern.timers.cupti.machine_code import MachineCode, loading_observed, machine_code
+from pytest_gpukern.timers.timer import TimerUnavailable
 
 CODE = b"\x7fELF\x00\x00 machine code, with zeros \x00 in it"
 

@@ -8,7 +8,8 @@ import random
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.measure import (
+from pytest_gpukern.gate.spread import PRIOR_SPREAD
+from pytest_gpukern.measure.measure import (
     CONTRADICTION,
     Repeated,
     Watched,
@@ -17,11 +18,10 @@ from pytest_gpukern.measure import (
     rule_for,
     warm_up,
 )
-from pytest_gpukern.result import DeviceWork
-from pytest_gpukern.spread import PRIOR_SPREAD
-from pytest_gpukern.stats import StoppingRule
-from pytest_gpukern.timers import Batch
+from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.result import DeviceWork
 
 MS = 1_000_000
 SECOND = 1_000_000_000

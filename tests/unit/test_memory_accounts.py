@@ -8,8 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from cuda.bindings import driver
 
-from pytest_gpukern.backends import cuda, memory_accounts
-from pytest_gpukern.backends.memory_accounts import Accounts
+from pytest_gpukern.gpu import memory_accounts
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.gpu.memory_accounts import Accounts
 
 MIB = 2**20
 POOL = driver.CUmemPool_attribute

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern import scopes
-from pytest_gpukern.timers import Iteration, NothingLaunched, TimerUnavailable, cupti
-from pytest_gpukern.timers.activity import Activity
+from pytest_gpukern.run import scopes
+from pytest_gpukern.timers.cupti import timer as cupti
+from pytest_gpukern.timers.cupti.activity import Activity
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
 
 STREAM = 7
 

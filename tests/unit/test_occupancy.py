@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.device.theory import RATES
-from pytest_gpukern.occupancy import LIMITS, occupancy
-from pytest_gpukern.result import LaunchShape
+from pytest_gpukern.gpu.occupancy import LIMITS, occupancy
+from pytest_gpukern.gpu.theory import RATES
+from pytest_gpukern.values.result import LaunchShape
 
 
 def launch(threads, registers=32, static=0, dynamic=0):

@@ -6,9 +6,9 @@ import dataclasses
 
 from made_up_past import facts
 
-from pytest_gpukern.baseline import (
+from pytest_gpukern.baseline.history import CompiledKernel, past_of
+from pytest_gpukern.baseline.record import (
     Baseline,
-    CompiledKernel,
     Epoch,
     OutputAccuracy,
     Record,
@@ -17,7 +17,6 @@ from pytest_gpukern.baseline import (
     RecordedTime,
     SessionEntry,
 )
-from pytest_gpukern.baseline.past import past_of
 
 TIME = RecordedTime(100.0, 99.0, 101.0, 10, (96.0, 98.0, 100.0, 102.0, 104.0))
 STAMP = "2026-11-20T10:00:00Z"

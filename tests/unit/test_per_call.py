@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from pytest_gpukern.result import DeviceWork
-from pytest_gpukern.timers import Batch, Iteration
 from pytest_gpukern.timers.per_call import PerCall
+from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.values.result import DeviceWork
 
 KERNEL = DeviceWork(kind="kernel", name="axpy", count=4.0, time_ns=800.0)
 COPY = DeviceWork(kind="memcpy", name="HtoD", count=8.0, time_ns=40.0, size_bytes=64.0)

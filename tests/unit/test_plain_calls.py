@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern import plain_calls
-from pytest_gpukern.guarded import GuardedArrays
-from pytest_gpukern.plain_calls import PlainCalls, Turn
+from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.run import plain_calls
+from pytest_gpukern.run.plain_calls import PlainCalls, Turn
 
 
 class Clock:

@@ -13,18 +13,10 @@ from fakes import doubling
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.problem import (
-    SCOPES,
-    Axis,
-    Output,
-    Problem,
-    ProblemError,
-    Tolerance,
-    call_by_name,
-    elementwise,
-    random_array,
-    rolled,
-)
+from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, elementwise, random_array, rolled
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.variants import SCOPES
+from pytest_gpukern.values.call_by_name import call_by_name
 
 
 def prepare(a, out):
@@ -32,7 +24,7 @@ def prepare(a, out):
 
 
 def ids(problem, size="smoke", axes=None, *, wrong=False):
-    return [case.id for case in problem.iter_cases(size, axes, wrong=wrong)]
+    return [case.id for case in cases_of(problem, size, axes, wrong=wrong)]
 
 
 def two_axes():
@@ -140,7 +132,7 @@ def test_scopes_are_the_variants_own_or_the_problems_and_end_to_end_for_host_dat
 ):
     problem = doubling(scopes=("kernel", "transfer"))
     problem.variant(backend, **arguments)(prepare)
-    (case,) = problem.iter_cases("smoke")
+    (case,) = cases_of(problem, "smoke")
     assert case.scopes == expected
 
 
@@ -263,7 +255,7 @@ def sized(**axes):
 def test_at_an_awkward_value_only_the_first_parameters_and_the_first_scope_are_measured():
     problem = sized(n=Axis(smoke=(7,), full=(64,), awkward=(61,)), k=Axis(smoke=(1,), full=(1, 2)))
     found = [
-        (*case.point.values(), case.parameters["block"], case.scopes) for case in problem.iter_cases("full")
+        (*case.point.values(), case.parameters["block"], case.scopes) for case in cases_of(problem, "full")
     ]
     assert found == [
         *[(64, k, block, SCOPES) for k in (1, 2) for block in (128, 256)],
@@ -275,7 +267,7 @@ def test_at_an_awkward_value_only_the_first_parameters_and_the_first_scope_are_m
 def test_an_awkward_value_that_was_asked_for_or_is_the_smoke_tests_own_is_like_any_other(size, axes):
     problem = sized(n=Axis(smoke=(61,), full=(64,), awkward=(61,)))
     assert [
-        (case.point["n"], case.parameters["block"], case.scopes) for case in problem.iter_cases(size, axes)
+        (case.point["n"], case.parameters["block"], case.scopes) for case in cases_of(problem, size, axes)
     ] == [
         (61, 128, SCOPES),
         (61, 256, SCOPES),
@@ -294,7 +286,7 @@ def test_a_value_is_not_named_full_and_awkward():
     ids=str,
 )
 def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, shapes, chunk):
-    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", chunk)
+    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", chunk)
     rng = np.random.default_rng(3)
     operands = [rng.random(shape).astype(np.float32) for shape in shapes]
     found = elementwise(np.multiply, *operands)
@@ -305,7 +297,7 @@ def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, 
 
 
 def test_the_pieces_of_a_view_that_is_not_contiguous_are_its_own(monkeypatch):
-    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", 10)
+    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", 10)
     whole = np.arange(60, dtype=np.float32).reshape(6, 10)
     assert np.array_equal(elementwise(np.exp, whole.T[::2]), np.exp(whole.T[::2].astype(np.float64)))
     assert np.array_equal(elementwise(np.add, 2.0, np.asfortranarray(whole), dtype="float32"), whole + 2)
@@ -433,7 +425,7 @@ def test_rearranged_contents_that_do_not_fit_or_are_no_others_are_refused(rearra
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 5), (0, 3)])
 @pytest.mark.parametrize("chunk", [6, 1 << 22])
 def test_an_array_is_rotated_as_by_numpy(monkeypatch, shape, chunk):
-    monkeypatch.setattr("pytest_gpukern.inputs._CHUNK", chunk)
+    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", chunk)
     array = np.arange(np.prod(shape)).reshape(shape)
     shifts = (2, -3, 6)[: len(shape)]
     assert np.array_equal(rolled(array, shifts), np.roll(array, shifts, range(len(shape))))

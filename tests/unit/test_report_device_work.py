@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 
-from pytest_gpukern.cubin import Spills
-from pytest_gpukern.kernel_facts import kernel_facts
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.gpu.facts import kernel_facts
 from pytest_gpukern.report.device_work import device_work
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.terminal import tables
-from pytest_gpukern.result import Correctness, DeviceWork
+from pytest_gpukern.values.result import Correctness, DeviceWork
 
 ALL = (COPY_IN, EXP_KERNEL, COPY_OUT)  # 1 ms, 48.6 µs and 0.5 ms
 MEMSET = DeviceWork("memset", "memset", 1.0, 2000.0, 4096.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from made_up_past import BEFORE, now, past, session
 
 from pytest_gpukern.report.head import Compared, changes_since, head, shift_among
-from pytest_gpukern.result import Finding
+from pytest_gpukern.values.result import Finding
 
 UPGRADED = {**BEFORE, "driver_version": "590.10", "cuda_driver_version": "13.1"}
 CANARIES = {"copy": 128_000.0, "fma": 200_000.0, "launch": 1_300.0}

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
 
-from pytest_gpukern.device.fingerprint import Fingerprint
-from pytest_gpukern.kernel_facts import kernel_facts
-from pytest_gpukern.report.run_file import RunFileError, read_run, read_run_file, write_run_file
-from pytest_gpukern.result import SessionRole
+from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.fingerprint import Fingerprint
+from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
+from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.result import SessionRole
 
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
@@ -93,7 +94,7 @@ def test_a_session_of_an_unknown_role_is_refused(tmp_path):
     def forged(data):
         data["sessions"] = [{**data["results"][0], "role": "best"}]
 
-    with pytest.raises(RunFileError, match=r"sessions\[0\]\.role: is 'best', none of measured"):
+    with pytest.raises(FileError, match=r"sessions\[0\]\.role: is 'best', none of measured"):
         read_run(edited(tmp_path / "run.json", forged))
 
 
@@ -150,7 +151,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
     path = tmp_path / "run.json"
     write(path, result("cupy.old"))
     path.chmod(0o444)
-    with pytest.raises(RunFileError, match="--gpukern-output") as caught:
+    with pytest.raises(FileError, match="--gpukern-output") as caught:
         write(path, result("cupy.new"))
     assert caught.value.path == path
     assert read_run_file(path)[0].case.variant == "old"
@@ -158,7 +159,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFileError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         write(tmp_path / "file" / "run.json", result())
 
 
@@ -176,20 +177,20 @@ def test_a_folder_that_is_a_file_is_named(tmp_path):
 def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
     path = tmp_path / "run.json"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(RunFileError, match=problem) as caught:
+    with pytest.raises(FileError, match=problem) as caught:
         read_run_file(path)
     assert str(path) in str(caught.value)
     assert caught.value.remedy
 
 
 def test_a_missing_file_is_an_error_of_ours(tmp_path):
-    with pytest.raises(RunFileError, match="cannot be read"):
+    with pytest.raises(FileError, match="cannot be read"):
         read_run_file(tmp_path / "none.json")
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
     path = edited(tmp_path / "run.json", lambda data: data.update(schema=4, gpukern="9.9"))
-    with pytest.raises(RunFileError, match=r"schema: is 4, written by 9\.9.*Upgrade pytest-gpukern"):
+    with pytest.raises(FileError, match=r"schema: is 4, written by 9\.9.*Upgrade pytest-gpukern"):
         read_run_file(path)
 
 
@@ -246,7 +247,7 @@ def work_with(**changes):
     ],
 )
 def test_a_damaged_field_is_named(tmp_path, change, where):
-    with pytest.raises(RunFileError) as caught:
+    with pytest.raises(FileError) as caught:
         read_run_file(edited(tmp_path / "run.json", change))
     assert caught.value.where == where
     assert f"{where}: " in str(caught.value)

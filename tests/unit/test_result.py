@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.result import (
+from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     DeviceWork,

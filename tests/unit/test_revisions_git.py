@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from repositories import IDENTITY, Repository
 
-from pytest_gpukern.revisions import GitError, resolve
+from pytest_gpukern.revisions.git import GitError, resolve
 
 
 @pytest.fixture

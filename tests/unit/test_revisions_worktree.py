@@ -10,7 +10,8 @@ import sys
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions import GitError, Worktree, prune_left_over, resolve
+from pytest_gpukern.revisions.git import GitError, resolve
+from pytest_gpukern.revisions.worktree import Worktree, prune_left_over
 
 
 @pytest.fixture
@@ -32,7 +33,8 @@ def worktree(repository):
 
 KILLED = """
 import os, pathlib, signal
-from pytest_gpukern.revisions import Worktree, resolve
+from pytest_gpukern.revisions.worktree import Worktree
+from pytest_gpukern.revisions.git import resolve
 made = Worktree.make(resolve("main", pathlib.Path.cwd()))
 print(made.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from fakes import FakeClock
 
-from pytest_gpukern.measure import measure, rule_beside, rule_for
-from pytest_gpukern.rounds import Rounds, rule_of_rounds
-from pytest_gpukern.timers import Batch
+from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.rounds import Rounds, rule_of_rounds
 from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import Batch
 
 
 class LookingTimer:

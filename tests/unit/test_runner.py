@@ -11,19 +11,22 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, only_case, right, run
 
-from pytest_gpukern import checked_launch, prepared_case, scopes, timed_case
-from pytest_gpukern.backends import cuda
-from pytest_gpukern.cubin import Spills
-from pytest_gpukern.gate import Conditions, SessionTime
-from pytest_gpukern.marker import MarkerOptions
-from pytest_gpukern.prepared_case import NotRunError, sets_wanted
-from pytest_gpukern.problem import Axis, Tolerance
-from pytest_gpukern.result import Correctness, DeviceWork, LaunchShape, VerdictKind
-from pytest_gpukern.runner import diagnose_case, with_facts
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import machine_code as machine_code_module
-from pytest_gpukern.verify import Fault
-from pytest_gpukern.watch import BatchWatch
+from pytest_gpukern import Axis, Tolerance
+from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.measure.watch import BatchWatch
+from pytest_gpukern.run import prepare as prepared_case
+from pytest_gpukern.run import scopes
+from pytest_gpukern.run import time_case as timed_case
+from pytest_gpukern.run.prepare import NotRunError, sets_wanted
+from pytest_gpukern.run.run_case import diagnose_case, with_facts
+from pytest_gpukern.timers.cupti import machine_code as machine_code_module
+from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.result import Correctness, DeviceWork, LaunchShape, VerdictKind
+from pytest_gpukern.values.settings import Settings
 
 N = 8
 
@@ -501,7 +504,7 @@ def test_a_missing_library_is_named():
 
 
 def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
-    from pytest_gpukern.problem import Variant
+    from pytest_gpukern.problems.variants import Variant
 
     problem = doubling(N)
     problem.add(Variant("lost", "numba", None, unavailable="lib is not installed"))

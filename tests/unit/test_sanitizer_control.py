@@ -5,10 +5,10 @@ import sys
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, log, records, xml
 
-from pytest_gpukern.backends.planted_faults import SOURCE
-from pytest_gpukern.options import SANITIZERS
-from pytest_gpukern.sanitizer.control import why_not_believed
+from pytest_gpukern.sanitizer.planted_faults import SOURCE
+from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import Tool
+from pytest_gpukern.values.options import SANITIZERS
 
 PROGRAM = """#!{python}
 import os, sys, time

@@ -6,10 +6,10 @@ import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
 from pytest_gpukern.sanitizer.finding import Access, Finding, Place
-from pytest_gpukern.sanitizer.judgement import ERRORS_FOUND, Evidence, State, judge
-from pytest_gpukern.sanitizer.lines import Home
+from pytest_gpukern.sanitizer.finding_text import in_words
+from pytest_gpukern.sanitizer.judge import ERRORS_FOUND, Evidence, State, judge
 from pytest_gpukern.sanitizer.log import read_log
-from pytest_gpukern.sanitizer.words import in_words
+from pytest_gpukern.sanitizer.source_lines import Home
 from pytest_gpukern.sanitizer.xml_report import ReportError, findings_in
 
 OUT_OF_BOUNDS = records("memcheck")[0]

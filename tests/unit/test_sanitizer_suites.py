@@ -4,8 +4,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from pytest_gpukern.discovery import declared_variants
-from pytest_gpukern.options import SANITIZERS
+from pytest_gpukern.problems.discovery import declared_variants
+from pytest_gpukern.values.options import SANITIZERS
 
 SUITES = Path(__file__).parents[2] / "suites"
 JUDGED = {

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.backends import sanitizing
-from pytest_gpukern.sanitizer import inside, tool
+from pytest_gpukern.sanitizer import allocators as sanitizing
+from pytest_gpukern.sanitizer import child_setup as inside
+from pytest_gpukern.sanitizer import tool
 from pytest_gpukern.sanitizer.sessions import environment_under
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, find_tool
-from pytest_gpukern.under_sanitizer import VARIABLE, asking_process, sanitizing_tool
+from pytest_gpukern.values.sanitizer_env import VARIABLE, asking_process, sanitizing_tool
 
 
 @pytest.fixture
@@ -103,7 +104,8 @@ def test_a_process_ends_once_the_one_that_asked_has_ended():
 
 def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
     script = (
-        "import sys; from pytest_gpukern.sanitizer.inside import end_with; end_with(int(sys.argv[1])).join()"
+        "import sys; from pytest_gpukern.sanitizer.child_setup import end_with; "
+        "end_with(int(sys.argv[1])).join()"
     )
     asking = subprocess.Popen(["sleep", "60"])
     waiting = subprocess.Popen([sys.executable, "-c", script, str(asking.pid)])

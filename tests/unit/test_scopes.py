@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
-from pytest_gpukern import scopes as scopes_module
-from pytest_gpukern.marker import MarkerOptions
-from pytest_gpukern.measure import rule_beside, rule_for
-from pytest_gpukern.result import Correctness, Measurement, Summary
-from pytest_gpukern.scopes import measured_by, scopes_of, with_warning
-from pytest_gpukern.timers import TimerUnavailable
+from pytest_gpukern.measure.measure import rule_beside, rule_for
+from pytest_gpukern.run import scopes as scopes_module
+from pytest_gpukern.run.scopes import measured_by, scopes_of, with_warning
+from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.result import Correctness, Measurement, Summary
 
 N = 8
 
@@ -430,7 +430,7 @@ def test_the_markers_timer_wins_over_the_runs(gpu, timer, setting, marker, expec
 
 @pytest.mark.parametrize(("most", "fewer"), [(4, True), (512, False)])
 def test_a_cold_graph_on_too_few_buffer_sets_says_that_it_may_be_warm(gpu, timer, monkeypatch, most, fewer):
-    from pytest_gpukern import prepared_case
+    from pytest_gpukern.run import prepare as prepared_case
 
     monkeypatch.setattr(prepared_case, "MOST_SETS", most)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))

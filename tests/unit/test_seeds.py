@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
 
-from pytest_gpukern import timed_case
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.problem import Axis
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.verify import Fault
+from pytest_gpukern import Axis
+from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern.run import time_case as timed_case
+from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 
 def on_seeds(seeds, **settings):

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from made_up_results import measured, result, verdict
 
-from pytest_gpukern.baseline import unselected
-from pytest_gpukern.result import SessionRole
+from pytest_gpukern.baseline.selection import unselected
+from pytest_gpukern.values.result import SessionRole
 
 
 def session(name, role):

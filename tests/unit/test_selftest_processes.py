@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from made_up_selftest import recording, session
 
-from pytest_gpukern import cli
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.selftest import processes
 from pytest_gpukern.selftest.recording import read_recording, write_recording
 
 CHILD = Path(__file__).with_name("made_up_selftest.py")
-PACKAGE = str(Path(cli.__file__).parents[1])
+PACKAGE = str(Path(cli.__file__).parents[2])
 
 
 class FakeMachine:

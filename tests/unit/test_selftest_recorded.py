@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import cli
+from pytest_gpukern.cli import main as cli
 
 RECORDED = Path(__file__).parent.parent / "data" / "selftest-h200.json"
 

@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.timers import rivals
-from pytest_gpukern.timers.rivals import (
+from pytest_gpukern.selftest import rivals
+from pytest_gpukern.selftest.rivals import (
     DO_BENCH,
     NVBENCH,
     RIVALS,

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, FakeGpu, FakeTimer
 
-from pytest_gpukern import scopes
-from pytest_gpukern.backends import cuda as cuda_module
-from pytest_gpukern.backends import selftest_kernels
-from pytest_gpukern.scopes import gpu_timer as real_gpu_timer
+from pytest_gpukern.gpu import runtime as cuda_module
+from pytest_gpukern.run import scopes
+from pytest_gpukern.run.scopes import gpu_timer as real_gpu_timer
+from pytest_gpukern.selftest import kernels as selftest_kernels
+from pytest_gpukern.selftest import rivals
 from pytest_gpukern.selftest import session as session_module
+from pytest_gpukern.selftest import spin as spin_module
 from pytest_gpukern.selftest.session import CACHES, NODE_SPINS_NS, SPINS_NS, run_session, session_environment
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.timers import TimerUnavailable, rivals
-from pytest_gpukern.timers import spin as spin_module
-from pytest_gpukern.timers.spin import SpinReading
+from pytest_gpukern.selftest.spin import SpinReading
+from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.settings import Settings
 
 SMALL = {"exp 64 K f32": 64, "exp 10 M f32": 100, "exp 100 M f32": 200}
 NAMES = [*SMALL, "add 32 M f64", "sgemm 2048"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_ceiling_source import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 
-from pytest_gpukern.timers import Batch
-from pytest_gpukern.timers import spin as module
-from pytest_gpukern.timers.spin import SpinningKernel
+from pytest_gpukern.selftest import spin as module
+from pytest_gpukern.selftest.spin import SpinningKernel
+from pytest_gpukern.timers.timer import Batch
 
 POINTER = 0x1000
 

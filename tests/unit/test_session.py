@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern import child_process, session
-from pytest_gpukern.child import files_to_collect, loaded_below
-from pytest_gpukern.child_run import Heard
-from pytest_gpukern.device.process_tree import is_alive
-from pytest_gpukern.result import Result
-from pytest_gpukern.session import ChildRequest, ChildSessions
+from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.package import FOLDER
+from pytest_gpukern.processes import child_sessions as session
+from pytest_gpukern.processes import process as child_process
+from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
+from pytest_gpukern.processes.child_messages import Heard
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
+from pytest_gpukern.values.result import Result
 
-PACKAGE = str(Path(session.__file__).parents[1])
+PACKAGE = str(Path(session.__file__).parents[2])
 A, B = "test_it.py::test_a", "test_it.py::test_b"
 FOUND = result("cupy.exp", measured())
 
@@ -252,13 +254,13 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from pytest_gpukern import child_process
-from pytest_gpukern.session import ChildRequest, ChildSessions
+from pytest_gpukern.processes import process as child_process
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
 child_process.BOOTSTRAP = '''
 import json, os, sys, time
 spec = json.load(open(sys.argv[1]))
 sys.path.insert(0, spec["package"])
-from pytest_gpukern.child import _end_with
+from pytest_gpukern.processes.child_main import _end_with
 _end_with(spec["parent"])
 open("pid", "w").write(str(os.getpid()))
 time.sleep(60)
@@ -297,7 +299,7 @@ def test_a_child_in_another_tree_gets_that_trees_paths(child, tmp_path, monkeypa
     spec, folder, environ, said = json.loads((there / "sub" / "seen").read_text())
     assert folder == str(there / "sub")
     assert spec["path"] == [f"{there}/src", "/usr/lib"]
-    assert spec["package"] == PACKAGE
+    assert spec["package"] == str(FOLDER)
     assert spec["arguments"][:4] == [
         f"--rootdir={there}",
         f"-c{there}/a.ini",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.options import OPTIONS, SettingsError, parse_threshold
-from pytest_gpukern.settings import Settings
+from pytest_gpukern.values.options import OPTIONS, SettingsError, parse_threshold
+from pytest_gpukern.values.settings import Settings
 
 HERE = Path("/invoked/here")
 ROOT = Path("/project/root")
@@ -493,7 +493,7 @@ def test_an_empty_value_on_the_command_line_is_an_unset_variable():
 
 SHOW_SETTINGS = """
 import json
-from pytest_gpukern.settings import Settings
+from pytest_gpukern.values.settings import Settings
 
 def pytest_report_header(config):
     settings = Settings.from_config(config, environ={})

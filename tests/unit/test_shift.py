@@ -9,8 +9,7 @@ import random
 import pytest
 from made_up_past import now
 
-from pytest_gpukern.result import Verdict, VerdictKind
-from pytest_gpukern.shift import (
+from pytest_gpukern.findings.common_shift import (
     CanaryChange,
     beside_shift,
     canary_changes,
@@ -20,6 +19,7 @@ from pytest_gpukern.shift import (
     told,
     usual_shift,
 )
+from pytest_gpukern.values.result import Verdict, VerdictKind
 
 STILL = {"copy": CanaryChange(1.001, moved=False), "fma": CanaryChange(0.999, moved=False)}
 SLOWER = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import simulator
-from pytest_gpukern.simulator import missing_gpu_reason
+from pytest_gpukern.gpu import simulator
+from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
 
 
 def exception(module, name, message, base=Exception):
@@ -69,7 +69,7 @@ def exception(module, name, message, base=Exception):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_a_missing_gpu_is_recognised_in_one_line(error, part):
-    reason = missing_gpu_reason(error)
+    reason = missing_gpu_in_error(error)
     assert reason is not None
     assert part in reason
     assert "\n" not in reason
@@ -97,7 +97,7 @@ def test_a_missing_gpu_is_recognised_in_one_line(error, part):
     ids=str,
 )
 def test_a_bug_or_an_unrelated_missing_module_stays_loud(error):
-    assert missing_gpu_reason(error) is None
+    assert missing_gpu_in_error(error) is None
 
 
 def raised_from(outer, cause):
@@ -112,21 +112,21 @@ NO_DRIVER = ImportError("libcuda.so.1: cannot open shared object file")
 
 def test_pytests_own_wrapper_and_cupys_are_looked_through():
     collect_error = exception("_pytest.nodes", "CollectError", "ImportError while importing test module")
-    assert missing_gpu_reason(raised_from(collect_error, NO_DRIVER)) is not None
-    assert missing_gpu_reason(raised_from(ImportError("CuPy is not installed"), NO_DRIVER)) is not None
+    assert missing_gpu_in_error(raised_from(collect_error, NO_DRIVER)) is not None
+    assert missing_gpu_in_error(raised_from(ImportError("CuPy is not installed"), NO_DRIVER)) is not None
 
 
 def test_a_bug_in_the_users_own_handling_of_a_missing_gpu_stays_loud():
-    assert missing_gpu_reason(raised_from(KeyError("fallback"), NO_DRIVER)) is None
+    assert missing_gpu_in_error(raised_from(KeyError("fallback"), NO_DRIVER)) is None
     broken_fallback = ImportError("my fallback is broken")
     broken_fallback.__context__ = NO_DRIVER
-    assert missing_gpu_reason(broken_fallback) is None
+    assert missing_gpu_in_error(broken_fallback) is None
 
 
 REAL_ERRORS = """
 import json
 from numba import cuda, guvectorize, vectorize
-from pytest_gpukern.simulator import missing_gpu_reason
+from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
 
 def copy(a, b):
     b[0] = a[0]
@@ -148,7 +148,7 @@ for name, attempt in attempts.items():
         attempt()
         found[name] = "nothing raised"
     except Exception as exc:
-        found[name] = missing_gpu_reason(exc)
+        found[name] = missing_gpu_in_error(exc)
 print(json.dumps([cuda.is_available(), found]))
 """
 
@@ -156,7 +156,7 @@ print(json.dumps([cuda.is_available(), found]))
 def test_what_numba_raises_without_a_driver_is_recognised():
     pytest.importorskip("numba_cuda")
     environ = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[2])
+    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
     result = subprocess.run(
         [sys.executable, "-c", REAL_ERRORS], capture_output=True, text=True, check=True, env=environ
     )

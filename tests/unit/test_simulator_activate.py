@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern import simulator
+from pytest_gpukern.gpu import simulator
 
 pytest.importorskip("numba_cuda")
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 PRELUDE = """
 import os, sys
-from pytest_gpukern import simulator
-from pytest_gpukern.simulator import SimulatorError, SimulatorState
+from pytest_gpukern.gpu.simulator import switch as simulator
+from pytest_gpukern.gpu.simulator.errors import SimulatorError
+from pytest_gpukern.gpu.simulator.switch import SimulatorState
 ON = SimulatorState(True, "test")
 OFF = SimulatorState(False, "test")
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
@@ -24,7 +25,7 @@ VARIABLE = "NUMBA_ENABLE_CUDASIM"
 
 def run(script, value=None):
     environ = {k: v for k, v in os.environ.items() if k != VARIABLE}
-    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[2])
+    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
     if value is not None:
         environ[VARIABLE] = value
     result = subprocess.run(

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern import simulator
-from pytest_gpukern.simulator import SimulatorError, SimulatorState, SimulatorUnsupported, switch
-from pytest_gpukern.simulator.launch import launch_fault
+from pytest_gpukern.gpu import simulator
+from pytest_gpukern.gpu.simulator import switch
+from pytest_gpukern.gpu.simulator.errors import SimulatorError, SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.launch import launch_fault
+from pytest_gpukern.gpu.simulator.switch import SimulatorState
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 
@@ -20,7 +22,7 @@ def never_called():
 
 
 def decide(mode="auto", *, asked=True, gpu=lambda: None, value=None, modules=None, installed=True):
-    return simulator.decide(
+    return switch.decide(
         mode,
         asked=asked,
         gpu_missing=gpu,
@@ -162,11 +164,11 @@ def test_numbas_configuration_file_counts_where_the_environment_is_silent(monkey
 
 def test_importing_the_package_loads_no_gpu_library_and_no_numpy():
     script = (
-        "import sys, pytest_gpukern.simulator as s; s.is_active(); "
+        "import sys; from pytest_gpukern.gpu.simulator.switch import is_active; is_active(); "
         "heavy = ('numba', 'numba_cuda', 'numpy', 'cupy', 'cuda', 'pytest'); "
         "print([name for name in sys.modules if name.split('.')[0] in heavy])"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(simulator.__file__).parents[2])}
+    environ = {**os.environ, "PYTHONPATH": str(Path(simulator.__file__).parents[3])}
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ
     )

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpukern import simulator
-from pytest_gpukern.simulator import SimulatorUnsupported
+from pytest_gpukern.gpu import simulator
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.switch import SimulatorState, activate
 
 # Filled in the child: the module-level `from numba import cuda` of a user's test module.
 cuda: Any = None
@@ -694,7 +695,7 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 def outcomes():
     pytest.importorskip("numba_cuda")
     environ = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
-    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[2])
+    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
     result = subprocess.run(
         [sys.executable, __file__], capture_output=True, text=True, check=False, env=environ, timeout=120
     )
@@ -709,7 +710,7 @@ def test_in_the_mended_simulator(check, outcomes):
 
 def run_checks():
     global cuda, np
-    simulator.activate(simulator.SimulatorState(True, "the tests of the simulator"))
+    activate(SimulatorState(True, "the tests of the simulator"))
     import numpy
     from numba import cuda as numba_cuda
 

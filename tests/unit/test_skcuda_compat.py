@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pytest_gpukern.backends import installed
+from pytest_gpukern.backends.backend import installed
 
 PACKAGE = {
     "__init__.py": """

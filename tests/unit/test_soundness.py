@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, only_case, right, run
 
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.problem import Axis, ProblemError, Tolerance
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.soundness import (
+from pytest_gpukern import Axis, ProblemError, Tolerance
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern.problems.soundness import (
     hardly_varies,
     lower_precision,
     passes_lower_precision,
     passes_zeros,
     rounded,
 )
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 CHECKING = Settings(asked=True)
 RANDOM = np.random.default_rng(1)
@@ -209,7 +210,7 @@ def test_the_reference_is_computed_again_once_a_point():
 
         prepare.__name__ = name
         problem.variant("host")(prepare)
-    for case in problem.iter_cases("smoke"):
+    for case in cases_of(problem, "smoke"):
         assert run(case, environment).correctness is Correctness.PASSED
     assert len(calls) == 3, "two contents, and the first in float16"
 
@@ -225,6 +226,6 @@ def test_what_is_refused_launches_nothing():
 def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem = doubling(make_inputs=constant)
     problem.variant("host")(right)
-    (case,) = problem.iter_cases("smoke", {"n": (5,)})
+    (case,) = cases_of(problem, "smoke", {"n": (5,)})
     (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
     assert note.startswith("data that tell little: out: the references of two seeds")

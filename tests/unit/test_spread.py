@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from pytest_gpukern import spread
-from pytest_gpukern.gate import Conditions, SessionTime
-from pytest_gpukern.spread import (
+from pytest_gpukern.gate import spread
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.spread import (
     PRIOR_DOF,
     PRIOR_SPREAD,
     SharedSpread,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.stats import (
+from pytest_gpukern.measure.statistics import (
     StoppingRule,
     _chi_square_999,
     _kruskal_wallis,
@@ -415,7 +415,8 @@ def test_quantiles_agree_with_numpy():
 
 def test_stats_gate_and_baseline_load_only_the_standard_library():
     code = (
-        "import sys, pytest_gpukern.stats, pytest_gpukern.gate, pytest_gpukern.baseline as b;"
+        "import sys, pytest_gpukern.measure.statistics, pytest_gpukern.gate.judge;"
+        "import pytest_gpukern.baseline.store;"
         "print(sorted({m.partition('.')[0] for m in sys.modules} & {'numpy', 'scipy', 'pytest', 'cupy'}))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from fakes import FakeClock, FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
-from pytest_gpukern import checked_launch
-from pytest_gpukern.comparison import POISONS
-from pytest_gpukern.dataset import Datasets
-from pytest_gpukern.result import Correctness
-from pytest_gpukern.runner import diagnose_case
-from pytest_gpukern.settings import Settings
-from pytest_gpukern.verify import Fault
+from pytest_gpukern.arrays.compare import POISONS
+from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.settings import Settings
 
 N = 8
 CHECKED = 5

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from host_cuda import OnDevice
 
-from pytest_gpukern.backends import cuda
-from pytest_gpukern.backends.users_arrays import users_array, why_untrusted
-from pytest_gpukern.comparison import POISONS, poison_bytes, still_poisoned
+from pytest_gpukern.arrays.compare import POISONS, poison_bytes, still_poisoned
+from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
+from pytest_gpukern.gpu import runtime as cuda
 
 
 @pytest.fixture

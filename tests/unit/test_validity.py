@@ -19,28 +19,28 @@ from fake_nvml import state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern import measure
-from pytest_gpukern.device import Floor
-from pytest_gpukern.validity import (
+from pytest_gpukern.gpu.theory import Floor
+from pytest_gpukern.measure import measure
+from pytest_gpukern.measure.validity import clocks
+from pytest_gpukern.measure.validity.clocks import ClockGuard, device_time_fault
+from pytest_gpukern.measure.validity.energy import (
+    COUNTER_STANDS,
+    HOST_BOUND,
     NO_COUNTER,
-    ClockGuard,
+    TOO_SHORT,
     Energy,
-    Leak,
-    MemoryReading,
-    Threads,
-    below_floor,
-    clocks,
-    device_time_fault,
     energy_per_call,
-    kept_bytes,
-    launch_leak,
+)
+from pytest_gpukern.measure.validity.floor import below_floor
+from pytest_gpukern.measure.validity.growth import Leak, MemoryReading, kept_bytes, launch_leak
+from pytest_gpukern.values import live_threads as threads_module
+from pytest_gpukern.values.live_threads import (
+    Threads,
     running_threads,
     thread_fault,
     thread_left_working,
     thread_note,
 )
-from pytest_gpukern.validity import threads as threads_module
-from pytest_gpukern.validity.energy import COUNTER_STANDS, HOST_BOUND, TOO_SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ def test_a_clock_patched_inside_our_own_modules_is_named(
     monkeypatch.setattr(measure, "time", fake)
     found = ClockGuard().fault(ClockGuard().read())
     assert found is not None
-    assert "the clock pytest_gpukern.measure.time was replaced" in found
+    assert "the clock pytest_gpukern.measure.measure.time was replaced" in found
 
 
 def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch() -> None:
@@ -133,13 +133,13 @@ def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() 
         import time
         real = time.perf_counter_ns
         time.perf_counter_ns = lambda: real() // 2
-        from pytest_gpukern.validity import ClockGuard
+        from pytest_gpukern.measure.validity.clocks import ClockGuard
         guard = ClockGuard()
         print(guard.fault(guard.read()))
         time.perf_counter_ns = time.monotonic_ns = time.process_time_ns
         import sys, importlib
-        importlib.reload(sys.modules["pytest_gpukern.validity.clocks"])
-        guard = sys.modules["pytest_gpukern.validity.clocks"].ClockGuard()
+        importlib.reload(sys.modules["pytest_gpukern.measure.validity.clocks"])
+        guard = sys.modules["pytest_gpukern.measure.validity.clocks"].ClockGuard()
         print(guard.fault(guard.read()))
     """
     done = subprocess.run(

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpukern import comparison
+from pytest_gpukern import Output, Tolerance
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.compare import POISON, POISONS, compare
 from pytest_gpukern.backends.host import poison
-from pytest_gpukern.comparison import POISON, POISONS, compare
-from pytest_gpukern.problem import Output, Tolerance
-from pytest_gpukern.verify import Fault, diagnose_form, diagnose_values
+from pytest_gpukern.check.diagnosis import Fault, diagnose_form, diagnose_values
 
 EXACT = Tolerance()
 CHUNK = 1 << 20

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 from fake_nvml import state
 
-from pytest_gpukern import watch as watch_module
-from pytest_gpukern.device import Floor, GpuProcess
-from pytest_gpukern.timers import Batch
-from pytest_gpukern.validity import PausePolicy, Recovery
-from pytest_gpukern.watch import BatchWatch, Instruments
+from pytest_gpukern.gpu.nvml import GpuProcess
+from pytest_gpukern.gpu.theory import Floor
+from pytest_gpukern.measure import watch as watch_module
+from pytest_gpukern.measure.validity.recovery import PausePolicy, Recovery
+from pytest_gpukern.measure.watch import BatchWatch, Instruments
+from pytest_gpukern.timers.timer import Batch
 
 HOT = {"clock_events": ("hw_thermal_slowdown",), "temperature_c": 92}
 BATCH = Batch([1000.0] * 10)

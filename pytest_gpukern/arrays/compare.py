@@ -1,0 +1,370 @@
+"""Compares an output with its reference, element by element: what differs, by how much and where."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.result import OutputError
+from pytest_gpukern.values.thread_map import map_in_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+    from pytest_gpukern.arrays.tolerance import Tolerance
+
+POISON = 0x7FF9_7FFB
+POISONS = (POISON, 0xFFFA_FFC5)
+"""Four bytes each; in turn, one of them is written all over an output before a checked launch. They are NaN
+as float16, bfloat16, float32 and float64, integers that a kernel is unlikely to compute, and differ in every
+byte, so that what was not written cannot be right under both."""
+
+_CHUNK = 1 << 17
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The largest error of one kind and where it is; `value` is -1 where no element had one."""
+
+    value: float = -1.0
+    index: int = -1
+    expected: Any = None
+    actual: Any = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an output compares with its reference, element by element.
+
+    Attributes:
+        shape: of the output.
+        mismatches: elements outside the tolerance.
+        unwritten: mismatches that still hold the poison bit by bit, also where the reference is NaN.
+        unexpected_nan: mismatches that are NaN, written, and not NaN in the reference.
+        first_unwritten: flat index of the unwritten element that comes first, or -1.
+        first_mismatch: the mismatch that comes first; its `value` is 1, or -1 where there is none.
+        absolute: largest |actual − expected| with its flat index.
+        relative: largest |actual − expected| / |expected| over expected ≠ 0.
+        ulp: largest |actual − expected| in units in the last place of the output's dtype at `expected`
+            (J.-M. Muller, On the definition of ulp(x), 2005: the distance between the two floating-point
+            numbers that enclose the expected value); -1 for integers.
+    """
+
+    shape: tuple[int, ...]
+    mismatches: int = 0
+    unwritten: int = 0
+    unexpected_nan: int = 0
+    first_unwritten: int = -1
+    first_mismatch: Extreme = Extreme()
+    absolute: Extreme = Extreme()
+    relative: Extreme = Extreme()
+    ulp: Extreme = Extreme()
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def error(self) -> OutputError:
+        """The figures that are recorded."""
+        return OutputError(
+            size=self.size,
+            mismatches=self.mismatches,
+            max_abs=_recordable(self.absolute.value),
+            max_rel=_recordable(self.relative.value),
+            max_ulp=_recordable(self.ulp.value),
+        )
+
+
+def compare(
+    actual: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    *,
+    poison: int | None = POISON,
+) -> Comparison:
+    """Compares two host arrays of one shape, piecewise and in threads, so that memory stays bounded.
+
+    Args:
+        actual: the output; its dtype is the one that ULPs are counted in.
+        expected: the reference, in the same or a higher precision.
+        tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN
+            (and `actual` is not the poison), or where a float `actual` equals `expected` rounded to its dtype
+            (which covers overflow to infinity). An infinite reference is met by the same infinity only;
+            differences of integers are exact, also with a wider reference, and bool is compared by byte.
+        poison: what the output was filled with before the launch; None where it was not.
+    """
+    import numpy as np
+
+    shape = actual.shape
+    if expected.dtype.kind == "c" != actual.dtype.kind:  # a real output has an imaginary part of zero
+        actual = actual.astype(np.result_type(actual.dtype, np.complex64))
+    if actual.dtype.kind == "c":
+        part = np.dtype(f"f{actual.dtype.itemsize // 2}")
+        flat_expected = np.ascontiguousarray(expected).astype(np.complex128, copy=False).view(np.float64)
+        found = compare(np.ascontiguousarray(actual).view(part), flat_expected, tolerance, poison=poison)
+        return Comparison(**{**found.__dict__, "shape": (*shape, 2)})
+    flat_actual = np.ascontiguousarray(actual).reshape(-1)
+    flat_expected = np.ascontiguousarray(expected).reshape(-1)
+    starts = range(0, flat_actual.size, _CHUNK)
+    threads = max(1, min(len(starts), os.cpu_count() or 1))
+
+    def every(first: int) -> list[Comparison | None]:
+        scratch = _Scratch(min(_CHUNK, flat_actual.size))
+        return [
+            _compare_piece(
+                _Piece(flat_actual[start : start + _CHUNK], flat_expected[start : start + _CHUNK], start),
+                tolerance,
+                scratch,
+                poison=poison,
+            )
+            for start in starts[first::threads]
+        ]
+
+    in_turn = map_in_threads(every, range(threads))
+    in_order = itertools.chain.from_iterable(itertools.zip_longest(*in_turn))
+    return _merge(shape, actual.dtype.kind == "f", in_order)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of an output and of its reference, both flat, which begins at the index `start`."""
+
+    actual: np.ndarray[Any, Any]
+    expected: np.ndarray[Any, Any]
+    start: int
+
+    def extreme(self, values: np.ndarray[Any, Any]) -> Extreme:
+        """The first of the largest of these errors of the elements."""
+        at = int(values.argmax())
+        return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
+
+
+class _Scratch:
+    """Memory for the steps of comparing a piece: given back and asked for again, it would cost more."""
+
+    def __init__(self, size: int) -> None:
+        import numpy as np
+
+        self.error, self.size, self.bound = (np.empty(size) for _ in range(3))
+        self.flags = np.empty(size, bool)
+
+
+def _compare_piece(
+    piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poison: int | None
+) -> Comparison | None:
+    """The comparison of a piece; None where every element is equal."""
+    import numpy as np
+
+    actual, expected = piece.actual, piece.expected
+    if actual.dtype.kind == "b":  # True may be any byte but 0, and the poison is one
+        actual = actual.view(np.uint8)
+        expected = expected.view(np.uint8) if expected.dtype.kind == "b" else expected
+        piece = _Piece(actual, expected, piece.start)
+    if actual.dtype == expected.dtype and (actual == expected).all():
+        return None
+    floats = actual.dtype.kind == expected.dtype.kind == "f"
+    if floats and max(actual.itemsize, expected.itemsize) <= 8:
+        within = _within(piece, tolerance, scratch)
+        if within is not None:
+            return within
+    return _closely(piece, tolerance, poison=poison)
+
+
+def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comparison | None:
+    """The comparison of a piece that may hold anything: what is wrong, not written, or not finite."""
+    import numpy as np
+
+    actual, expected = piece.actual, piece.expected
+    is_float = actual.dtype.kind == "f"
+    with np.errstate(all="ignore"):
+        equal = actual == (expected.astype(actual.dtype, copy=False) if is_float else expected)
+        if equal.all() and not is_float:
+            return None
+        wide = np.longdouble if actual.dtype.itemsize > 8 else np.float64
+        a: Any
+        e: Any
+        if is_float:
+            a, e = actual.astype(wide), expected.astype(wide)
+            actual_nan, expected_nan = np.isnan(a), np.isnan(e)
+        else:
+            a, e = _exact(actual), _exact(expected)
+            actual_nan = np.zeros(actual.shape, bool)
+            expected_nan = np.isnan(expected) if expected.dtype.kind == "f" else actual_nan
+        error = np.abs(a - e).astype(wide)
+        error[(equal & ~np.isfinite(error)) | (actual_nan & expected_nan)] = 0
+        size = np.abs(e).astype(wide)
+        near = np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size)
+        both_nan = actual_nan & expected_nan
+        bad = ~(equal | near | both_nan)
+        unwritten = np.zeros_like(bad)
+        if poison is not None:  # which is a NaN itself: one that was computed has other bits
+            unwritten = (bad | both_nan) & _holds_poison(actual, piece.start, poison)
+            bad |= unwritten
+        error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
+        relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
+        ulp = error / _ulp_size(size, actual.dtype) if is_float else None
+    first = np.flatnonzero(unwritten)[:1]
+    return Comparison(
+        shape=(),
+        mismatches=int(bad.sum()),
+        unwritten=int(unwritten.sum()),
+        unexpected_nan=int((bad & actual_nan & ~unwritten).sum()),
+        first_unwritten=piece.start + int(first[0]) if first.size else -1,
+        first_mismatch=piece.extreme(bad) if bad.any() else Extreme(),
+        absolute=piece.extreme(error),
+        relative=piece.extreme(relative),
+        ulp=piece.extreme(ulp) if ulp is not None else Extreme(),
+    )
+
+
+def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Comparison | None:
+    """The comparison of a piece of finite numbers that all lie within the tolerance, which most do.
+
+    None where anything else is found, which is then looked at closely.
+    """
+    import numpy as np
+
+    n, dtype = piece.actual.size, piece.actual.dtype
+    error, size, bound, flags = (
+        memory[:n] for memory in (scratch.error, scratch.size, scratch.bound, scratch.flags)
+    )
+    with np.errstate(all="ignore"):
+        np.copyto(error, piece.actual)
+        np.copyto(size, piece.expected)
+        np.abs(np.subtract(error, size, out=error), out=error)
+        np.abs(size, out=size)
+        if not (math.isfinite(error.max()) and size.max() <= np.finfo(dtype).max):
+            return None
+        np.multiply(size, tolerance.rtol, out=bound)
+        np.add(bound, tolerance.atol, out=bound)
+        if not np.less_equal(error, bound, out=flags).all():
+            return None
+        absolute = piece.extreme(error)
+        np.divide(error, size, out=bound)
+        if np.equal(size, 0, out=flags).any():
+            bound[flags] = 0
+        relative = piece.extreme(bound)
+        np.divide(error, _ulp_size(size, dtype, bound), out=bound)
+        return Comparison((), absolute=absolute, relative=relative, ulp=piece.extreme(bound))
+
+
+def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Numbers widened so that a difference cannot wrap; 64-bit ones become Python's."""
+    import numpy as np
+
+    if values.dtype.itemsize == 8:
+        return values.astype(object)
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def _holds_poison(actual: np.ndarray[Any, Any], start: int, poison: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    pattern = np.frombuffer(np.uint32(poison).tobytes() * 4, np.uint8)
+    width = actual.dtype.itemsize
+    raw = actual.view(np.uint8).reshape(-1, width)
+    offset = (start * width + np.arange(raw.shape[0]) * width) % 4
+    result: np.ndarray[Any, Any] = np.zeros(raw.shape[0], bool)
+    for shift in range(0, 4, min(width, 4)):
+        rows = offset == shift
+        result[rows] = (raw[rows] == pattern[shift : shift + width]).all(axis=1)
+    return result
+
+
+def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """So many bytes that repeat a poison."""
+    import numpy as np
+
+    return np.resize(np.frombuffer(np.uint32(poison).tobytes(), np.uint8), nbytes)
+
+
+def still_poisoned(
+    found: np.ndarray[Any, Any],
+    poison: int,
+    other: np.ndarray[Any, Any] | None = None,
+    other_poison: int | None = None,
+) -> tuple[int, int]:
+    """How many elements were left as they were filled, and the flat index of the first, or -1.
+
+    Those that hold the poison, and after another call hold what they were filled with before that, which was
+    another poison, or something else than now. Of one or two bytes, which a computed number may equal by
+    chance, only the former.
+
+    Args:
+        found: what the output holds after a call; in C order.
+        poison: what it was filled with before.
+        other: what it held after the other call, of the same shape and dtype; None where there was none.
+        other_poison: what it was filled with before that.
+    """
+    import numpy as np
+
+    width = found.dtype.itemsize
+    flat = found.reshape(-1).view(np.uint8).reshape(-1, width)
+    beside = None if other is None else other.reshape(-1).view(np.uint8).reshape(-1, width)
+    wide = found.dtype.kind in "fc" or width >= 4
+    count, first = 0, -1
+    for start in range(0, len(flat), _CHUNK):  # a multiple of four elements
+        rows = flat[start : start + _CHUNK]
+        left = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
+        if beside is not None and other_poison is not None and left.any():
+            others = beside[start : start + _CHUNK]
+            left_there = (others == poison_bytes(other_poison, others.size).reshape(others.shape)).all(axis=1)
+            left &= (left_there & (poison != other_poison)) | (wide & (rows != others).any(axis=1))
+        if first < 0 and left.any():
+            first = start + int(left.argmax())
+        count += int(left.sum())
+    return count, first
+
+
+def _ulp_size(
+    size: np.ndarray[Any, Any], dtype: np.dtype[Any], scratch: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Distance between neighbouring numbers of `dtype` at magnitude `size`; `scratch` may hold the result."""
+    import numpy as np
+
+    info = np.finfo(dtype)
+    if size.dtype == np.float64 and dtype.itemsize < 8:
+        # The powers of two are made of float64's own exponent, which holds those of narrower numbers.
+        bias, bits = 1023, 52
+        out = None if scratch is None else scratch.view(np.int64)
+        exponents = np.right_shift(size.view(np.int64), bits, out=out)
+        np.clip(exponents, int(info.minexp) + bias, int(info.maxexp) - 1 + bias, out=exponents)
+        exponents -= int(info.nmant)
+        powers: np.ndarray[Any, Any] = np.left_shift(exponents, bits, out=exponents).view(np.float64)
+        return powers
+    _, exponent = np.frexp(np.fmin(size, info.max))  # a reference may be beyond what the dtype holds
+    lowest = int(info.minexp) + 1
+    exponent = np.where(size > 0, exponent, lowest)  # frexp gives 0 the exponent of 0.5
+    result: np.ndarray[Any, Any] = np.ldexp(1.0, np.maximum(exponent, lowest) - 1 - int(info.nmant))
+    return result
+
+
+def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
+    """One comparison out of those of its pieces; pieces without any difference count as zero error."""
+    found = [piece for piece in pieces if piece is not None]
+    if not found:
+        ulp = Extreme(0.0) if is_float else Extreme()
+        return Comparison(shape, absolute=Extreme(0.0), relative=Extreme(0.0), ulp=ulp)
+    firsts = [piece.first_unwritten for piece in found if piece.first_unwritten >= 0]
+    return Comparison(
+        shape=shape,
+        mismatches=sum(piece.mismatches for piece in found),
+        unwritten=sum(piece.unwritten for piece in found),
+        unexpected_nan=sum(piece.unexpected_nan for piece in found),
+        first_unwritten=min(firsts, default=-1),
+        first_mismatch=next((p.first_mismatch for p in found if p.first_mismatch.index >= 0), Extreme()),
+        absolute=max((piece.absolute for piece in found), key=lambda extreme: extreme.value),
+        relative=max((piece.relative for piece in found), key=lambda extreme: extreme.value),
+        ulp=max((piece.ulp for piece in found), key=lambda extreme: extreme.value),
+    )
+
+
+def _recordable(value: float) -> float | None:
+    return value if value >= 0 and math.isfinite(value) else None

@@ -1,0 +1,209 @@
+"""Backends: the libraries that variants are written with, behind one small Protocol."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+
+    from pytest_gpukern.arrays.compare import Comparison
+    from pytest_gpukern.arrays.guard_zones import Damage
+    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.arrays.strides import Span
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.problems.outputs import Output
+
+Array = Any
+
+
+class Form(NamedTuple):
+    """Shape, dtype and strides of an array; these in bytes, or None where it lies in C order without gaps."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    strides: tuple[int, ...] | None
+
+
+class Workspace(Protocol):
+    """Arrays of one case where its variant wants them: inputs, outputs, and what a launch returned.
+
+    Attributes:
+        arrays: name → array of the backend's own type, or scalar, as given to the variant.
+        array_type: the one type of arrays that a launch may return.
+    """
+
+    arrays: dict[str, Array]
+    array_type: type[Any]
+
+    def load(self, inputs: Mapping[str, Any]) -> None:
+        """Copies contents from the host into the input arrays and waits for it: what a user's copy does."""
+
+    def fill(self, inputs: Mapping[str, Any]) -> None:
+        """Puts contents into the input arrays by the fastest way there is, and waits for it."""
+
+    def poison(self) -> None:
+        """Fills every output with the other of `comparison.POISONS` than before, and waits for it."""
+
+    def queue_poison(self, stream: Any) -> None:
+        """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes an array that a launch returned as `output`.
+
+        None where it is not of `array_type`, which no subclass is, has no values yet or lives elsewhere.
+        """
+
+    def input_spans(self) -> dict[str, Span]:
+        """The addresses of each input array."""
+
+    def returned_span(self, output: str) -> Span:
+        """The addresses that what was adopted as `output` lies between."""
+
+    def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
+        """Compares an output with its reference, on the device where it lives there."""
+
+    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies an output to the host and waits for it."""
+
+    def digest(self) -> dict[str, int]:
+        """A hash of the contents of each input array."""
+
+    def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """What `digest` says while the input arrays hold these contents."""
+
+    def damage(self) -> list[Damage]:
+        """What was written into the guard zones around inputs and outputs, once the device is idle."""
+
+    def bits(self, output: str) -> str | None:
+        """A hash of an output's bytes, the same in every process and release, named by its method.
+
+        Taken where the output lives; None where its memory is not in one piece, or is not all values.
+        """
+
+    def close(self) -> None:
+        """Gives the memory back."""
+
+
+class Backend(Protocol):
+    """One library that variants are written with.
+
+    Attributes:
+        name: as in `Problem.variant("…")`.
+        on_gpu: its kernels run on a real GPU.
+        simulated: its kernels run in Numba's simulator.
+        stream: what variants get as `stream`, in the library's own type; None on the host.
+        timed_stream: the same stream as cuda.core's, for timers; None on the host and in the simulator.
+        notes: what was supplied from outside so that the library works here, in words.
+    """
+
+    name: str
+    on_gpu: bool
+    simulated: bool
+
+    @property
+    def stream(self) -> Any:
+        """The stream to launch on."""
+
+    @property
+    def timed_stream(self) -> Any:
+        """The stream to launch on, as cuda.core's."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was supplied from outside so that the library works here."""
+
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> Workspace:
+        """Makes the arrays of a case, inputs loaded and outputs poisoned, those in `placed` laid out so."""
+
+    def current(self) -> AbstractContextManager[Any]:
+        """While entered, launches that name no stream go to `stream`."""
+
+    def preparing(self) -> AbstractContextManager[Any]:
+        """While entered, a variant prepares: as `current`, and a library may remember what it looked up."""
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device, whatever library or stream it came from."""
+
+    def release(self) -> None:
+        """Gives pooled device memory back."""
+
+
+_CUDA_CORE = ("cuda.core", "cuda-core")
+
+LIBRARIES: dict[str, tuple[tuple[str, str], ...]] = {
+    "host": (),
+    "numba": (("numba", "numba"), ("numba.cuda", "numba-cuda")),
+    "cupy": (("cupy", "cupy-cuda13x"), _CUDA_CORE),
+    "pycuda": (("pycuda", "pycuda"), _CUDA_CORE),
+    # mako is PyCUDA's own need, but only of the part that scikit-cuda loads.
+    "skcuda": (("pycuda", "pycuda"), ("skcuda", "scikit-cuda"), ("mako", "mako"), _CUDA_CORE),
+    "torch": (("torch", "torch"), _CUDA_CORE),
+    "dask": (("dask", "dask[array]"), ("cupy", "cupy-cuda13x"), _CUDA_CORE),
+}
+"""Backend → (module, package that brings it), in the order in which a missing one is reported."""
+
+
+def missing_library(name: str) -> str | None:
+    """Which package backend `name` lacks, in words, without importing anything heavy; None if none."""
+    for module, package in LIBRARIES[name]:
+        if not installed(module):
+            return f"{package} is not installed"
+    return None
+
+
+def installed(module: str) -> bool:
+    """Whether `module` can be found; only its parents' packages are ever looked into, not executed."""
+    top, _, rest = module.partition(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    if module == "numba.cuda":  # Numba itself carries an older numba.cuda: numba-cuda is what is meant
+        return importlib.util.find_spec("numba_cuda") is not None
+    locations = list(spec.submodule_search_locations or ())
+    return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
+
+
+_BACKENDS = {
+    "host": ("host", "HostBackend"),
+    "numba": ("numba", "NumbaBackend"),
+    "cupy": ("cupy", "CupyBackend"),
+    "pycuda": ("pycuda", "PycudaBackend"),
+    "skcuda": ("skcuda", "SkcudaBackend"),
+    "torch": ("torch", "TorchBackend"),
+    "dask": ("dask", "DaskBackend"),
+}
+"""Backend → (module of this package, class in it)."""
+
+
+def open_backend(name: str, *, simulated: bool) -> Backend:
+    """The backend `name`, ready for use on the pinned device.
+
+    Raises:
+        LookupError: there is no such backend.
+        Exception: its library is missing or broken: whatever that raises. Ask `missing_library` first.
+    """
+    if name not in _BACKENDS:
+        raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")
+    module, backend = (
+        ("numba_simulator", "SimulatedBackend") if name == "numba" and simulated else _BACKENDS[name]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a library warns of when it is imported is no test's fault
+        opened: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), backend)()
+    return opened

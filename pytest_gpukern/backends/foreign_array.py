@@ -1,0 +1,240 @@
+"""The memory of an array that a user made with whatever library: its place, its bytes, a poison in it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.compare import poison_bytes
+from pytest_gpukern.arrays.strides import out_of_c_order, span_of
+from pytest_gpukern.backends.host import bits_of, poison
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.arrays.strides import Span, Strides
+
+_KNOWN = {
+    ("numpy", "ndarray"): "host",
+    ("cupy", "ndarray"): "cupy",
+    ("torch", "Tensor"): "torch",
+    ("pycuda.gpuarray", "GPUArray"): "pycuda",
+    ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"): "numba",
+    ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"): "numba",
+}
+"""Array types that others are derived from, (module, name), and the backends that make them."""
+_LIBRARIES = {"numpy", "cupy", "torch", "pycuda", "numba", "numba_cuda"}
+_TRIES = 10**6
+
+
+@dataclass(frozen=True)
+class UsersArray:
+    """Where an array of numbers lies; the device must be idle whenever its memory is read or written.
+
+    Attributes:
+        pointer: address of its first element.
+        shape: of the array.
+        dtype: of its elements; of bfloat16, which NumPy lacks, int16.
+        strides: in bytes; None for C order without gaps.
+        on_device: whether the address is the device's.
+        read_only: whether it says that it must not be written.
+        host: the same memory as a NumPy array, where it is the host's.
+        is_bfloat16: whether the 16-bit integers are that.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: Strides | None
+    on_device: bool
+    read_only: bool
+    host: np.ndarray[Any, Any] | None = None
+    is_bfloat16: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its contents."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def span(self) -> Span:
+        """The addresses that it lies between."""
+        return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
+
+    def overlaps(self, other: UsersArray) -> bool:
+        """Whether some address belongs to an element of both; also where that takes too long to tell."""
+        import numpy as np
+
+        if self.on_device != other.on_device or not self.span.overlaps(other.span):
+            return False
+        if self.strides is None and other.strides is None:
+            return True
+        start = min(self.span.start, other.span.start)
+        room = np.empty(max(self.span.stop, other.span.stop) - start, np.uint8)  # never touched
+        one, two = (
+            np.ndarray(each.shape, each.dtype, room, each.pointer - start, each.strides)
+            for each in (self, other)
+        )
+        try:
+            return bool(np.shares_memory(one, two, max_work=_TRIES))  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            return True
+
+    def fetch(self) -> np.ndarray[Any, Any]:
+        """A copy of its contents on the host, in C order."""
+        import numpy as np
+
+        if self.host is not None:
+            return np.array(self.host, order="C")
+        if self.strides is None:
+            copy = np.empty(self.shape, self.dtype)
+            _copy_from_device(copy, self.pointer)
+            return copy
+        return np.array(self._strided()[1], order="C")
+
+    def bits(self) -> str | None:
+        """A hash of its bytes in C order, taken where it lies; None where they are not all values."""
+        if self.on_device and self.strides is None and self.pointer % 4 == 0:
+            from pytest_gpukern.gpu.runtime import runtime
+
+            return f"splitmix64:{runtime().hash_at(self.pointer, self.nbytes):016x}"
+        return bits_of(self.host if self.host is not None else self.fetch())
+
+    def poison(self, word: int) -> None:
+        """Fills every element, and nothing between them, so that its bytes in C order repeat `word`."""
+        import numpy as np
+
+        if not self.nbytes:
+            return
+        if self.host is not None and self.strides is None:
+            poison(self.host, word)
+        elif self.host is not None:
+            self.host[...] = poison_bytes(word, self.nbytes).view(self.dtype).reshape(self.shape)
+        elif self.strides is None and self.pointer % 4 == 0:
+            _fill_on_device(self.pointer, self.nbytes, word)
+        elif self.strides is None:
+            _copy_to_device(self.pointer, poison_bytes(word, self.nbytes))
+        else:
+            raw, elements = self._strided()
+            elements[...] = np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes))
+            _copy_to_device(self.span.start, raw)
+
+    def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What was fetched from it, as numbers to compare: bfloat16 as float32."""
+        import numpy as np
+
+        if not self.is_bfloat16:
+            return fetched
+        widened: np.ndarray[Any, Any] = (fetched.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return widened
+
+    def _strided(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """A copy of all bytes that it lies between, and its elements in them."""
+        import numpy as np
+
+        raw = np.empty(self.span.stop - self.span.start, np.uint8)
+        _copy_from_device(raw, self.span.start)
+        return raw, np.ndarray(self.shape, self.dtype, raw, self.pointer - self.span.start, self.strides)
+
+
+def users_array(value: Any) -> UsersArray | None:
+    """Where an array of NumPy's, CuPy's, Numba's, PyCUDA's, PyTorch's or another library's lies.
+
+    None for what is none, as a NumPy scalar, or holds anything but numbers.
+    """
+    import numpy as np
+
+    if isinstance(value, np.generic) or hasattr(value, "__dask_graph__"):
+        return None
+    is_bfloat16 = str(getattr(value, "dtype", "")) == "torch.bfloat16"
+    if hasattr(value, "detach") and hasattr(value, "is_cuda"):
+        value = _plain_tensor(value, as_int16=is_bfloat16)
+    elif type(value).__name__ == "FakeCUDAArray":  # the simulator's
+        value = value._ary
+    interface = getattr(value, "__cuda_array_interface__", None)
+    on_device = interface is not None
+    if interface is None:
+        interface = getattr(value, "__array_interface__", None)
+    if interface is None or interface["data"] is None:
+        return None
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    if dtype.kind not in "biufc":
+        return None
+    return UsersArray(
+        pointer=int(interface["data"][0]),
+        shape=shape,
+        dtype=dtype,
+        strides=out_of_c_order(shape, interface.get("strides"), dtype.itemsize),
+        on_device=on_device,
+        read_only=bool(interface["data"][1]),
+        host=None if on_device else np.asarray(value),
+        is_bfloat16=is_bfloat16,
+    )
+
+
+def backend_of(value: Any) -> str | None:
+    """The backend that makes arrays of a value's type; None for any other, and for one derived from it."""
+    kind = type(value)
+    return _KNOWN.get((kind.__module__, kind.__name__))
+
+
+def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
+    """A tensor of PyTorch's as what tells its address; None for one without elements in one strided memory.
+
+    PyTorch tells no address of what requires a gradient, and of bfloat16 none that NumPy has a dtype for.
+    """
+    try:
+        tensor = tensor.detach()
+        if as_int16:
+            tensor = tensor.view(sys.modules["torch"].int16)
+        if tensor.is_cuda:
+            return tensor if tensor.__cuda_array_interface__ else None
+        return tensor.numpy()
+    except (AttributeError, KeyError, RuntimeError, TypeError):  # sparse, conjugated, float8 and the like
+        return None
+
+
+def why_untrusted(value: Any) -> str | None:
+    """Why an array that a call returned may compute when it is read, in words, or None.
+
+    It is lazy, or of a class that somebody derived from a library's array.
+    """
+    kind = type(value)
+    named = f"{kind.__module__}.{kind.__qualname__}"
+    if hasattr(value, "__dask_graph__"):
+        return f"{named}, which computes when it is read, not in the call: return what its compute() gives"
+    derived = any((base.__module__, base.__name__) in _KNOWN for base in kind.__mro__[1:])
+    if derived and kind.__module__.partition(".")[0] not in _LIBRARIES:
+        return (
+            f"{named}, a class derived from an array's, which may compute when it is read: return the array"
+        )
+    return None
+
+
+def _copy_from_device(host: np.ndarray[Any, Any], pointer: int) -> None:
+    from pytest_gpukern.gpu.runtime import checked, runtime
+
+    runtime()  # the context
+    if host.nbytes:
+        checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
+
+
+def _copy_to_device(pointer: int, host: np.ndarray[Any, Any]) -> None:
+    from pytest_gpukern.gpu.runtime import checked, runtime
+
+    checked("cuMemcpyHtoD", pointer, host.ctypes.data, host.nbytes)
+    runtime().synchronize()
+
+
+def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
+    """Fills device memory that begins at a multiple of four."""
+    from pytest_gpukern.gpu.runtime import checked, runtime
+
+    current = runtime()  # the context
+    if nbytes // 4:
+        checked("cuMemsetD32", pointer, word, nbytes // 4)
+    for offset in range(nbytes // 4 * 4, nbytes):
+        checked("cuMemsetD8", pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1)
+    current.synchronize()

@@ -1,0 +1,227 @@
+"""What a run measured here, as entries of pytest-benchmark's list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.benchmark_interop.entries import ListedFixture, metadata_of, samples_s
+from pytest_gpukern.benchmark_interop.plugin import OURS, session_of, switched_off
+from pytest_gpukern.report import ceiling, scope_time, units
+from pytest_gpukern.values.result import Correctness, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pytest
+
+    from pytest_gpukern.values.result import JsonDict, Measurement
+
+SCHEMA = 1
+"""Version of what `extra_info` holds."""
+
+_IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
+"""Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
+
+
+class _Params(dict[str, Any]):
+    """Axes and parameters; None for one that a case lacks, so that `--benchmark-group-by=param:…` works
+    where problems have different axes."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def publish(
+    config: pytest.Config,
+    results: Iterable[Result],
+    groups: Mapping[str, str | None],
+    listed: Mapping[str, JsonDict] | None = None,
+) -> None:
+    """Appends every valid measurement to pytest-benchmark's session, so that it saves and shows them.
+
+    To be called on the controller before that plugin's `pytest_sessionfinish`, which is a wrapper: so from a
+    wrapper marked `tryfirst`. Left out are measurements that are simulated, invalid, of incorrect outputs or
+    without samples, since it has no way to mark them; and all of them under `--benchmark-disable`, which
+    promises that no stats are reported. A saved time with another timer, cache policy, scope, problem
+    version, size or device is taken out of its comparison, which it says.
+
+    Args:
+        config: of the run.
+        results: one a test.
+        groups: node id → group that the test's marker names, if any; else the fixture's group, or where there
+            is none of that plugin, the problem's name.
+        listed: node id → from `listed_as`, of tests that used that plugin's fixture: their names, groups,
+            parameters and `extra_info` stay what they are without us.
+    """
+    session = session_of(config)
+    if session is None or hasattr(config, "workerinput") or switched_off(config):
+        return
+    listed = listed or {}
+    as_received = (Result.from_json(result.to_json()) for result in results)  # as if from another process
+    published = [
+        metadata
+        for result in as_received
+        if result.correctness is not Correctness.INCORRECT and not result.simulated
+        for metadata in _of_result(result, groups.get(result.nodeid), listed.get(result.nodeid))
+    ]
+    session.benchmarks.extend(published)
+    _refuse_comparisons(session, published)
+
+
+def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:
+    taken: set[str] = set()
+    for measurement in result.measurements:
+        suffix = _suffix(result, measurement)
+        suffix = f"[{measurement.key}]" if suffix in taken else suffix
+        taken.add(suffix)
+        if measurement.invalid is not None or not samples_s(measurement):
+            continue
+        if listed is not None and measurement.beside:
+            continue  # a suite has the entries that it has without us; the main one tells of other timers
+        fixture = _own_entry(result) if listed is None else ListedFixture(**listed)
+        fixture.name += suffix
+        fixture.fullname += suffix
+        fixture.group = group or fixture.group
+        ours = _extra_info(result, measurement)
+        # What a test noted stays as it is, under whatever names, so ours goes under one.
+        fixture.extra_info = ours if listed is None else {**fixture.extra_info, OURS: ours}
+        yield metadata_of(fixture, measurement)
+
+
+def _own_entry(result: Result) -> ListedFixture:
+    """The entry of a test that never saw a fixture of pytest-benchmark's."""
+    name = _test_name(result.nodeid)
+    return ListedFixture(
+        name=name,
+        fullname=result.nodeid,
+        group=result.case.problem,
+        param=_param(name),
+        params=_Params({**result.case.point, **result.case.parameters}),
+    )
+
+
+def _suffix(result: Result, measurement: Measurement) -> str:
+    """Empty for the primary scope, else the scope: a name means the same whatever scopes a run selects.
+
+    The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests.
+    """
+    backend = result.case.backend
+    primary = result.measurements[0].scope if backend in (None, "host") else "kernel"
+    return "" if measurement.scope == primary else f"[{measurement.scope}]"
+
+
+def _test_name(nodeid: str) -> str:
+    """The test's own part of a node id; its parameters may hold `::` and `/`."""
+    test, bracket, parameters = nodeid.partition("::")[2].partition("[")
+    return test.rpartition("::")[2] + bracket + parameters
+
+
+def _param(name: str) -> str | None:
+    _, bracket, rest = name.partition("[")
+    return rest.removesuffix("]") if bracket else None
+
+
+def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
+    """What a number means and what was found out about it, finite and under names that hold their units."""
+    case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
+    verdict = result.verdicts.get(measurement.key)
+    known = units.is_number(median_ns) and median_ns > 0
+    traffic, flops = measurement.traffic_bytes, measurement.flops
+    info = {
+        "gpukern_schema": SCHEMA,
+        "case": case.id,
+        "problem": case.problem,
+        "problem_version": case.problem_version,
+        "backend": case.backend,
+        "variant": case.variant,
+        "measured_point": case.measured_point,
+        "scope": measurement.scope,
+        "timer": measurement.timer,
+        "cache": measurement.cache,
+        "measures": measurement.measures,
+        "stopped": measurement.stopped,
+        "median_low_s": _seconds(summary.low_ns),
+        "median_high_s": _seconds(summary.high_ns),
+        "traffic_bytes": traffic,
+        "flops": flops,
+        "gb_per_s": traffic / median_ns if traffic and known else None,
+        "gflop_per_s": flops / median_ns if flops and known else None,
+        "correctness": result.correctness.value,
+        "verdict": verdict.kind.value if verdict else None,
+        "verdict_reason": verdict.explained if verdict else None,
+        "verdict_ratio": verdict.ratio if verdict else None,
+        "warnings": [*summary.warnings, *result.notes],
+        "device": result.fingerprint.get("device_name" if case.on_gpu else "cpu_model"),
+        "driver": result.fingerprint.get("driver_version"),
+        **_device_info(result, measurement),
+    }
+    return {
+        name: value if not isinstance(value, float) or units.is_number(value) else None
+        for name, value in info.items()
+    }
+
+
+def _device_info(result: Result, measurement: Measurement) -> JsonDict:
+    """What is known of how the device came to a number: other timers', ceilings, clocks and kernels."""
+    others = tuple(
+        each for each in result.measurements if each.scope == measurement.scope and each is not measurement
+    )
+    kernels = result.kernels if measurement.scope != "transfer" else ()
+    return {
+        "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
+        "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
+        "shares_of_ceilings": ceiling.ceiling_shares(result, scope_time.ScopeTime(measurement, others)),
+        "sm_mhz": measurement.state.get("sm_mhz"),
+        "memory_mhz": measurement.state.get("memory_mhz"),
+        "energy_mj": measurement.energy_mj,
+        "mean_power_w": measurement.mean_power_w,
+        "energy_untold": measurement.energy_untold,
+        "kernels": [
+            {
+                "name": kernel.readable,
+                "registers": kernel.shape.registers,
+                "shared_bytes": kernel.shape.static_shared_bytes + kernel.shape.dynamic_shared_bytes,
+                "local_bytes": kernel.shape.local_bytes,
+                "spill_store_bytes": kernel.spill_store_bytes,
+                "spill_load_bytes": kernel.spill_load_bytes,
+                "occupancy": kernel.occupancy,
+            }
+            for kernel in kernels
+        ],
+    }
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return nanoseconds / 1e9 if units.is_number(nanoseconds) else None
+
+
+def _refuse_comparisons(session: Any, published: list[Any]) -> None:
+    """Takes saved times that differ in more than time out of the comparison, and says which and why."""
+    differences: dict[str, list[str]] = {}
+    for saved in (getattr(session, "compared_mapping", None) or {}).values():
+        for metadata in published:
+            difference = _difference(saved.get(metadata.fullname), _ours(metadata.extra_info))
+            if difference is not None:
+                del saved[metadata.fullname]
+                differences.setdefault(difference, []).append(metadata.name)
+    for difference, names in differences.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        # Not its `warning`, which would end the run under `-W error`.
+        session.logger.info(f"gpukern: {names[0]}{more}: not compared: {difference}")
+
+
+def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
+    """The first of `_IDENTITY` in which a saved benchmark differs from this one, in words, or None."""
+    if saved is None:
+        return None
+    then = _ours(saved.get("extra_info") or {})
+    for name in _IDENTITY:
+        if then.get(name) != now[name]:
+            return f"{name} was {then.get(name)!r}, is {now[name]!r}"
+    return None
+
+
+def _ours(extra_info: JsonDict) -> JsonDict:
+    """Our part of an entry's `extra_info`: all of it, but where a test has its own."""
+    ours = extra_info.get(OURS)
+    return ours if isinstance(ours, dict) else extra_info

@@ -1,0 +1,348 @@
+"""Checks each untimed call of a test's own callable: what it wrote, what it returned, what it must not touch.
+
+Outputs that the test declares are filled with one poison before the first call, with the other before the
+second, and so on in turn. What a call returns is new memory, of a type that does not compute when it is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.compare import POISONS, still_poisoned
+from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
+from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_outputs, leaves
+from pytest_gpukern.check.call_outputs import SeenOutput, SeenOutputs
+from pytest_gpukern.check.diagnosis import (
+    Diagnosis,
+    Fault,
+    IncorrectError,
+    diagnose_launches,
+    diagnose_shared,
+    diagnose_unwritten,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpukern.backends.foreign_array import UsersArray
+    from pytest_gpukern.measure.measure import Executions
+    from pytest_gpukern.timers.timer import Iteration
+    from pytest_gpukern.values.determinism import Determinism
+
+_QUICK_NS = 1e8
+"""A call this long is not made a third time."""
+_VERY_SLOW_NS = 1e9
+"""One this long not a second time, unless outputs were declared."""
+_CALLS = 3
+
+
+@dataclass
+class Call:
+    """A call that is about to be made.
+
+    Attributes:
+        function: what is called.
+        place: which call it is, in words.
+        outputs: declared outputs, poisoned, by name.
+        inputs: every other array among the arguments, by name.
+        given: each argument that is an array, as it was passed.
+        digests: hash of each input before the call; none where only what is returned is looked at, as long
+            as nothing was.
+        scalars: what else it was given, as far as that can be compared.
+        poison: what the outputs were filled with.
+    """
+
+    function: Callable[..., Any] | None
+    place: str
+    outputs: dict[str, UsersArray]
+    inputs: dict[str, UsersArray]
+    given: list[Any]
+    digests: dict[str, str | None]
+    scalars: tuple[Any, ...]
+    poison: int
+
+
+class CheckedCalls:
+    """The calls of one test that are checked.
+
+    Args:
+        outputs: positions and names of the arguments that the call writes, as the test's marker has them.
+        determinism: what the marker declares of all outputs, or None.
+        where: the test.
+        synchronize: waits for the device.
+        fixed: whether every call has the same arguments.
+        repeats: whether a call with nothing declared is made again for what it returns.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[int | str],
+        determinism: Determinism | None,
+        where: str,
+        synchronize: Callable[[], None],
+        *,
+        fixed: bool = True,
+        repeats: bool = True,
+    ) -> None:
+        self._outputs = outputs
+        self._determinism = determinism
+        self._where = where
+        self._synchronize = synchronize
+        self._fixed = fixed
+        self._repeats = repeats
+        self._poisons = itertools.cycle(POISONS)
+        self.seen = SeenOutputs(determinism, fixed=fixed)
+        self._first_inputs: tuple[Any, ...] | None = None
+        self._returns_new = False
+        self._timed_poison = POISONS[0]
+
+    def begin(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str
+    ) -> Call:
+        """Poisons the declared outputs and hashes every other array, once the device is idle.
+
+        Raises:
+            ValueError: the call has no such argument.
+            TypeError: a declared output is no array that can be written.
+            IncorrectError: outputs share memory with inputs, or with each other.
+        """
+        self._synchronize()
+        declared = declared_outputs(self._outputs, function, args, kwargs, self._where)
+        outputs = {name: self._writable(name, value) for name, value in declared}
+        rest = [
+            leaf
+            for name, value in arguments_of(args, kwargs)
+            if name not in outputs
+            for leaf in leaves(name, value)
+        ]
+        arrays = {name: (value, users_array(value)) for name, value in rest}
+        inputs = {name: array for name, (_, array) in arrays.items() if array is not None}
+        given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
+        others = tuple(_comparable(value) for value, array in arrays.values() if array is None)
+        _refuse_shared(outputs, inputs)
+        poison = next(self._poisons)
+        for array in outputs.values():
+            array.poison(poison)
+        # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
+        digests = _digests(inputs) if self._outputs or self._returns_new else {}
+        return Call(function, place, outputs, inputs, given, digests, others, poison)
+
+    def end(self, call: Call, returned: Any) -> None:
+        """Checks what a call did, once it has returned.
+
+        Raises:
+            IncorrectError: with the first fault found.
+        """
+        self._synchronize()
+        inputs, first = (call.digests, call.scalars), self._first_inputs is None
+        same_inputs = first or inputs == self._first_inputs
+        values = dict(zip(call.outputs, call.given, strict=False))
+        for name, array in call.outputs.items():
+            output = self.seen.outputs.setdefault(name, SeenOutput(values[name], array, declared=True))
+            self._look_at(name, output, array, call, same_inputs=same_inputs)
+        if call.outputs:
+            digests = _digests(call.inputs)
+            changed = [name for name, digest in digests.items() if digest != call.digests[name]]
+            if changed:
+                told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
+                raise IncorrectError(
+                    Diagnosis(Fault.INPUT_MODIFIED, f"{told}; what it is to write is declared by outputs=")
+                )
+        self._look_at_returned(call, returned, same_inputs=same_inputs)
+        if first:
+            known = bool(self._outputs) or not self._returns_new
+            self._first_inputs = inputs if known else (_digests(call.inputs), call.scalars)
+        for name, output in self.seen.outputs.items():
+            _raise(diagnose_launches(name, output.bits, self._determinism))
+
+    def wants_another(self, calls: int, last_ns: float) -> bool:
+        """Whether the call is made once more before timing, after so many, of which the last took so long.
+
+        Raises:
+            ValueError: determinism is declared of a call without outputs, declared or returned.
+        """
+        if not self.seen.outputs and self._determinism is not None:
+            raise ValueError(
+                f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
+                "array; declare those that it writes, as outputs=2 or outputs=('out',)"
+            )
+        declared = bool(self._outputs) or self._determinism is not None
+        if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS:
+            return False
+        if calls > 1:
+            return last_ns <= _QUICK_NS
+        return declared or last_ns <= _VERY_SLOW_NS
+
+    @property
+    def wanted_after_timing(self) -> bool:
+        """Whether there is something to check of a call after timing."""
+        return bool(self._outputs) or self._returns_new
+
+    def timed(self, executions: Executions) -> Executions:
+        """The executions, each batch of which finds the outputs poisoned, where they are the same in all."""
+        return _Poisoned(executions, self) if self._outputs and self._fixed else executions
+
+    @property
+    def inspect(self) -> Callable[[], None] | None:
+        """Looks at what a timed call left in the outputs; None where each call has others."""
+        return self._look_at_timed if self._outputs and self._fixed else None
+
+    def poison(self) -> None:
+        """Fills the outputs of the last call with the poison whose turn it is."""
+        self._timed_poison = next(self._poisons)
+        for output in self.seen.outputs.values():
+            if output.declared:
+                output.array.poison(self._timed_poison)
+
+    def _look_at_timed(self) -> None:
+        """Raises IncorrectError where an element was not written since the batch began."""
+        self._synchronize()
+        for name, output in self.seen.outputs.items():
+            if output.declared:
+                call = Call(None, "in a timed call", {}, {}, [], {}, (), self._timed_poison)
+                self._look_at(name, output, output.array, call, same_inputs=True)
+                _raise(diagnose_launches(name, output.bits, self._determinism))
+
+    def _writable(self, name: str, value: Any) -> UsersArray:
+        array = users_array(value)
+        label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
+        if array is None:
+            shown = f"{value!r}"[:60]
+            raise TypeError(
+                f"{label} {shown}, no array of numbers that the call can write: name arrays of NumPy's, of "
+                "CuPy's and so on; of a kernel that takes its arguments in one tuple, measure a function "
+                "that takes them apart"
+            )
+        if array.read_only:
+            raise TypeError(f"{label}, which is read-only, and an output is written: pass one that can be")
+        return array
+
+    def _look_at(
+        self, name: str, output: SeenOutput, array: UsersArray, call: Call, *, same_inputs: bool
+    ) -> None:
+        """Notes what a declared output holds after a call.
+
+        Raises:
+            IncorrectError: an element was not written.
+        """
+        bits = array.bits()
+        known = output.results.get(bits) if bits is not None else None
+        found = array.fetch() if known is None else known
+        last, output.last = output.last, (found, call.poison)
+        if (
+            last is not None
+            and last[0] is not found
+            and last[0].shape == found.shape
+            and last[0].dtype == found.dtype
+        ):
+            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, call.poison, *last))
+            if diagnosis is not None:
+                told = f"{diagnosis.message}, {call.place}; a call writes all of an output that is declared"
+                raise IncorrectError(Diagnosis(diagnosis.fault, told))
+        if not same_inputs:
+            return
+        output.results[len(output.bits) if bits is None else bits] = found
+        output.bits.append(bits)
+
+    def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
+        """Checks the arrays among what a call returned.
+
+        Raises:
+            IncorrectError: one may compute when it is read, or has no memory of its own.
+        """
+        earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
+        self._returns_new = False
+        for name, value in leaves("returned", returned):
+            untrusted = why_untrusted(value)
+            if untrusted is not None:
+                told = f"{name}: {Fault.WRONG_TYPE}: the call returned {untrusted}"
+                raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
+            array = users_array(value)
+            if array is None or any(value is each for each in call.given):
+                continue
+            if any(array.overlaps(output) for output in call.outputs.values()):
+                continue
+            shared = [other for other, theirs in call.inputs.items() if self._hides(array, theirs)]
+            _raise(diagnose_shared(name, shared), "; declare what it writes by outputs=")
+            if any(array.overlaps(theirs) for theirs in call.inputs.values()):
+                continue
+            if _captured(call.function, value, array):
+                continue
+            before = earlier.get(name)
+            if before is None:
+                self.seen.outputs[name] = before = SeenOutput(value, array, declared=False)
+                self._returns_new = True
+            elif value is not before.value:
+                again = [held for held, output in earlier.items() if array.overlaps(output.array)]
+                held_still = [f"{held} of an earlier call, which is still held" for held in again]
+                _raise(
+                    diagnose_shared(name, held_still),
+                    "; what a call returns is new memory, or the same array",
+                )
+                self._returns_new = True
+            if same_inputs:
+                self._note(before, value, array)
+
+    def _hides(self, array: UsersArray, argument: UsersArray) -> bool:
+        """Whether what was returned is a part of an argument; all of one may be what the call wrote."""
+        return array.overlaps(argument) and (bool(self._outputs) or array.span != argument.span)
+
+    @staticmethod
+    def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
+        """Notes what an array holds that a call returned."""
+        bits = array.bits()
+        if output.bits and bits not in output.bits and value is not output.value:
+            output.results[bits] = array.fetch()
+        output.bits.append(bits)
+
+
+class _Poisoned:
+    """Executions in batches before each of which the outputs are poisoned, while the device is idle."""
+
+    def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
+        self._executions = executions
+        self._checks = checks
+        self.largest_batch = executions.largest_batch
+        self.buffer_sets = executions.buffer_sets
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """The next `count` executions."""
+        self._checks.poison()
+        return self._executions.take(count, cold=cold)
+
+
+def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray]) -> None:
+    """Raises IncorrectError where an output shares memory with an input or with another output."""
+    before: dict[str, UsersArray] = {}
+    for name, array in outputs.items():
+        others = {**inputs, **before}
+        _raise(
+            diagnose_shared(name, (other for other, theirs in others.items() if array.overlaps(theirs))),
+            "; a call that updates in place is checked by pedantic(setup=…, check=…) without outputs=",
+        )
+        before[name] = array
+
+
+def _raise(diagnosis: Diagnosis | None, remedy: str = "") -> None:
+    if diagnosis is not None:
+        raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + remedy))
+
+
+def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
+    return {name: array.bits() for name, array in arrays.items()}
+
+
+def _captured(function: Any, value: Any, array: UsersArray) -> bool:
+    """Whether a returned array is one that the callable has at hand, which it may write in every call."""
+    if any(value is each for each in captured_by(function)):
+        return False  # the same in every call, so that it can be looked at from call to call
+    others = (users_array(each) for each in captured_by(function))
+    return any(other is not None and array.overlaps(other) for other in others)
+
+
+def _comparable(value: Any) -> Any:
+    """What tells a scalar of one call from that of another; of anything else, which object it is."""
+    return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)

@@ -1,0 +1,243 @@
+"""The launches by which a variant is checked: on each data set, again where it declares, on further seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.arrays.compare import POISONS
+from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
+from pytest_gpukern.check.launch import (
+    Prepared,
+    checked_launch,
+    is_slow,
+    load_other_contents,
+    prepare,
+    turn_to,
+)
+from pytest_gpukern.problems.problem import Run
+from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpukern.backends.backend import Backend, Workspace
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.values.call_by_name import Point
+    from pytest_gpukern.values.result import OutputError
+
+
+_LAUNCHES = 3
+"""On the same inputs, by which what a variant declares of its determinism is judged; if slow, two."""
+_VERY_SLOW_NS = 1e9
+"""A launch this long is not repeated for that."""
+_RUNS_OF_SLOW = 3
+"""Before timing; the timed launch is one more, with a seed of its own."""
+
+
+def check(
+    case: Case,
+    point: Point,
+    backend: Backend,
+    workspace: Workspace,
+    datasets: list[Dataset],
+    *,
+    checked_again: bool = False,
+) -> Prepared:
+    """Launches the variant on every data set, in the same buffers, and checks each launch.
+
+    The first two find outputs filled with different poisons, the third the answer of the one before: what
+    leaves some of what it finds is right under one of them at most.
+
+    Returns the variant prepared on one of these sets, correct so far.
+
+    Args:
+        case: problem, variant and point as asked for.
+        point: the point as it runs here.
+        backend: the variant's.
+        workspace: holds the first of `datasets`.
+        datasets: different contents.
+        checked_again: whether another check on other contents follows, after timing. Then a slow launch on
+            the host is checked on the first set only, or on three where the check is statistical, and one on
+            the device on two.
+
+    Raises:
+        IncorrectError: with the first fault found.
+    """
+    prepared = prepare(case, point, backend, workspace, datasets[0])
+    prepared.datasets = datasets
+    for number, dataset in enumerate(datasets):
+        if checked_again and number >= _enough(prepared, dataset):
+            break
+        if number:
+            turn_to(prepared, point, dataset)
+        poisoned = number != len(POISONS) or dataset.expected is None
+        checked_launch(prepared, earlier=datasets[:number], poisoned=poisoned)
+        if not number and (checked_again or case.variant.determinism is not None):
+            prepared.note_bits()
+            repeat_where_declared(prepared)
+        if case.problem.check is not None:
+            prepared.runs[dataset.seed_offset] = observed(prepared, point)
+    check_runs(prepared)
+    _check_under_the_rest(prepared, checked_again=checked_again)
+    return prepared
+
+
+def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
+    """Launches once more where too few sets were there for both poisons, or for an answer to be found.
+
+    The latter only where a launch takes no time to speak of, as it does in the simulator, where a single set
+    is that of a corner: at its own point the variant has met both poisons.
+
+    Under a tool of compute-sanitizer no launch is repeated: what it looks at is the same, and it is slow.
+
+    Raises:
+        IncorrectError: that launch was wrong.
+    """
+    if sanitizing_tool() is not None:
+        return
+    simulated = prepared.backend.simulated
+    quick = not (is_slow(prepared) or simulated)
+    if len(prepared.datasets) == 1 and not checked_again:
+        if not simulated:
+            checked_launch(prepared)
+    elif len(prepared.datasets) == len(POISONS) and prepared.dataset.expected and quick:
+        before = load_other_contents(prepared)
+        if before:
+            checked_launch(prepared, earlier=before, poisoned=False)
+            if checked_again:
+                prepared.note_bits()
+
+
+def repeat_where_declared(prepared: Prepared) -> None:
+    """Launches again on the same inputs, checked each time, where a variant declares its determinism.
+
+    That of others is told by the launches on the first data set that are made anyhow: on a second buffer set,
+    while it is timed, and after that.
+
+    Raises:
+        IncorrectError: a launch was wrong, or the bits differ where the variant declares that they do not.
+    """
+    if prepared.case.variant.determinism is None:
+        return
+    for repeats in range(_LAUNCHES - 1):
+        # A first launch may have compiled, so that one repeat is for all but the slowest.
+        if is_slow(prepared) and (repeats or (prepared.last_call_ns or 0.0) > _VERY_SLOW_NS):
+            break
+        checked_launch(prepared)
+        prepared.note_bits()
+    check_determinism(prepared)
+
+
+def check_determinism(prepared: Prepared) -> None:
+    """Compares what launches on the same inputs showed so far with what the variant declares.
+
+    Raises:
+        IncorrectError: their bits differ, and it declares that they do not.
+    """
+    declared = prepared.case.variant.determinism
+    if declared in (None, Determinism.TOLERANT):
+        return
+    for name, kind in prepared.determinism.items():
+        if kind is Determinism.TOLERANT:
+            found = prepared.seen_bits[name]
+            counts = f"{len(set(found))} results from {len(found)} launches on the same inputs"
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.NOT_DETERMINISTIC,
+                    f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, all within the tolerance, "
+                    f"and the variant declares determinism={declared!r}",
+                ),
+                prepared.errors,
+            )
+
+
+def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
+    """Launches a checked variant on further contents, and puts back those that the buffers held.
+
+    A statistical check judges as many runs together as it always does.
+
+    Args:
+        prepared: the variant.
+        point: where.
+        datasets: one at a time, since they may be large.
+
+    Raises:
+        IncorrectError: a launch was wrong; the message says on which contents.
+    """
+    before, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
+    runs: list[Run] = []
+    for dataset in datasets:
+        earlier = prepared.dataset
+        try:
+            turn_to(prepared, point, dataset)
+            checked_launch(prepared, earlier=[earlier])
+            if statistical is not None:
+                runs.append(observed(prepared, point))
+                if len(runs) == prepared.case.problem.check_seeds:
+                    _judge_runs(statistical, runs, errors)
+                    runs.clear()
+        except IncorrectError as error:
+            diagnosis = error.diagnosis
+            message = f"contents {dataset.seed_offset} of the seed: {diagnosis.message}"
+            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
+    turn_to(prepared, point, before)
+
+
+def check_runs(prepared: Prepared) -> None:
+    """Has the statistical check, where the problem has one, judge the runs so far together.
+
+    Raises:
+        IncorrectError: it complains.
+    """
+    statistical = prepared.case.problem.check
+    if statistical is not None:
+        _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
+
+
+def _judge_runs(
+    statistical: Callable[[Sequence[Run]], str | None], runs: Sequence[Run], errors: Mapping[str, OutputError]
+) -> None:
+    complaint = statistical(runs)
+    if complaint:
+        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), errors)
+
+
+def _enough(prepared: Prepared, dataset: Dataset) -> float:
+    """How many sets a variant that is checked again need be launched on, before `dataset` comes next."""
+    if not is_slow(prepared):
+        return math.inf
+    if prepared.case.problem.check is not None:
+        return math.inf if prepared.backend.on_gpu else _RUNS_OF_SLOW
+    if dataset.scalars != prepared.dataset.scalars:
+        return math.inf
+    return 2 if prepared.backend.on_gpu else 1
+
+
+def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset: Dataset) -> Prepared:
+    """The same variant on a buffer set of its own, checked there by one launch.
+
+    Args:
+        prepared: the variant on its first set.
+        point: where.
+        workspace: holds `dataset`.
+        dataset: one of those that the variant was checked on.
+
+    Raises:
+        IncorrectError: the launch was wrong.
+    """
+    copy = prepare(prepared.case, point, prepared.backend, workspace, dataset)
+    copy.datasets, copy.errors, copy.seen_bits = prepared.datasets, prepared.errors, prepared.seen_bits
+    copy.first_call_ns = prepared.first_call_ns
+    checked_launch(copy)
+    copy.note_bits()
+    return copy
+
+
+def observed(prepared: Prepared, point: Point) -> Run:
+    """What a statistical check is shown of the last launch."""
+    outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
+    return Run(point, prepared.dataset.inputs, outputs)

@@ -1,0 +1,222 @@
+"""Correctness: what a comparison or a form says about an output, as a diagnosis or None, never a bool."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.strides import c_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpukern.arrays.compare import Comparison
+    from pytest_gpukern.arrays.guard_zones import Damage
+    from pytest_gpukern.arrays.strides import Span, Strides
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.values.result import OutputError
+
+
+class Fault(enum.StrEnum):
+    """What is wrong with an output."""
+
+    LAUNCH_FAILED = "launch failed"
+    OUT_OF_BOUNDS = "out of bounds"
+    NOT_WRITTEN = "not written"
+    WRONG_VALUES = "wrong values"
+    UNEXPECTED_NAN = "unexpected NaN"
+    STALE_RESULT = "stale result"
+    WRONG_TYPE = "wrong type"
+    WRONG_SHAPE = "wrong shape"
+    WRONG_DTYPE = "wrong dtype"
+    WRONG_STRIDES = "wrong strides"
+    ALIASED = "aliased"
+    INPUT_MODIFIED = "input modified"
+    STILL_RUNNING = "still running"
+    STATISTICS = "statistics"
+    NOT_DETERMINISTIC = "not deterministic"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why an output is incorrect, in words fit for a test's failure message."""
+
+    fault: Fault
+    message: str
+
+
+class IncorrectError(Exception):
+    """A variant's output is wrong; `diagnosis` says how."""
+
+    def __init__(self, diagnosis: Diagnosis, errors: Mapping[str, OutputError] | None = None) -> None:
+        super().__init__(diagnosis.message)
+        self.diagnosis = diagnosis
+        self.errors = dict(errors or {})
+
+
+def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> Diagnosis | None:
+    """What a comparison says about output `name`, or None where every element passed."""
+    if not comparison.mismatches:
+        return None
+    if comparison.unwritten:
+        fault = Fault.NOT_WRITTEN
+    elif comparison.unexpected_nan == comparison.mismatches:
+        fault = Fault.UNEXPECTED_NAN
+    else:
+        fault = Fault.WRONG_VALUES
+    counts = f"{comparison.mismatches} of {comparison.size} elements"
+    lines = [f"{name}: {fault}: {counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
+    if comparison.unwritten:
+        where = _at(comparison.first_unwritten, comparison.shape)
+        lines.append(f"  {comparison.unwritten} were never written, the first at {where}")
+    if comparison.unexpected_nan:
+        lines.append(f"  {comparison.unexpected_nan} are NaN where the reference is not")
+    for label, extreme in (
+        ("first mismatch", comparison.first_mismatch),
+        (f"worst absolute error {comparison.absolute.value:.6g}", comparison.absolute),
+        (f"worst relative error {comparison.relative.value:.6g}", comparison.relative),
+        (f"worst error in ULP {comparison.ulp.value:.6g}", comparison.ulp),
+    ):
+        if extreme.value > 0:
+            where = _at(extreme.index, comparison.shape)
+            lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
+    return Diagnosis(fault, "\n".join(lines))
+
+
+def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
+    """What was written out of bounds, or None where nothing was."""
+    if not found:
+        return None
+    lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
+    for each in found:
+        if each.between:
+            lines.append(
+                f"  {_count(each.changed_bytes, 'byte')} between the elements of {each.array} written, "
+                f"the first behind flat index {each.index} of {each.size}: it does not lie in C order"
+            )
+            continue
+        place = "behind the end" if each.behind else "before the beginning"
+        distance = each.index - each.size + 1 if each.behind else -each.index
+        lines.append(
+            f"  {_count(each.changed_bytes, 'byte')} {place} of {each.array} written, the nearest "
+            f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
+        )
+    return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def diagnose_form(
+    name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
+) -> Diagnosis | None:
+    """Whether a returned output has the declared shape, dtype and order; checked before any value.
+
+    Args:
+        name: of the output.
+        shape: of what was returned.
+        dtype: of what was returned.
+        declared: what was declared.
+        strides: of what was returned, in bytes; None where it lies in C order without gaps.
+    """
+    import numpy as np
+
+    if tuple(shape) != tuple(declared.shape):
+        return Diagnosis(
+            Fault.WRONG_SHAPE,
+            f"{name}: wrong shape: expected {tuple(declared.shape)}, actual {tuple(shape)}",
+        )
+    if np.dtype(dtype) != np.dtype(declared.dtype):
+        return Diagnosis(
+            Fault.WRONG_DTYPE,
+            f"{name}: wrong dtype: expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}",
+        )
+    if strides is not None and declared.order == "C":
+        expected = c_strides(shape, np.dtype(dtype).itemsize)
+        return Diagnosis(
+            Fault.WRONG_STRIDES,
+            f"{name}: {Fault.WRONG_STRIDES}: expected {expected} bytes (C order), actual {strides}; return a "
+            'contiguous array, whose making is then timed, or declare Output(shape, dtype, order="any")',
+        )
+    return None
+
+
+def diagnose_aliasing(
+    returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
+) -> Diagnosis | None:
+    """Whether outputs that a launch returned have memory of their own, or None where they do.
+
+    Args:
+        returned: addresses of each output.
+        inputs: addresses of each input.
+        before: addresses of what an earlier launch returned and somebody still holds.
+    """
+    outputs = list(returned.items())
+    for number, (name, span) in enumerate(outputs):
+        others = (
+            *((f"the input {other}", theirs) for other, theirs in inputs.items()),
+            *((f"the output {other}", theirs) for other, theirs in outputs[:number]),
+            *((f"the {other} that an earlier launch returned", theirs) for other, theirs in before.items()),
+        )
+        for what, theirs in others:
+            if span.overlaps(theirs):
+                return Diagnosis(
+                    Fault.ALIASED,
+                    f"{name}: {Fault.ALIASED}: its memory overlaps that of {what}; "
+                    "what a launch returns is new memory each time",
+                )
+    return None
+
+
+def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
+    """What a call left of an output as it found it, or None where it wrote every element.
+
+    Args:
+        name: of the output.
+        shape: of the output.
+        count: elements that were not written.
+        first: flat index of the first of these.
+    """
+    if not count:
+        return None
+    where = _at(first, shape)
+    told = f"{name}: {Fault.NOT_WRITTEN}: {count} of {math.prod(shape)} elements, the first at {where}"
+    return Diagnosis(Fault.NOT_WRITTEN, told)
+
+
+def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
+    """What differs between calls on the same inputs, where a test declares that nothing does.
+
+    Args:
+        name: of the output.
+        bits: hash of the output after each call.
+        declared: `bitwise`, `run-to-run`, `tolerant`, or None where nothing was declared.
+    """
+    if declared in (None, "tolerant") or len(set(bits)) < 2:
+        return None
+    counts = f"{len(set(bits))} results from {len(bits)} calls on the same inputs"
+    return Diagnosis(
+        Fault.NOT_DETERMINISTIC,
+        f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, and the test declares determinism={str(declared)!r}",
+    )
+
+
+def diagnose_shared(name: str, others: Iterable[str]) -> Diagnosis | None:
+    """Which others an array shares memory with, by what they are called, or None where there are none."""
+    shared = ", ".join(others)
+    if not shared:
+        return None
+    return Diagnosis(Fault.ALIASED, f"{name}: {Fault.ALIASED}: it shares memory with {shared}")
+
+
+def _at(index: int, shape: tuple[int, ...]) -> str:
+    """A flat index as one would write it behind the array's name."""
+    import numpy as np
+
+    if index < 0 or not shape:
+        return "[()]"
+    return "[" + ", ".join(str(int(axis)) for axis in np.unravel_index(index, shape)) + "]"

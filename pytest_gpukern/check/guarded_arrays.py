@@ -1,0 +1,126 @@
+"""Arrays for a test of one's own with a guard zone before and behind each, as those of problems have."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpukern.backends.foreign_array import backend_of, users_array
+from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError, diagnose_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.backends.backend import Backend, Workspace
+    from pytest_gpukern.backends.foreign_array import UsersArray
+    from pytest_gpukern.problems.outputs import Output
+
+
+class _Held(NamedTuple):
+    backend: Backend
+    workspace: Workspace
+
+
+class GuardedArrays:
+    """Those of one test.
+
+    Args:
+        backend: name → the backend that makes arrays of its library.
+    """
+
+    def __init__(self, backend: Callable[[str], Backend]) -> None:
+        self._backend = backend
+        self._held: list[_Held] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def copy(self, array: Any, name: str | None) -> Any:
+        """A copy of an array in guarded memory, of the same library, shape and dtype, in C order.
+
+        Raises:
+            TypeError: it is no array, or of a kind that cannot be copied so; the message says which can.
+        """
+        library, found = _known(array)
+        name = name or self._next_name
+        made = self._made(library, {name: found.fetch()}, {}, name)
+        if self._backend(library).on_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
+
+            runtime().forget_dead_copies()  # by way of which the contents came
+        return made
+
+    def like(self, array: Any, name: str | None) -> Any:
+        """An array of the same library, shape and dtype in guarded memory, for a call to write: poisoned.
+
+        Raises:
+            TypeError: as for `copy`.
+        """
+        from pytest_gpukern.problems.outputs import Output
+
+        library, found = _known(array)
+        name = name or self._next_name
+        return self._made(library, {}, {name: Output(found.shape, found.dtype)}, name)
+
+    def check(self, place: str) -> None:
+        """Looks at all zones, once the device is idle.
+
+        Args:
+            place: after which calls, in words.
+
+        Raises:
+            IncorrectError: something was written there.
+        """
+        found = []
+        for backend, workspace in self._held:
+            backend.synchronize()
+            found += workspace.damage()
+        diagnosis = diagnose_damage(found)
+        if diagnosis is not None:
+            raise IncorrectError(Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  seen {place}"))
+
+    def close(self) -> None:
+        """Frees the arrays; of a lost CUDA context nothing is left to be freed."""
+        held, self._held = self._held, []
+        with ExitStack() as freed:
+            for backend, workspace in held:
+                if backend.on_gpu:
+                    from pytest_gpukern.gpu.runtime import CudaError
+
+                    freed.enter_context(suppress(CudaError))
+                freed.callback(workspace.close)
+
+    @property
+    def _next_name(self) -> str:
+        return f"guarded array {len(self._held) + 1}"
+
+    def _made(self, library: str, inputs: Mapping[str, Any], outputs: Mapping[str, Output], name: str) -> Any:
+        backend = self._backend(library)
+        workspace = backend.workspace(inputs, outputs)
+        self._held.append(_Held(backend, workspace))
+        return workspace.arrays[name]
+
+
+def _known(array: Any) -> tuple[str, UsersArray]:
+    """The backend of an array's library, and where the array lies.
+
+    Raises:
+        TypeError: there is none.
+    """
+    library, found = backend_of(array), users_array(array)
+    why = None
+    if library is None or found is None:
+        why = "which is no array of numbers of a library that is known"
+    elif found.is_bfloat16:
+        why = "of bfloat16, which NumPy does not know"
+    elif found.shape == ():
+        why = "of no dimension"
+    elif library == "torch" and not found.on_device:
+        why = "in the host's memory"
+    if why is not None or library is None or found is None:
+        kind = type(array)
+        raise TypeError(
+            f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give an array of NumPy's, "
+            "or one on the device of Numba's, CuPy's, PyCUDA's or PyTorch's, of one dimension or more"
+        )
+    return library, found

@@ -1,0 +1,325 @@
+"""One launch of a variant on what its buffers hold, and everything that is checked of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.check.diagnosis import (
+    Diagnosis,
+    Fault,
+    IncorrectError,
+    diagnose_aliasing,
+    diagnose_damage,
+    diagnose_values,
+)
+from pytest_gpukern.check.returned_arrays import adopt_returned
+from pytest_gpukern.values.call_by_name import call_by_name
+from pytest_gpukern.values.determinism import of_launches
+from pytest_gpukern.values.live_threads import running_threads, thread_left_working
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.arrays.strides import Span
+    from pytest_gpukern.backends.backend import Backend, Workspace
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.problems.problem import Run
+    from pytest_gpukern.values.call_by_name import Point
+    from pytest_gpukern.values.determinism import Determinism
+    from pytest_gpukern.values.result import OutputError
+
+
+SLOW_ON_HOST_NS = 5e7
+SLOW_ON_DEVICE_NS = 2e7
+"""A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
+
+
+@dataclass
+class Prepared:
+    """A variant ready to be launched on a data set in its workspace.
+
+    Attributes:
+        launch: exactly what is timed.
+        dataset: what the buffers hold now.
+        datasets: all sets that it is checked on, in that order.
+        errors: worst error of each output so far.
+        seen_bits: hashes of each output, one for each launch on the first data set that was looked at.
+        first_call_ns: wall time of the first launch, compiling and loading included.
+        last_call_ns: wall time of the last checked launch.
+        last_returned: what the last launch of an allocating variant returned, held as a caller would.
+        returned_spans: addresses of what was adopted of it.
+        runs: what a statistical check is shown of each set, by its `seed_offset`.
+    """
+
+    case: Case
+    backend: Backend
+    workspace: Workspace
+    launch: Callable[[], Any]
+    dataset: Dataset
+    datasets: list[Dataset] = field(default_factory=list)
+    errors: dict[str, OutputError] = field(default_factory=dict)
+    seen_bits: dict[str, list[str | None]] = field(default_factory=dict)
+    first_call_ns: float | None = None
+    last_call_ns: float | None = None
+    last_returned: Any = None
+    returned_spans: dict[str, Span] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)
+
+    @property
+    def determinism(self) -> dict[str, Determinism | None]:
+        """Of each output, as far as the launches that were looked at show it."""
+        return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
+
+    @property
+    def errors_with_bits(self) -> dict[str, OutputError]:
+        """The worst errors, each with the hash of its output for the first data set, and its determinism."""
+        first = self.datasets[0]
+        comparable = first.expected is not None and first.seed is None
+        determinism = self.determinism
+        return {
+            name: dataclasses.replace(
+                error,
+                bits=next(iter(self.seen_bits.get(name, ())), None) if comparable else None,
+                determinism=determinism.get(name),
+            )
+            for name, error in self.errors.items()
+        }
+
+    def note_bits(self) -> None:
+        """Keeps the hash of each output, where the last launch was one on the first data set."""
+        if self.dataset is self.datasets[0]:
+            for name in self.dataset.specs:
+                self.seen_bits.setdefault(name, []).append(self.workspace.bits(name))
+
+    def let_go(self) -> None:
+        """Lets go of what the launch returned or holds on to, which could not be given back otherwise."""
+        self.launch, self.last_returned = _given_back, None
+
+
+def _given_back() -> None:
+    """Takes the place of a launch whose arrays are gone."""
+    raise RuntimeError("the arrays of this case were given back")
+
+
+def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, dataset: Dataset) -> Prepared:
+    """Calls the variant's untimed part.
+
+    Raises:
+        IncorrectError: it raised.
+    """
+    variant = case.variant
+    assert variant.prepare is not None
+    available = {**case.problem.named(point), **case.parameters, **workspace.arrays, "stream": backend.stream}
+    try:
+        with backend.preparing():
+            launch = call_by_name(variant.prepare, available)
+    except Exception as error:
+        raise _launch_failed(case, "preparing", error) from error
+    if not callable(launch):
+        raise IncorrectError(
+            Diagnosis(
+                Fault.WRONG_TYPE,
+                f"{variant.label} returned {type(launch).__name__}; a variant returns what is to be timed",
+            )
+        )
+    return Prepared(case, backend, workspace, launch, dataset)
+
+
+def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
+    """Puts other contents into the buffers, and prepares the variant anew where they have other scalars."""
+    workspace = prepared.workspace
+    if dataset.scalars != prepared.dataset.scalars:
+        # Before the arrays are loaded: what is computed while preparing is wrong for them.
+        workspace.arrays.update(dataset.scalars)
+        prepared.launch = prepare(prepared.case, point, prepared.backend, workspace, dataset).launch
+    workspace.fill(dataset.inputs)
+    prepared.dataset = dataset
+
+
+def is_slow(prepared: Prepared) -> bool:
+    """Whether its last launch was slow, for where it runs."""
+    limit_ns = SLOW_ON_DEVICE_NS if prepared.backend.on_gpu else SLOW_ON_HOST_NS
+    return (prepared.last_call_ns or 0.0) > limit_ns
+
+
+def load_other_contents(prepared: Prepared) -> list[Dataset]:
+    """Puts other contents into the buffers, where a set has the scalars that the variant was prepared with.
+
+    Returns the set that the buffers held before, or nothing where they still hold it.
+    """
+    before = prepared.dataset
+    for other in prepared.datasets:
+        if other is not before and other.scalars == before.scalars:
+            prepared.workspace.fill(other.inputs)
+            prepared.dataset = other
+            return [before]
+    return []
+
+
+def giving_back(step: Callable[[], None]) -> Callable[..., None]:
+    """The step as the end of a `with` block, which after an error of the block adds its own to that.
+
+    A launch that destroyed the context leaves nothing that could be given back, and is itself what to report.
+    """
+
+    def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
+        try:
+            step()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"then giving its memory back failed: {type(another).__name__}: {another}")
+
+    return end
+
+
+def checked_launch(
+    prepared: Prepared, earlier: list[Dataset] | None = None, *, poisoned: bool = True
+) -> None:
+    """Poisons the outputs, launches once and checks outputs, inputs and what lies around them.
+
+    Args:
+        prepared: the variant.
+        earlier: sets that the same buffers held before; a result that fits one of those is stale.
+        poisoned: whether outputs are poisoned, or still hold what was right for other contents.
+
+    Raises:
+        IncorrectError: something is wrong; the message says what, where and by how much.
+    """
+    workspace, backend = prepared.workspace, prepared.backend
+    if poisoned:
+        workspace.poison()
+    before = _digest_of_contents(prepared)
+    backend.synchronize()
+    threads, first = running_threads(), prepared.first_call_ns is None
+    start = time.perf_counter_ns()
+    try:
+        with backend.current():
+            returned = prepared.launch()
+        backend.synchronize()
+    except Exception as error:
+        raise _launch_failed(prepared.case, "launching", error) from error
+    prepared.last_call_ns = float(time.perf_counter_ns() - start)
+    if first:
+        prepared.first_call_ns = prepared.last_call_ns
+    left = thread_left_working(threads, running_threads(), first=first)
+    if left is not None:
+        raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, left))
+    check_guards(prepared)
+    earlier_spans = prepared.returned_spans
+    if prepared.case.variant.allocates:
+        adopt(prepared, returned)
+    changed = [name for name, digest in workspace.digest().items() if digest != before[name]]
+    check_outputs(prepared, earlier or [])
+    if changed:
+        raise IncorrectError(
+            Diagnosis(
+                Fault.INPUT_MODIFIED, f"{Fault.INPUT_MODIFIED}: the launch changed {', '.join(changed)}"
+            ),
+            prepared.errors,
+        )
+    if prepared.case.variant.allocates:
+        # Last: what is stale has this for its cause more often than the other way round.
+        diagnosis = diagnose_aliasing(prepared.returned_spans, workspace.input_spans(), earlier_spans)
+        if diagnosis is not None:
+            raise IncorrectError(diagnosis, prepared.errors)
+
+
+def check_guards(prepared: Prepared) -> None:
+    """Looks around inputs and outputs for what was written out of bounds, once the device is idle.
+
+    Raises:
+        IncorrectError: something was; the values may be right all the same.
+    """
+    diagnosis = diagnose_damage(prepared.workspace.damage())
+    if diagnosis is not None:
+        raise IncorrectError(diagnosis, prepared.errors)
+
+
+def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
+    """The digest of what was put into the inputs, computed once for all variants that are given it.
+
+    So what preparing or a launch before has changed is found too, unless other contents were loaded since.
+    """
+    workspace, dataset = prepared.workspace, prepared.dataset
+    known = dataset.digests.get(type(workspace))
+    if known is None:
+        known = dataset.digests[type(workspace)] = workspace.digest_of(dataset.inputs)
+    return known
+
+
+def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
+    """Compares what the outputs hold now with the reference of the data set in the buffers.
+
+    Raises:
+        IncorrectError: an output is outside its tolerance.
+    """
+    dataset = prepared.dataset
+    if dataset.expected is None:
+        _check_written(prepared)
+        return
+    for name, expected in dataset.expected.items():
+        tolerance = dataset.tolerances[name]
+        comparison = prepared.workspace.compare(name, expected, tolerance)
+        worst = prepared.errors.get(name)
+        if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
+            prepared.errors[name] = comparison.error
+        diagnosis = diagnose_values(name, comparison, tolerance)
+        if diagnosis is None:
+            continue
+        for old in earlier or []:
+            if (
+                old.expected is not None
+                and not prepared.workspace.compare(name, old.expected[name], tolerance).mismatches
+            ):
+                diagnosis = Diagnosis(
+                    Fault.STALE_RESULT,
+                    f"{name}: {Fault.STALE_RESULT}: right for the inputs that the buffers held before, "
+                    f"not for those they hold now\n{diagnosis.message}",
+                )
+        raise IncorrectError(diagnosis, prepared.errors)
+
+
+def _check_written(prepared: Prepared) -> None:
+    """Without a reference, at least nothing may still be poison."""
+    import numpy as np
+
+    from pytest_gpukern.arrays.tolerance import Tolerance
+
+    for name, spec in prepared.dataset.specs.items():
+        other = np.zeros(spec.shape, spec.dtype)
+        comparison = prepared.workspace.compare(name, other, Tolerance())
+        if comparison.unwritten:
+            raise IncorrectError(
+                Diagnosis(
+                    Fault.NOT_WRITTEN,
+                    f"{name}: {Fault.NOT_WRITTEN}: {comparison.unwritten} of {comparison.size} elements",
+                )
+            )
+
+
+def adopt(prepared: Prepared, returned: Any) -> None:
+    """Takes the arrays that an allocating variant returned, after checking type, form and memory.
+
+    They are held until the next launch has ended, as by a caller who compares two results.
+
+    Raises:
+        IncorrectError: they are not what the problem declares, or have no memory of their own.
+    """
+    prepared.last_returned = returned
+    workspace, specs = prepared.workspace, prepared.dataset.specs
+    prepared.returned_spans = adopt_returned(workspace, specs, returned, backend=prepared.backend.name)
+
+
+def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
+    """The failure to report for an exception of a variant; a feature the simulator lacks stays what it is."""
+    from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+
+    if isinstance(error, SimulatorUnsupported):
+        return error
+    message = f"{Fault.LAUNCH_FAILED}: {doing} {case.variant.label}: {type(error).__name__}: {error}"
+    return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message))

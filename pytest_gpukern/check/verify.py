@@ -1,0 +1,111 @@
+"""An output that a test compares with a reference of its own: its error, and what else would have passed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.compare import compare
+from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.backends.host import bits_of
+from pytest_gpukern.backends.to_host import refuse_what_proves_nothing, to_host
+from pytest_gpukern.check.diagnosis import diagnose_form, diagnose_values
+from pytest_gpukern.problems.outputs import Output
+from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.check.call_outputs import SeenOutputs
+    from pytest_gpukern.check.diagnosis import Diagnosis
+    from pytest_gpukern.values.result import OutputError
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """What came of comparing an output with its reference.
+
+    Attributes:
+        diagnosis: what is wrong, or None.
+        error: distance from the reference; None where the shapes differ.
+        loose: what else would pass within the bounds that the test gave, in words, or None.
+    """
+
+    diagnosis: Diagnosis | None
+    error: OutputError | None = None
+    loose: str | None = None
+
+
+def check_against_reference(
+    name: str,
+    actual: Any,
+    expected: Any,
+    rtol: float | None,
+    atol: float | None,
+    *,
+    seen: SeenOutputs | None,
+    hashes: bool,
+    asks_what_else: bool,
+) -> ReferenceCheck:
+    """Compares an output with its reference, once the device is idle.
+
+    Args:
+        name: of the output, for messages.
+        actual: array on the device or the host, any shape.
+        expected: reference of the same shape, in the same or a higher precision.
+        rtol: relative bound, or None.
+        atol: absolute bound, or None; without either they are those of `Tolerance.for_dtype`.
+        seen: what the test's calls left in each of their outputs, of which this may be one.
+        hashes: whether the error comes with the hash of the output.
+        asks_what_else: whether bounds that the test gave are tried on what is wrong.
+
+    Raises:
+        TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
+        ValueError: a bound is negative or not finite, or the two arrays share memory.
+    """
+    refuse_what_proves_nothing(actual, expected)
+    found, reference = to_host(actual), to_host(expected)
+    given = (rtol, atol) != (None, None)
+    tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0) if given else Tolerance.for_dtype(found.dtype)
+    check = _compared(name, actual, found, reference, tolerance, seen=seen, hashes=hashes)
+    if asks_what_else and given and check.diagnosis is None:
+        loose = _what_else_passes(name, reference, found.dtype, tolerance)
+        return dataclasses.replace(check, loose=loose)
+    return check
+
+
+def _compared(
+    name: str,
+    actual: Any,
+    found: np.ndarray[Any, Any],
+    reference: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    *,
+    seen: SeenOutputs | None,
+    hashes: bool,
+) -> ReferenceCheck:
+    """Compares an output, which is `found` on the host, with its reference there."""
+    diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
+    if diagnosis is not None:
+        return ReferenceCheck(diagnosis)
+    comparison = compare(found, reference, tolerance, poison=None)
+    bits = bits_of(found) if hashes else None
+    output = None if seen is None else seen.name_of(actual, found)
+    determinism = None
+    diagnosis = diagnose_values(name, comparison, tolerance)
+    if seen is not None and output is not None:
+        determinism = seen.determinism(output)
+        diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)
+    error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
+    return ReferenceCheck(diagnosis, error)
+
+
+def _what_else_passes(
+    name: str, reference: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance
+) -> str | None:
+    """What a variant that is wrong, or of less precision, would pass with."""
+    loose = passes_lower_precision(name, reference, dtype, tolerance)
+    if reference.any():
+        loose = passes_zeros(name, reference, dtype, tolerance) or loose
+    return loose

@@ -1,0 +1,74 @@
+"""How a command ends: its exit status, its output for people or machines, and what it complains about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.values.printable import printable
+from pytest_gpukern.values.settings import in_ci
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+FINE = 0
+BAD = 1
+"""Something was found that should not pass: slower, incorrect, invalid, refused, or not there."""
+USAGE = 2
+"""The command line cannot be meant; argparse's own."""
+UNREADABLE = 3
+"""A file cannot be read or written; the message names file and field."""
+
+STATUSES = (
+    "Exit status: 0 fine, 1 something was found that should not pass or was refused, 2 a wrong command line, "
+    "3 a file that cannot be read or written."
+)
+_WIDTH = 120
+"""Of what is printed into a file or a pipe; a terminal has its own."""
+
+
+def width() -> int:
+    """Columns of the terminal."""
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Gives a command's parser the option `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
+    """Gives the parser of a command that writes records the option `--write-in-ci`."""
+    parser.add_argument("--write-in-ci", action="store_true", help="write although CI is set")
+
+
+def may_write(command: str, known: argparse.Namespace) -> bool:
+    """Whether records may be written here; says on stderr why not."""
+    if not in_ci() or known.write_in_ci:
+        return True
+    complain(
+        command, "CI is set in the environment and CI may not write baselines; add --write-in-ci if meant"
+    )
+    return False
+
+
+def show(lines: Iterable[str]) -> None:
+    """Prints lines, what would steer a terminal escaped; a reader that leaves early is no error."""
+    try:
+        print("\n".join(map(printable, lines)), flush=True)
+    except BrokenPipeError:  # Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_json(value: object) -> None:
+    """Prints a value as JSON."""
+    show(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
+
+
+def complain(command: str, problem: object) -> None:
+    """Says on stderr what is wrong."""
+    sys.stderr.write(f"gpukern {command}: {printable(str(problem))}\n")

@@ -1,0 +1,78 @@
+"""`gpukern validate`: the suites that come with the package, on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.package import FOLDER
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SUMMARY = "check and time the suites that come with the package on this machine"
+DESCRIPTION = (
+    "Runs pytest on the packaged suites with --gpu-benchmark; further options go to pytest, "
+    "for example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. "
+    "See pytest --help for all of them, and for the exit status."
+)
+TAKES_OPTIONS_OF_PYTEST = True
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Its options are pytest's."""
+    parser.usage = "%(prog)s [-h] [PYTEST OPTIONS]"
+
+
+def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
+    """Runs the command as it was parsed, and returns its exit status."""
+    return validate(known.rest)
+
+
+def validate(options: Sequence[str] = ()) -> int:
+    """Runs the packaged suites in a pytest of their own; returns its exit status.
+
+    Args:
+        options: of pytest, after our own.
+    """
+    folder = suites_folder()
+    if folder.parent == FOLDER and _writes_beside_the_suites(options):
+        sys.stderr.write(
+            "gpukern validate: baselines beside the installed suites would go with the next installation; "
+            "add --gpukern-baseline-dir=FOLDER\n"
+        )
+        return 4  # pytest's own status for a usage error
+    ours = [str(folder), f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
+    # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
+    ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
+    registered = importlib.metadata.entry_points(group="pytest11", name="gpukern")
+    if not registered:  # run from a checkout that nobody installed
+        ours += ["-p", "pytest_gpukern.plugin"]
+    return subprocess.call([sys.executable, "-m", "pytest", *ours, *options])
+
+
+def _writes_beside_the_suites(options: Sequence[str]) -> bool:
+    """Whether options of pytest ask for a baseline to be written without saying where."""
+    words = " ".join(options).replace("=", " ").split()
+    writes = any(
+        word == "--gpukern-baseline" and following in ("create", "append", "update")
+        for word, following in itertools.pairwise(words)
+    )
+    return writes and "--gpukern-baseline-dir" not in words
+
+
+def suites_folder() -> Path:
+    """The suites: inside the installed package, or beside it in a checkout.
+
+    Raises:
+        FileNotFoundError: they are in neither place.
+    """
+    for folder in (FOLDER / "suites", FOLDER.parent / "suites"):
+        if (folder / "__init__.py").is_file():
+            return folder
+    raise FileNotFoundError(f"the suites are neither in {FOLDER} nor beside it: install the package anew")

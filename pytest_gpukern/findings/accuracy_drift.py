@@ -1,0 +1,170 @@
+"""Results that are still right, but not as right as they were, or not the same bits as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.values.determinism import Determinism, of_sessions
+from pytest_gpukern.values.result import Finding, hash_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpukern.baseline.history import Past, PastSession
+    from pytest_gpukern.values.result import KernelFacts, OutputError
+
+ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
+
+FEWEST_WITH_THE_SAME_BITS = 2
+"""Recorded sessions that must agree in their bits: one cannot show that an output is deterministic."""
+
+_LEAST_ULP = 1.0
+"""An error to which a smaller recorded one is raised: any correct rounding may be half an ULP off, and a
+compiler that contracts a multiply-add moves that."""
+_TELLING_ULP = 1000.0
+"""From here on an error is counted in ULP of a reference near zero, where it may change at random."""
+
+_FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
+
+
+def grown_errors(errors: Mapping[str, OutputError], past: Past, *, factor: float) -> tuple[Finding, ...]:
+    """A finding for each output whose error exceeds `factor` times the largest one recorded.
+
+    Up to `factor` ULP an error is rounding, whatever it was. Where the record's is exact, any other error
+    beyond that has grown. Beside a reference near zero, where errors are of many ULP, the absolute error is
+    what counts.
+
+    Args:
+        errors: output name → worst error, as just found.
+        past: the sessions of the record's newest epoch.
+        factor: more than 1.
+    """
+    findings = []
+    for name, error in errors.items():
+        largest = _largest(name, past)
+        if error.max_ulp is not None and error.max_ulp <= factor * _LEAST_ULP:
+            continue
+        grown = [
+            f"{_figure(largest[field])} → {_figure(now)}{unit}"
+            for field, unit in _FIGURES
+            if (now := getattr(error, field)) is not None and _has_grown(field, now, largest, factor)
+        ]
+        if grown:
+            recorded = f"the largest of {n} sessions" if (n := len(past.sessions)) > 1 else "of one session"
+            findings.append(Finding(ACCURACY, f"{name}: error {', '.join(grown)} (recorded: {recorded})"))
+    return tuple(findings)
+
+
+def other_bits(
+    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
+) -> tuple[Finding, ...]:
+    """A finding for each output whose bits are others than the same machine code gave for the same inputs.
+
+    Only where all recorded sessions agree, and those are two or more: otherwise the output may be one that
+    differs from run to run. The inputs are the same where problem version and measured point are, since they
+    are random from a fixed seed.
+
+    Args:
+        errors: output name → worst error with the hash of its bits, as just found.
+        kernels: as just seen.
+        past: the sessions of the record's newest epoch, of the same problem version and measured point.
+    """
+    code = _code(map(CompiledKernel.of_facts, kernels))
+    if code is None or any(_code(session.kernels) != code for session in past.sessions):
+        return ()
+    findings = []
+    for name, error in errors.items():
+        recorded = [session.bits.get(name) for session in past.sessions]
+        (first, *others) = dict.fromkeys(recorded)
+        if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
+            continue
+        if error.bits != first and hash_method(error.bits) == hash_method(first):
+            text = f"{name}: other bits from the same machine code and inputs: {first} in {len(recorded)} "
+            findings.append(Finding(BITS, f"{text}sessions, now {error.bits}"))
+    return tuple(findings)
+
+
+def over_sessions(
+    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
+) -> dict[str, OutputError]:
+    """The errors with each output's determinism over this session and those of the same machine code.
+
+    Without such sessions, or where the machine code is not known, it is what this session found.
+    """
+    code = _code(map(CompiledKernel.of_facts, kernels))
+    alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
+    return {
+        name: dataclasses.replace(
+            error,
+            determinism=of_sessions(
+                [(error.determinism, error.bits), *_found(name, alike)] if error.determinism else ()
+            ),
+        )
+        for name, error in errors.items()
+    }
+
+
+def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
+    """A finding for each output that was the same in every launch and no longer is, or the other way round.
+
+    Whatever code it comes from: an atomic addition where there was a tree is what is to be told. That an
+    output became `bitwise` is told only where several sessions saw it differ.
+
+    Args:
+        errors: output name → worst error with its determinism, as just found.
+        past: the sessions of the record's newest epoch, of the same problem version and measured point.
+    """
+    findings = []
+    for name, error in errors.items():
+        seen = [kind for kind, _ in _found(name, past.sessions) if kind is not None]
+        if error.determinism is None or not seen:
+            continue
+        differs = error.determinism == Determinism.TOLERANT
+        differed = [kind == Determinism.TOLERANT for kind in seen]
+        steadied = all(differed) and len(seen) >= FEWEST_WITH_THE_SAME_BITS and not differs
+        if (differs and not any(differed)) or steadied:
+            text = f"{name}: {seen[-1]} in {len(seen)} recorded sessions, now {error.determinism}"
+            findings.append(Finding(DETERMINISM, text))
+    return tuple(findings)
+
+
+def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None, str | None]]:
+    """What each session found of an output's determinism, and its hash."""
+    outputs = [session.outputs[name] for session in sessions if name in session.outputs]
+    return [(output.determinism, output.bits) for output in outputs]
+
+
+def _largest(name: str, past: Past) -> dict[str, float | None]:
+    """Each figure's largest recorded value; None where a session lacks it."""
+    outputs = [session.outputs[name] for session in past.sessions if name in session.outputs]
+    largest: dict[str, float | None] = {}
+    for field, _ in _FIGURES:
+        values = [getattr(output, field) for output in outputs]
+        known = [value for value in values if value is not None]
+        largest[field] = max(known) if known and len(known) == len(values) else None
+    return largest
+
+
+def _has_grown(field: str, now: float, largest: Mapping[str, float | None], factor: float) -> bool:
+    before, before_ulp = largest[field], largest["max_ulp"]
+    if before is None:
+        return False
+    if field != "max_abs" and before_ulp is not None and before_ulp >= _TELLING_ULP:
+        return False
+    return now > factor * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
+
+
+def _figure(value: float | None) -> str:
+    return "exact" if value == 0 else f"{value:.3g}"
+
+
+def _code(kernels: Iterable[CompiledKernel]) -> set[tuple[str, str]] | None:
+    """Each kernel with its machine code; None where one of them, or that there is any, is not known."""
+    found: set[tuple[str, str]] = set()
+    for kernel in kernels:
+        if kernel.machine_code_sha256 is None:
+            return None
+        found.add((kernel.name, kernel.machine_code_sha256))
+    return found or None

@@ -1,0 +1,244 @@
+"""What all cases of a run have in common: a shift of their times, and whether the canaries share it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.measure.statistics import interval_rank, student_t
+from pytest_gpukern.values.result import Result, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FEWEST_CASES = 8
+"""Fewer have no interval worth the name, and may share their change for reasons of their own."""
+LEAST = 0.005
+"""A common shift smaller than this is not told."""
+
+_FEWEST_SESSIONS = 3
+_WITH_IT = 0.5
+"""Share of the shift from which a canary has moved with it."""
+
+_SPOKEN = {"copy": "the copy", "fma": "FMA", "launch": "launch"}
+_ORDER = {name: number for number, name in enumerate(_SPOKEN)}
+
+
+@dataclass(frozen=True)
+class CanaryChange:
+    """A canary's time ÷ its recorded one, and whether it lies outside of what was recorded."""
+
+    ratio: float
+    moved: bool
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How the times of all cases moved together.
+
+    Attributes:
+        cases: how many it is the median of.
+        ratio: median of new time ÷ recorded time.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        canaries: name → how it moved; empty where none was recorded.
+        usual: log ratio that a session's common shift stays within in 95 % of cases without any cause, as far
+            as the recorded sessions tell.
+        other_timers: why canaries that were recorded cannot be compared, in words; empty where they can, or
+            where there are none.
+    """
+
+    cases: int
+    ratio: float
+    low: float
+    high: float
+    canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
+    usual: float = 0.0
+    other_timers: str = ""
+
+    @property
+    def common(self) -> bool:
+        """Whether there is one: significant, more than sessions shift anyway, and large enough to be told."""
+        least = max(math.log1p(LEAST), self.usual)
+        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= least
+
+    @property
+    def with_it(self) -> list[str]:
+        """The canaries that moved with it: then it is the machine."""
+        own = math.log(self.ratio)
+        return [
+            name
+            for name, canary in self.canaries.items()
+            if canary.moved and math.log(canary.ratio) / own >= _WITH_IT
+        ]
+
+    def beyond(self, ratio: float) -> float:
+        """What is left of a case's ratio beyond the shift."""
+        return ratio / self.ratio
+
+
+def shift_of(
+    ratios: Sequence[float], canaries: Mapping[str, CanaryChange], usual: float = 0.0
+) -> Shift | None:
+    """The common shift of the ratios of a run's cases; None where these are too few to tell.
+
+    The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
+
+    Args:
+        ratios: new ÷ recorded time of each case.
+        canaries: how they moved.
+        usual: `usual_shift` of the recorded sessions.
+    """
+    if len(ratios) < FEWEST_CASES:
+        return None
+    ordered = sorted(ratios)
+    n, rank = len(ordered), interval_rank(len(ordered))
+    median = math.exp(statistics.median(map(math.log, ordered)))
+    return Shift(n, median, ordered[rank - 1], ordered[n - rank], canaries, usual)
+
+
+def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
+    """The log ratio within which the common shift of a new session lies 95 % of the time; 0 if not known.
+
+    A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
+    of one more session is that of a normal distribution whose spread is estimated from these.
+
+    Args:
+        cases: for each case, id of a recorded session → its time.
+    """
+    shifts: dict[str, list[float]] = {}
+    for times in cases:
+        logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
+        for session, value in logs.items():
+            shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
+    medians = [statistics.median(each) for each in shifts.values() if len(each) >= FEWEST_CASES]
+    count = len(medians)
+    if count < _FEWEST_SESSIONS:
+        return 0.0
+    return student_t(0.975, count - 1) * statistics.stdev(medians) * math.sqrt(1 + 1 / count)
+
+
+def kernel_ratios(results: Iterable[Result]) -> list[float]:
+    """New ÷ recorded time of each case's kernel on a GPU, where both are known."""
+    ratios = []
+    for result in results:
+        if result.simulated or not result.case.on_gpu:
+            continue
+        kernels = [each.key for each in result.measurements if each.scope == "kernel"]
+        known = [v.ratio for key, v in result.verdicts.items() if key in kernels and v.ratio]
+        ratios += [ratio for ratio in known[:1] if math.isfinite(ratio)]
+    return ratios
+
+
+def canary_changes(
+    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
+) -> dict[str, CanaryChange]:
+    """How each canary moved between recorded sessions and those of a run, copy first.
+
+    Args:
+        now: times of each session of the run; the same session may come several times.
+        recorded: times of each recorded session.
+    """
+    new, old = _by_canary(now), _by_canary(recorded)
+    changes = {}
+    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(_plain(name), 9), name)):
+        ratio = statistics.median(new[name]) / statistics.median(old[name])
+        outside = max(new[name]) < min(old[name]) or min(new[name]) > max(old[name])
+        changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2)
+    return changes
+
+
+def other_timers(now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]) -> str:
+    """Why no canary of a run can be compared though some are recorded, in words, or nothing."""
+    new, old = _by_canary(now), _by_canary(recorded)
+    if not new or not old or new.keys() & old.keys():
+        return ""
+    before, after = (" and ".join(sorted({_timer(name) for name in found})) for found in (old, new))
+    if before == after:
+        return ""
+    return (
+        f"the canaries were recorded by {before} and are now timed by {after}, so that they cannot tell the "
+        "machine from what the kernels share"
+    )
+
+
+def told(shift: Shift, changed: Sequence[str]) -> str:
+    """The finding in words.
+
+    Args:
+        shift: one that is common.
+        changed: what differs between the fingerprints, in words.
+    """
+    slower = shift.ratio > 1
+    percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
+    low, high = sorted(percent[1:])
+    text = (
+        f"all kernels {percent[0]:.1f} % {'slower' if slower else 'faster'} "
+        f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
+    )
+    if not shift.canaries:
+        none = "no canaries are recorded that could tell the machine from what the kernels share"
+        return f"{text}; {shift.other_timers or none}"
+    readings = {name: f"{_name(name)} {_percent(c.ratio)}" for name, c in shift.canaries.items()}
+    moved = shift.with_it
+    if moved:
+        first, *others = moved + [name for name in readings if name not in moved]
+        so_is = f"so is {_name(first)} ({_percent(shift.canaries[first].ratio)})"
+        rest = "".join(f", {readings[name]}" for name in others)
+        return f"{text}, {so_is}{rest}: the machine, not your change"
+    what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
+    still = f"{text}; the canaries were not ({', '.join(readings.values())})"
+    if any(change.startswith("device ") for change in changed):
+        return f"{still}, but the card is another one, and cards of a model differ a little"
+    return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
+
+
+def beside_shift(results: Iterable[Result], shift: Shift) -> list[Result]:
+    """The results, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
+
+    The verdicts stay what they are: only their reasons say more.
+    """
+    return [_beside(result, shift) for result in results]
+
+
+def _beside(result: Result, shift: Shift) -> Result:
+    if result.simulated or not result.case.on_gpu:
+        return result
+    verdicts = dict(result.verdicts)
+    for key, verdict in result.verdicts.items():
+        changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
+        if changed and verdict.ratio and key.startswith("kernel/"):
+            left = _percent(shift.beyond(verdict.ratio))
+            reason = f"{verdict.reason}; {left} beyond the common shift"
+            verdicts[key] = dataclasses.replace(verdict, reason=reason)
+    return dataclasses.replace(result, verdicts=verdicts)
+
+
+def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {}
+    for session in {tuple(sorted(each.items())): each for each in sessions}.values():
+        for name, ns in session.items():
+            if ns:
+                times.setdefault(name, []).append(ns)
+    return times
+
+
+def _plain(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _timer(name: str) -> str:
+    """What a canary was timed by, in words: by CUPTI where its name says nothing else."""
+    timer = name.partition("/")[2] or "cupti"
+    return {"cupti": "CUPTI", "event": "events"}.get(timer, timer)
+
+
+def _name(name: str) -> str:
+    return _SPOKEN.get(_plain(name), name)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")

@@ -1,0 +1,256 @@
+"""What changed since the record besides a time, in short sentences: code, launch, clocks, versions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.findings.fingerprint_diff import differences
+from pytest_gpukern.findings.resource_growth import by_name, resource_changes
+from pytest_gpukern.values.result import hash_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpukern.baseline.history import Dimensions, Past
+    from pytest_gpukern.baseline.record import RecordedTime
+    from pytest_gpukern.values.result import Measurement, Result, Verdict
+
+SAME_CODE, NEW_CODE = "same machine code", "new machine code"
+SAME_CYCLES = "the same number of cycles: clock or power, not code"
+NOTHING_DIFFERS = "nothing else that is recorded differs"
+
+_CLOCK_FLOOR = 0.003
+"""Relative change of a clock that is never told: the probe knows it to 0.1 … 0.2 %."""
+_SAME_CYCLES = 0.25
+"""Share of a change of the time that may remain in cycles which are called the same."""
+_ALIKE = 3
+"""From how many kernels on with the same to say they are counted, not named."""
+
+
+def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
+    """What else changed between the recorded sessions and a result, for a verdict that something did; and, as
+    `is_cause` tells them apart, that the code did not, or nothing.
+
+    A thing has changed where no recorded session had it as it is now.
+
+    Args:
+        result: the new result, with its kernels and fingerprint.
+        deciding: the measurements that the verdict rests on, all under one key: the result's own, or those of
+            the fresh sessions that confirmed or refuted a suspicion.
+        verdict: with its ratio.
+        past: the recorded sessions that it was judged by.
+    """
+    of_host = deciding[0].timer == "host"
+    said: list[str] = []
+    if deciding[0].scope != "transfer":
+        said += code_changes(
+            [CompiledKernel.of_facts(facts) for facts in result.kernels],
+            [session.kernels for session in past.sessions],
+        )
+    of_code = len(said)
+    said += _clock_changes(deciding, verdict, past)
+    fingerprints = [session.fingerprint for session in past.sessions]
+    if result.case.on_gpu:
+        said += differences(result.fingerprint, fingerprints, host=False)
+    if of_host:
+        said += [
+            text
+            for text in differences(result.fingerprint, fingerprints, host=True)
+            if text not in said  # libraries are part of either
+        ]
+    if len(said) == of_code and said in ([], [SAME_CODE]):
+        said.append(NOTHING_DIFFERS)
+    return tuple(said)
+
+
+def is_cause(text: str) -> bool:
+    """Whether a sentence of `because` says that something changed: that something did not is no cause."""
+    return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
+
+
+def code_changes(now: Iterable[CompiledKernel], recorded: Sequence[Sequence[CompiledKernel]]) -> list[str]:
+    """What differs in the kernels of a case: their machine code, resources and launches, and which there are.
+
+    Args:
+        now: as just seen; empty where no timer saw any.
+        recorded: those of each recorded session; sessions whose timer saw none say nothing.
+    """
+    new = by_name(now)
+    seen = [session for session in recorded if session]
+    if not new or not seen:
+        return []
+    old = by_name(kernel for session in seen for kernel in session)
+    texts: dict[str, list[str]] = {}
+    for name in new:
+        if name in old:
+            for text in _kernel_changes(new[name], old[name]):
+                texts.setdefault(text, []).append(name)
+    said = [_of_whom(text, names, whole=len(names) == len(new)) for text, names in texts.items()]
+    in_all = [name for name in old if all(any(k.name == name for k in session) for session in seen)]
+    gone = [name for name in in_all if name not in new]
+    added = [name for name in new if name not in old]
+    if added:
+        said.append(f"new: kernel {', '.join(added)}")
+    if gone:
+        said.append(f"gone: kernel {', '.join(gone)}")
+    return said
+
+
+def cycles_change(time_change: float, clock_change: float) -> str | None:
+    """What a change of the time says once the change of the clock is known; None where neither explains.
+
+    Cycles are time times clock, so their logarithms add.
+
+    Args:
+        time_change: log of new time ÷ recorded time.
+        clock_change: log of new clock ÷ recorded clock.
+    """
+    cycles = time_change + clock_change
+    if abs(cycles) <= _SAME_CYCLES * abs(time_change):
+        return SAME_CYCLES
+    if abs(cycles) < abs(time_change):
+        return f"in cycles {_percent(cycles)}"
+    return None
+
+
+@dataclass(frozen=True)
+class ClockChange:
+    """A clock that is not what it was: its recorded and its new value in MHz."""
+
+    before_mhz: float
+    now_mhz: float
+
+    @property
+    def log_ratio(self) -> float:
+        """log of new ÷ recorded."""
+        return math.log(self.now_mhz / self.before_mhz)
+
+    def __str__(self) -> str:
+        return f"{self.before_mhz:.0f} → {self.now_mhz:.0f} MHz"
+
+
+def clock_change(
+    now_mhz: float | None, recorded: Iterable[float | None], spread_mhz: float = 0.0
+) -> ClockChange | None:
+    """How a clock moved, where that is by more than its own spread; None where it did not or is not known.
+
+    Args:
+        now_mhz: of the new session, a median.
+        recorded: of each recorded session.
+        spread_mhz: between the lowest and the highest reading of the new session.
+    """
+    known = [mhz for mhz in recorded if mhz]
+    if not now_mhz or not known:
+        return None
+    before = statistics.median(known)
+    own = max(spread_mhz, max(known) - min(known), _CLOCK_FLOOR * before)
+    if abs(now_mhz - before) <= own:
+        return None
+    return ClockChange(before, now_mhz)
+
+
+def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
+    """How the multiprocessors' clock moved since the recorded sessions of measurements under one key.
+
+    Of several sessions their median is what it is now, and the spread is also that between them.
+    """
+    ranges = [each.state.get("sm_mhz_range") or (0.0, 0.0) for each in deciding]
+    own = [mhz for each in deciding if (mhz := each.state.get("sm_mhz"))]
+    spread = max([*(high - low for low, high in ranges), max(own, default=0.0) - min(own, default=0.0)])
+    return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
+
+
+def _median(clocks_mhz: Sequence[float]) -> float | None:
+    return statistics.median(clocks_mhz) if clocks_mhz else None
+
+
+def _times(key: str, past: Past) -> list[RecordedTime]:
+    return [session.times[key] for session in past.sessions if key in session.times]
+
+
+def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[str]:
+    """Clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
+    first = deciding[0]
+    sm = sm_clock_change(deciding, past)
+    memory = clock_change(
+        _median([mhz for each in deciding if (mhz := each.state.get("memory_mhz"))]),
+        [time.memory_mhz for time in _times(first.key, past)],
+    )
+    said = []
+    if sm is not None:
+        said.append(f"clock {sm}")
+        on_device = first.scope == "kernel" and first.timer != "host"
+        if on_device and verdict.ratio and _is_about(verdict.ratio, deciding, past):
+            text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
+            said += [text] if text else []
+    if memory is not None:
+        said.append(f"memory clock {memory}")
+    return said
+
+
+def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
+    """Whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
+
+    It is not where the gate held them against those of their own card only.
+    """
+    recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
+    now = statistics.fmean(math.log(each.summary.median_ns) for each in deciding)
+    return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
+
+
+def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:
+    """What changed in the launches of one kernel."""
+    codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
+    methods = {hash_method(code) for code in codes}
+    # Hashes by another method, as older releases recorded, tell nothing.
+    known = {
+        kernel.machine_code_sha256
+        for kernel in before
+        if kernel.machine_code_sha256 and hash_method(kernel.machine_code_sha256) in methods
+    }
+    resources = resource_changes(now, before)
+    said = []
+    if codes and known:
+        told = f": {', '.join(resources)}" if resources else ""
+        said.append(SAME_CODE if codes <= known else f"{NEW_CODE}{told}")
+    if resources and not (said and said[0] != SAME_CODE):
+        said.append(", ".join(resources))
+    for what in ("grid", "block"):
+        new = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in now) if size]
+        old = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in before) if size]
+        if new and old and not set(new) <= set(old):
+            said.append(f"{what} {_sizes(old)} → {_sizes(new)}")
+    return said
+
+
+def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:
+    """A sentence about one or several kernels; without their names where it is about all."""
+    if whole:
+        return text
+    who = ", ".join(names) if len(names) < _ALIKE else f"{len(names)} kernels"
+    return f"{who}: {text}"
+
+
+def _sizes(sizes: Sequence[Dimensions]) -> str:
+    return " or ".join("×".join(map(str, _shortened(size))) for size in sizes)
+
+
+def _shortened(size: Dimensions) -> Dimensions:
+    """Without the trailing ones."""
+    while len(size) > 1 and size[-1] == 1:
+        size = size[:-1]
+    return size
+
+
+def _percent(log_ratio: float) -> str:
+    return f"{100 * (math.exp(log_ratio) - 1):+.1f} %".replace("-", "−")
+
+
+def significant(verdict: Verdict) -> bool:
+    """Whether a verdict says that the time changed, be it by less than the threshold."""
+    low, high = verdict.ratio_low, verdict.ratio_high
+    return low is not None and high is not None and (low > 1 or high < 1)

@@ -1,0 +1,211 @@
+"""A change of a time with its standard error, what this much measuring would catch, and both in words.
+
+Changes are differences of log medians: symmetric, and additive where times are multiplied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.measure.statistics import student_t
+
+if TYPE_CHECKING:
+    from pytest_gpukern.gate.spread import CaseSpread
+
+SCREENING = 0.95
+"""One-sided confidence from which a slowdown is suspected; both bounds together are the 90 % interval."""
+
+CONFIRMING = 0.975
+"""One-sided confidence with which fresh sessions have to lie above the threshold."""
+
+FRESH_SESSIONS = 2
+"""Fresh sessions that confirm a suspicion, unless more are measured."""
+
+FEWEST = 3
+"""Recorded sessions from which a verdict may fail a test."""
+
+MOST_SESSIONS = 20
+"""Sessions up to which it is told how many would settle a question."""
+
+_EACH_STEP = (
+    0.975  # screening and confirming are passed with this probability each, so both with 95 % or more
+)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What it gives to a change that it is between devices of a model; nothing on one device.
+
+    Attributes:
+        variance: of the difference between those that are compared.
+        dof: its degrees of freedom.
+    """
+
+    variance: float = 0.0
+    dof: float = math.inf
+
+
+SAME_DEVICE = Devices()
+
+
+@dataclass(frozen=True)
+class Change:
+    """The log ratio of new and recorded times and what its error is made of.
+
+    Attributes:
+        delta: mean of the fresh log medians less that of the recorded ones; or mean of paired log ratios.
+        spread: variance of one session's log median (of one pair's log ratio) and its degrees of freedom.
+        fresh: new sessions, or pairs.
+        recorded: recorded sessions that it was compared with; 0 for pairs.
+        noisier: additional variance of a fresh session that is noisier within than the recorded ones were.
+        devices: by how much devices differ in this case.
+        all_devices: by how much they do in all cases of the suite. A card may be slower in some where those
+            on record are alike, so that nothing is called slower by less, or faster.
+    """
+
+    delta: float
+    spread: CaseSpread
+    fresh: int
+    recorded: int
+    noisier: float = 0.0
+    devices: Devices = SAME_DEVICE
+    all_devices: Devices = SAME_DEVICE
+
+    def error(self, fresh: int | None = None, recorded: int | None = None) -> float:
+        """Standard error of the change; also of what other numbers of sessions would have shown."""
+        fresh, recorded = fresh or self.fresh, recorded or self.recorded
+        variance = (self.spread.variance + self.noisier) / fresh
+        if recorded:
+            variance += self.spread.variance / recorded
+        return math.sqrt(variance + self.devices.variance)
+
+    @property
+    def dof(self) -> float:
+        """Degrees of freedom of the error; of two variances together, after Satterthwaite (1946)."""
+        between = self.devices.variance
+        if not between:
+            return self.spread.dof
+        within = self.error() ** 2 - between
+        parts = within**2 / self.spread.dof + between**2 / self.devices.dof
+        return max((within + between) ** 2 / parts, 1.0)
+
+    def reach(self, confidence: float = SCREENING) -> float:
+        """How far a one-sided bound with this confidence lies from the change."""
+        return student_t(confidence, self.dof) * self.error()
+
+    def least(self, confidence: float = SCREENING) -> float:
+        """What a change surely amounts to, by this one-sided confidence, in either direction: what is left of
+        its size when the case's devices and those of the suite's cases are both allowed for."""
+        return abs(self.delta) - max(each.reach(confidence) for each in self._between_any)
+
+    @property
+    def _between_any(self) -> tuple[Change, ...]:
+        """This change as one between the case's devices, and as one between those of all cases."""
+        if self.devices == self.all_devices:
+            return (self,)
+        return self, dataclasses.replace(self, devices=self.all_devices)
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 90 % interval."""
+        return self.delta - self.reach()
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 90 % interval."""
+        return self.delta + self.reach()
+
+    def detectable(self, limit: float, *, screening: int, confirming: int) -> float:
+        """The smallest true slowdown, as log ratio, that screening and confirmation together catch with 95 %.
+
+        A minimum detectable effect (Bloom 1995, *Evaluation Review* 19, 547): the bound that a step has to
+        pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so that
+        both are with at least 95 %. The spread is taken for as large as it was estimated.
+
+        Args:
+            limit: log(1 + threshold).
+            screening: sessions, or pairs, that raise a suspicion.
+            confirming: fresh ones that confirm it.
+        """
+        return max(each._caught(limit, screening, confirming) for each in self._between_any)
+
+    def _caught(self, limit: float, screening: int, confirming: int) -> float:
+        power = student_t(_EACH_STEP, self.dof)
+        first, second = self.error(screening), self.error(confirming)
+        suspected = max(limit, student_t(SCREENING, self.dof) * first) + power * first
+        confirmed = limit + (student_t(CONFIRMING, self.dof) + power) * second
+        return max(suspected, confirmed)
+
+    def settling(self, limit: float) -> tuple[int, int] | None:
+        """How many recorded and fresh sessions would tell on which side of the threshold this change lies.
+
+        Only fresh pairs where nothing is recorded; None where `MOST_SESSIONS` of both would not do.
+        """
+        distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
+        errors = self._between_any if large else (self,)
+        quantiles = [student_t(CONFIRMING if large else SCREENING, each.dof) for each in errors]
+        for count in range(1, MOST_SESSIONS + 1):
+            recorded = max(self.recorded, count) if self.recorded else 0
+            fresh = max(self.fresh, count)
+            pairs = zip(quantiles, errors, strict=True)
+            if all(quantile * each.error(fresh, recorded) <= distance for quantile, each in pairs):
+                return recorded, fresh
+        return None
+
+
+def undecided_words(change: Change, limit: float, detectable: float) -> str:
+    """What is known all the same, how large a slowdown is caught, and what would settle the question."""
+    bound = percent(limit, signed=False)
+    if change.low > 0 or change.high < 0:
+        doubt = f"perhaps by less than {bound}"
+        if change.least() <= 0:
+            doubt = "recorded on other devices, which differ by as much in some case"
+        known = f"{'slower' if change.low > 0 else 'faster'}, but {doubt}"
+    elif change.high <= limit:
+        known = f"not slower by {bound}, but {percent(change.low)} is possible"
+    else:
+        known = f"no significant change, but {percent(change.high)} is possible"
+    seen = f"a slowdown is caught with 95 % from {percent(detectable)} on"
+    return f"{known}; {seen}; {_settling_words(change, limit)}"
+
+
+def _settling_words(change: Change, limit: float) -> str:
+    needed = change.settling(limit)
+    if needed is None and change.devices.variance:
+        return f"{FEWEST} sessions recorded on this device may settle it"
+    if needed is None:
+        return f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
+    recorded, fresh = needed
+    if not change.recorded:
+        return f"{fresh} pairs of sessions would settle it"
+    return f"{recorded} recorded and {fresh} fresh sessions would settle it"
+
+
+def numbers(change: Change) -> str:
+    """`+5.3 % (90 %: +3.9 … +6.7 %)`."""
+    first, last = percent(change.low), percent(change.high)
+    if first.endswith(" %") and last.endswith(" %"):
+        first = first.removesuffix(" %")
+    return f"{percent(change.delta)} (90 %: {first} … {last})"
+
+
+def percent(log_ratio: float, *, signed: bool = True) -> str:
+    """A log ratio as a change: 0.0517 → `+5.3 %`; two decimals below 1 %; from tenfold on as a factor."""
+    ratio = ratio_of(log_ratio)
+    if ratio >= 10:
+        return f"×{ratio:.3g}"
+    value = 100 * (ratio - 1)
+    if not signed:
+        return f"{value:.6g} %"
+    return f"{value:+.{1 if abs(value) >= 1 or abs(value) < 0.005 else 2}f} %".replace("-", "−")
+
+
+def ratio_of(log_ratio: float) -> float:
+    """e to the power of a log ratio, infinite where that is too large for a float."""
+    try:
+        return math.exp(log_ratio)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,89 @@
+"""What must agree before a new time may be compared with a recorded one, and what is known of the latter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpukern.values.result import CaseInfo
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What must agree, besides scope, timer and cache, before two times may be compared.
+
+    Attributes:
+        problem_version: the version that the problem's author declared.
+        measured_point: values of the axes as run.
+        device_model: key of the device model, or of the CPU model for a host variant.
+        simulated: whether the CUDA simulator ran it.
+    """
+
+    problem_version: int
+    measured_point: Mapping[str, Any]
+    device_model: str
+    simulated: bool = False
+
+    @classmethod
+    def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
+        """The conditions under which a case runs here and now."""
+        return cls(case.problem_version, case.measured_point, device_model, simulated)
+
+
+@dataclass(frozen=True)
+class SessionTime:
+    """One recorded session's time of a case, with what it was measured under.
+
+    Attributes:
+        key: `scope/timer/cache` of the measurement.
+        median_ns: median of the session's samples.
+        low_ns: lower bound of the median's 95 % interval within the session.
+        high_ns: upper bound.
+        n: number of samples.
+        conditions: what must agree with the new measurement's conditions.
+        device: UUID of the device, or None for the host's processor.
+    """
+
+    key: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    n: int
+    conditions: Conditions
+    device: str | None = None
+
+
+def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:
+    """The first condition in which a recorded session differs from now, with both values, or None."""
+    if all(session.key == key and session.conditions == now for session in sessions):
+        return None
+    rows: list[tuple[str, list[object], object]] = [
+        ("", [_where(s.conditions) for s in sessions], _where(now)),
+        ("on ", [s.conditions.device_model for s in sessions], now.device_model),
+        ("with problem version ", [s.conditions.problem_version for s in sessions], now.problem_version),
+        ("at ", [_point(s.conditions.measured_point) for s in sessions], _point(now.measured_point)),
+        ("as ", [s.key for s in sessions], key),
+    ]
+    for label, recorded, current in rows:
+        others = [str(value) for value in dict.fromkeys(recorded) if value != current]
+        if others:
+            return f"recorded {label}{' and '.join(others)}, now {current}"
+    return None
+
+
+def _where(conditions: Conditions) -> str:
+    return "in the simulator" if conditions.simulated else "on real hardware"
+
+
+def _point(point: Mapping[str, Any]) -> str:
+    """A point in words, equal for values that JSON makes equal, such as a tuple and a list."""
+    plain = json.loads(json.dumps(dict(point), default=_item, sort_keys=True))
+    return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
+
+
+def _item(value: object) -> object:
+    return value.item() if hasattr(value, "item") else str(value)  # a NumPy scalar

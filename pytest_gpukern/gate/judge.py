@@ -1,0 +1,323 @@
+"""Is a measurement the same as the record, faster or slower? Pure functions of stored and new numbers.
+
+The unit is the session: samples of one process share its clocks, its memory layout and its neighbours, so
+log medians of sessions are compared, with the spread between sessions (Kalibera & Jones 2013, *Rigorous
+benchmarking in reasonable time*). `judge` screens: what it calls SLOWER is suspected. `confirm` decides by
+fresh sessions alone, since the measurement that raised a suspicion was selected for being slow.
+`judge_paired` and `confirm_paired` compare neighbouring sessions of two revisions, without a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
+from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference
+from pytest_gpukern.gate.estimate import change_of_pairs, change_since, log_ratios
+from pytest_gpukern.gate.false_alarm_rate import FALSE_ALARMS_OF_PAIRS, expected_false_alarms, false_alarm
+from pytest_gpukern.gate.rule import decided, screened, unconfirmed, with_anchor
+from pytest_gpukern.gate.spread import spread_key, spread_of_ratios
+from pytest_gpukern.values.result import Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpukern.gate.change import Change
+    from pytest_gpukern.gate.estimate import Pair
+    from pytest_gpukern.gate.spread import SharedSpread
+    from pytest_gpukern.values.result import Measurement, Result
+
+__all__ = [
+    "FEWEST",
+    "Conditions",
+    "SessionTime",
+    "confirm",
+    "confirm_paired",
+    "expected_false_alarms",
+    "failing",
+    "fails",
+    "judge",
+    "judge_paired",
+    "shared_spread_of_pairs",
+]
+
+_EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
+_UNKNOWN = (VerdictKind.NEW, VerdictKind.UNDECIDED, VerdictKind.UNCOMPARABLE)
+
+
+def judge(
+    fresh: Sequence[Measurement],
+    sessions: Sequence[SessionTime],
+    *,
+    conditions: Conditions,
+    threshold: float,
+    jitter_ns: float,
+    device: str | None = None,
+    shared: SharedSpread | None = None,
+    anchor: Sequence[SessionTime] = (),
+) -> Verdict:
+    """Compares the measurements of new sessions with the recorded sessions of their case.
+
+    Δ is the mean of the new log medians less that of the recorded ones. SLOWER: Δ is significant at 5 %,
+    one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
+    the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
+    with the smallest slowdown that would be caught and the number of sessions that would settle it.
+
+    Args:
+        fresh: one measurement of the case a new session, all under one key.
+        sessions: the record's current sessions, none if nothing is recorded.
+        conditions: what the new measurements were taken under.
+        threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
+        jitter_ns: what the timer itself adds to the spread of a session's median, as a standard deviation.
+        device: UUID of the device that the new measurements were taken on.
+        shared: the spread that the suite's cases have in common; where None, it is assumed.
+        anchor: the sessions of the record's first epoch, where that is not the current one.
+
+    Raises:
+        ValueError: threshold or jitter is negative or not finite, or there is no measurement.
+    """
+    _refuse_bad_numbers(threshold, jitter_ns, fresh)
+    barred = _barred(fresh, sessions, conditions)
+    if barred is not None:
+        return barred
+    reference = _of_same_device(sessions, device)
+    change = change_since(reference, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
+    verdict = screened(change, threshold, confirming=FRESH_SESSIONS)
+    if anchor and _barred(fresh, anchor, conditions) is None:
+        first = change_since(anchor, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
+        verdict = with_anchor(verdict, first, threshold)
+    verdict = _gated(verdict, _remarks(reference, device, change, shared), len(reference))
+    chance = false_alarm(len(reference), threshold) if verdict.gates else 0.0
+    return dataclasses.replace(verdict, false_alarm=chance)
+
+
+def confirm(
+    suspicion: Verdict,
+    fresh: Sequence[Measurement],
+    sessions: Sequence[SessionTime],
+    *,
+    conditions: Conditions,
+    threshold: float,
+    jitter_ns: float,
+    device: str | None = None,
+    shared: SharedSpread | None = None,
+    anchor: Sequence[SessionTime] = (),
+) -> Verdict:
+    """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
+
+    SLOWER: the one-sided 97.5 % lower bound is at least the threshold, and each fresh session was slower than
+    every recorded one, a tenth of these excused. The latter happens to unchanged code in one case out of 21
+    at two fresh sessions and five recorded ones, however their times are distributed. Otherwise what those
+    sessions say by the rules of `judge`, but never SLOWER, and that the suspicion was not confirmed.
+
+    Args:
+        suspicion: the verdict of `judge` that has to be confirmed.
+        fresh: measurements of the case in sessions that took no part in the suspicion.
+        sessions: as for `judge`, like all that follows.
+        conditions: what the fresh measurements were taken under.
+        threshold: smallest change that counts.
+        jitter_ns: what the timer adds to the spread of a session's median.
+        device: UUID of the device that they were taken on.
+        shared: the spread that the suite's cases have in common.
+        anchor: the sessions of the record's first epoch.
+
+    Raises:
+        ValueError: as for `judge`.
+    """
+    again = judge(
+        fresh,
+        sessions,
+        conditions=conditions,
+        threshold=threshold,
+        jitter_ns=jitter_ns,
+        device=device,
+        shared=shared,
+        anchor=anchor,
+    )
+    if again.ratio_low is None:
+        return unconfirmed(suspicion, again)
+    reference = _of_same_device(sessions, device)
+    change = change_since(reference, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
+    slowest = sorted(each.median_ns for each in reference)[-1 - len(reference) // _EXCUSED]
+    apart = min(each.summary.median_ns for each in fresh) > slowest
+    remarks = _remarks(reference, device, change, shared)
+    return decided(suspicion, again, change, threshold, apart=apart, remarks=remarks)
+
+
+def judge_paired(
+    pairs: Sequence[Pair],
+    *,
+    threshold: float,
+    jitter_ns: float,
+    shared: SharedSpread | None = None,
+) -> Verdict:
+    """Compares two revisions by neighbouring sessions: what both sessions of a pair share falls out.
+
+    The rules are those of `judge`, with the mean of the log ratios for Δ and the spread of ratios between
+    pairs, shrunk over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
+
+    Args:
+        pairs: measurements of (base, head) in neighbouring sessions, two pairs at least.
+        threshold: smallest change that counts, 0.02 for 2 %.
+        jitter_ns: what the timer adds to the spread of a session's median.
+        shared: the ratios' spread, of `shared_spread_of_pairs`; where None, it is assumed.
+
+    Raises:
+        ValueError: threshold or jitter is negative or not finite, or there are fewer than two pairs.
+    """
+    _refuse_bad_numbers(threshold, jitter_ns, pairs)
+    if len(pairs) < 2:
+        raise ValueError("1 pair of sessions has no spread: at least 2 pairs are needed")
+    barred = _barred_pairs(pairs)
+    if barred is not None:
+        return barred
+    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    verdict = screened(change, threshold, confirming=len(pairs))
+    suspected = verdict.kind is VerdictKind.SLOWER
+    return dataclasses.replace(verdict, suspected=suspected, false_alarm=FALSE_ALARMS_OF_PAIRS)
+
+
+def confirm_paired(
+    suspicion: Verdict,
+    pairs: Sequence[Pair],
+    *,
+    threshold: float,
+    jitter_ns: float,
+    shared: SharedSpread | None = None,
+) -> Verdict:
+    """Decides about a suspicion of `judge_paired` by fresh pairs alone, as `confirm` does.
+
+    Each of them has to be slower, beside the bound.
+
+    Args:
+        suspicion: the verdict that has to be confirmed.
+        pairs: fresh pairs, as for `judge_paired`, like all that follows.
+        threshold: smallest change that counts.
+        jitter_ns: what the timer adds to the spread of a session's median.
+        shared: the ratios' spread.
+
+    Raises:
+        ValueError: as for `judge_paired`.
+    """
+    again = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+    if again.ratio_low is None:
+        return unconfirmed(suspicion, again)
+    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    return decided(suspicion, again, change, threshold, apart=min(log_ratios(pairs)) > 0)
+
+
+def shared_spread_of_pairs(
+    cases: Iterable[Sequence[Pair]],
+) -> dict[str, SharedSpread]:
+    """What `judge_paired` takes as `shared`, by `scope/timer`, from the pairs of all cases of a run."""
+    groups: dict[str, list[list[float]]] = {}
+    for pairs in cases:
+        if pairs and _barred_pairs(pairs) is None:
+            groups.setdefault(spread_key(pairs[0][0].key), []).append(log_ratios(pairs))
+    return {key: spread_of_ratios(key.rpartition("/")[2], ratios) for key, ratios in groups.items()}
+
+
+def fails(verdict: Verdict, *, strict: bool) -> bool:
+    """Whether a verdict fails its test: SLOWER and INVALID do; under `strict` so does not knowing.
+
+    A verdict that does not gate never fails, but it is no knowledge either, so that it does under `strict`.
+    """
+    if verdict.kind is VerdictKind.INVALID:
+        return True
+    if not verdict.gates:
+        return strict
+    return verdict.kind is VerdictKind.SLOWER or (strict and verdict.kind in _UNKNOWN)
+
+
+def failing(result: Result, *, strict: bool, hosts: bool = False) -> dict[str, Verdict]:
+    """The verdicts that fail a result's test, by `scope/timer/cache`.
+
+    A host variant's times are reported and fail only where `hosts` asks for it: they depend on too much that
+    no kernel changes.
+    """
+    if not (result.case.on_gpu or hosts):
+        return {}
+    return {key: verdict for key, verdict in result.verdicts.items() if fails(verdict, strict=strict)}
+
+
+def _refuse_bad_numbers(threshold: float, jitter_ns: float, measured: Sequence[object]) -> None:
+    for name, value in (("threshold", threshold), ("jitter_ns", jitter_ns)):
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+    if not measured:
+        raise ValueError("no measurement: at least 1 is needed to give a verdict")
+
+
+def _barred(
+    fresh: Sequence[Measurement], sessions: Sequence[SessionTime], conditions: Conditions
+) -> Verdict | None:
+    """The verdict where there is nothing to compare, or None."""
+    for measurement in fresh:
+        if measurement.invalid is not None:
+            return Verdict(VerdictKind.INVALID, measurement.invalid)
+    if not sessions:
+        if conditions.simulated:
+            return Verdict(VerdictKind.UNCOMPARABLE, "the simulator's times say nothing about speed")
+        return Verdict(VerdictKind.NEW, "nothing recorded yet")
+    for key in dict.fromkeys(measurement.key for measurement in fresh):
+        differs = difference(key, conditions, sessions)
+        if differs is not None:
+            return Verdict(VerdictKind.UNCOMPARABLE, differs)
+    medians = [each.summary.median_ns for each in fresh]
+    return _too_small([*medians, *(session.median_ns for session in sessions)])
+
+
+def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
+    """The same for pairs."""
+    for pair in pairs:
+        for side, measurement in zip(("the base", "the working tree"), pair, strict=True):
+            if measurement.invalid is not None:
+                return Verdict(VerdictKind.INVALID, f"{side}: {measurement.invalid}")
+    keys = list(dict.fromkeys(measurement.key for pair in pairs for measurement in pair))
+    if len(keys) > 1:
+        return Verdict(VerdictKind.UNCOMPARABLE, f"measured as {' and '.join(keys)}")
+    return _too_small([each.summary.median_ns for pair in pairs for each in pair])
+
+
+def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
+    """A time of another process is None where it was not finite: JSON has no word for that."""
+    known = [time for time in medians_ns if time is not None and math.isfinite(time)]
+    if len(known) < len(medians_ns):
+        return Verdict(VerdictKind.UNDECIDED, "a median that is not finite has no ratio")
+    if min(known) > 0:
+        return None
+    reason = f"a median of {min(known):g} ns has no ratio: below what the timer resolves"
+    return Verdict(VerdictKind.UNDECIDED, reason)
+
+
+def _of_same_device(sessions: Sequence[SessionTime], device: str | None) -> Sequence[SessionTime]:
+    """The sessions of this device where they are enough to gate, else all."""
+    own = [session for session in sessions if session.device == device]
+    return own if len(own) >= FEWEST else sessions
+
+
+def _gated(verdict: Verdict, remarks: Sequence[str], recorded: int) -> Verdict:
+    """The verdict with remarks on what it rests on, and whether that is enough to fail its test."""
+    gates = recorded >= FEWEST
+    suspected = gates and verdict.kind is VerdictKind.SLOWER
+    reason = "; ".join([verdict.reason, *remarks])
+    return dataclasses.replace(verdict, reason=reason, gates=gates, suspected=suspected)
+
+
+def _remarks(
+    reference: Sequence[SessionTime], device: str | None, change: Change, shared: SharedSpread | None
+) -> list[str]:
+    """What is to be said about what a comparison with the record rests on."""
+    remarks = []
+    devices = {session.device for session in reference}
+    if device not in devices:
+        remarks.append("recorded on another device of this model")
+    elif len(devices) > 1:
+        remarks.append("recorded partly on other devices of this model")
+    if not (change.spread.alone or (shared is not None and shared.cases)):
+        remarks.append("spread between sessions assumed")
+    if len(reference) < FEWEST:
+        remarks.append(f"reported, not gated: {len(reference)} of {FEWEST} sessions recorded")
+    return remarks

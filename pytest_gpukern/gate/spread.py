@@ -1,0 +1,313 @@
+"""How far log medians of sessions spread, estimated from all cases of a suite together.
+
+Three to five sessions say little about the spread of their own case: in one case out of eleven, five normal
+ones show less than half the true standard deviation. Together they say how such cases spread, so the variance
+of each is shrunk towards that of the suite, as is done for the genes of a microarray: empirical Bayes by
+moments (Smyth 2004, *Linear models and empirical Bayes methods*, Stat. Appl. Genet. Mol. Biol. 3(1), 3;
+`fitFDist` and `eBayes` of limma).
+
+Cases are taken together by scope and timer. Copies and end-to-end times spread by what the host does, kernels
+by clocks and memory layout, and each timer adds its own; nearly all cases of a run have one cache policy, so
+that parting by it would only thin the groups out. Short kernels spread more: that makes the variances of a
+suite differ, so that d0 is small and each case is left nearer to its own, and no variance is taken for less
+than that of the timer's own jitter.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.measure.statistics import fisher_cdf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpukern.gate.comparability import SessionTime
+
+PRIOR_SPREAD: Mapping[str, float] = MappingProxyType(
+    {"event": 0.005, "host": 0.3, "graph": 0.006, "cupti": 0.007}
+)
+"""Standard deviation of a session's log median on one device, assumed until `FEWEST_CASES` are recorded.
+
+Eight identical processes gave ranges of their medians (÷ 2.85 for a standard deviation, if they were
+normal) of 0.09 … 10 % for events behind a flushed L2, 1.3 … 10.7 % for the host clock, 0.17 … 1.8 % for
+graphs and 0.00 … 0.42 % for CUPTI, on an H200. For events the prior is that of a well-behaved kernel of tens
+of microseconds or more, so that one recorded session can already say SAME at 2 %: 2.132·√2·0.5 % = 1.5 %.
+What spreads the medians of shorter ones is a fixed jitter, which `jitter_ns` adds. For graphs it is the worst
+observed. By CUPTI two whole runs of the suites on one H200 had 239 pairs with a root mean square of 0.4 %,
+but extremes of 1.6 and, of a kernel of 6 µs, 3.6 %. For the host's clock two times 60 copies and end-to-end
+times, of two runs each on two hosts, differed by up to 1.9 times (root mean square 22 and 31 %): what else
+those hosts did, so that the device being the same changes little.
+"""
+
+PRIOR_SPREAD_OF_DEVICES: Mapping[str, float] = MappingProxyType(
+    {"event": 0.06, "host": 0.5, "graph": 0.06, "cupti": 0.02}
+)
+"""The same between devices of a model, which are usually in different hosts too.
+
+Three sessions on three H200s of different hosts gave 327 pairs of kernels timed by events: their log ratios
+had a root mean square of 1.7 % (÷ √2 for one session), but heavy tails, with an extreme of 13.5 %. The prior
+is such that no pair is called SLOWER, whichever came first: 1.645·√2·6 % = 14 %. By CUPTI 1149 pairs of calls
+of one kernel, of four sessions on four H200s, had 1.0 to 1.3 % and an extreme of 8 %, where the call
+allocates. Copies and end-to-end times took up to 2.3 times as long on one host as on another.
+"""
+
+PRIOR_DOF = 4.0
+"""What an assumed spread counts for: as much as five sessions of the case itself."""
+
+FEWEST_CASES = 5
+"""Cases of two sessions or more from which the suite's spread is estimated and not assumed."""
+
+TICK_NS: Mapping[str, float] = MappingProxyType({"cupti": 32.0, "event": 32.0, "graph": 1.0, "host": 1.0})
+"""Steps of the timers: of medians that agree to the step the spread is smaller, but not zero."""
+
+ROUNDING = 1e-6
+"""Relative: recorded times have six digits."""
+
+_KNOWS_NOTHING = 1e6  # relative errors are capped here, so that medians near zero cannot overflow
+_DOES_NOT_BELONG = 0.95  # quantile of F above which a case is noisier than the suite's cases are,
+_TOO_QUIET = 0.01  # and below which it is quieter
+_STEP = 1e-9  # relative: where Newton's iteration ends
+_MOST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class SharedSpread:
+    """The spread between sessions that the cases of a suite have in common, of log medians.
+
+    A case's true variance is thought of as drawn from s0²·d0/χ²(d0).
+
+    Attributes:
+        s0: typical standard deviation between sessions.
+        d0: degrees of freedom: how many sessions' worth of evidence it is about a single case.
+        cases: how many it was estimated from; 0 where it is assumed.
+        devices: standard deviation between devices of the model; None where the records do not show it.
+        devices_dof: its degrees of freedom: the devices less one, since one device may be off in all cases.
+        between_devices: what the spreads between devices of single cases have in common, of which a few make
+            `devices` large; None where too few cases show it.
+    """
+
+    s0: float
+    d0: float
+    cases: int
+    devices: float | None = None
+    devices_dof: int = 0
+    between_devices: SharedSpread | None = None
+
+
+@dataclass(frozen=True)
+class CaseSpread:
+    """The variance of one case between sessions, and its degrees of freedom.
+
+    Attributes:
+        variance: of a session's log median.
+        dof: what it rests on, the suite's share included.
+        alone: the case does not belong to the suite, so that it rests on its own sessions alone.
+    """
+
+    variance: float
+    dof: float
+    alone: bool = False
+
+
+def spread_key(key: str) -> str:
+    """The `scope/timer` that a measurement's `scope/timer/cache` shares its spread with."""
+    return key.rpartition("/")[0]
+
+
+def assumed_spread(timer: str) -> SharedSpread:
+    """The built-in spread of a timer; an unknown timer is taken for the worst."""
+    return SharedSpread(PRIOR_SPREAD.get(timer, PRIOR_SPREAD["host"]), PRIOR_DOF, cases=0)
+
+
+def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
+    """The shared spreads of a suite, by `scope/timer`.
+
+    Args:
+        cases: the sessions of one case under one key each; those of fewer than two are passed over.
+    """
+    groups: dict[str, list[Sequence[SessionTime]]] = {}
+    for sessions in cases:
+        usable = [session for session in sessions if 0 < session.median_ns < math.inf]
+        if len(usable) > 1:
+            groups.setdefault(spread_key(usable[0].key), []).append(usable)
+    return {key: _of_group(key.rpartition("/")[2], group) for key, group in groups.items()}
+
+
+def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpread:
+    """The spread that log ratios of neighbouring sessions share, over the cases of a run by one timer.
+
+    A ratio is of two sessions, so that what is assumed for few cases is √2 times that of a session.
+    """
+    assumed = assumed_spread(timer)
+    fallback = SharedSpread(assumed.s0 * math.sqrt(2), assumed.d0, cases=0)
+    variances = [
+        (max(statistics.variance(ratios), 2 * ROUNDING**2), len(ratios) - 1)
+        for ratios in cases
+        if len(ratios) > 1
+    ]
+    return _fitted(variances, fallback)
+
+
+def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
+    """The variance of log medians about the mean of their device, and its degrees of freedom."""
+    groups = _by_device(logs, devices)
+    dof = len(logs) - len(groups)
+    squares = sum((v - statistics.fmean(group)) ** 2 for group in groups for v in group)
+    return (squares / dof if dof else 0.0), dof
+
+
+def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
+    """The variance of the means of devices, and its degrees of freedom: what sessions of one device differ
+    makes part of it, which of cards with one session each nobody can tell."""
+    means = [statistics.fmean(group) for group in _by_device(logs, devices)]
+    return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
+
+
+def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
+    """The log medians of each device."""
+    groups: dict[str | None, list[float]] = {}
+    for value, device in zip(logs, devices, strict=True):
+        groups.setdefault(device, []).append(value)
+    return list(groups.values())
+
+
+def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
+    """A case's own variance, shrunk: (d0·s0² + ν·s²) / (d0 + ν) with d0 + ν degrees of freedom.
+
+    A case does not belong to the suite where s²/s0² lies above the 95 % quantile of F with ν and d0 degrees
+    of freedom, as that of most cases with two modes does, or below the 1 % quantile: it is left alone.
+
+    Args:
+        variance: s² of its sessions.
+        dof: ν, 0 where there is one session.
+        shared: the suite's spread.
+        floor: a variance that the timer alone makes; nothing is taken for less.
+    """
+    variance = max(variance, floor)
+    if dof:
+        place = fisher_cdf(variance / shared.s0**2, dof, shared.d0)
+        if place > _DOES_NOT_BELONG or place < _TOO_QUIET:
+            return CaseSpread(variance, dof, alone=True)
+    shrunk = (shared.d0 * shared.s0**2 + dof * variance) / (shared.d0 + dof)
+    return CaseSpread(max(shrunk, floor), shared.d0 + dof)
+
+
+def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSpread:
+    variances, variances_of_devices, between = [], [], []
+    for sessions in group:
+        logs = [math.log(session.median_ns) for session in sessions]
+        devices = [session.device for session in sessions]
+        variance, dof = within_devices(logs, devices)
+        floor = _resolved(timer, min(session.median_ns for session in sessions))
+        if dof:
+            variances.append((max(variance, floor), dof))
+        if len(set(devices)) > 1:
+            between.append((logs, devices))
+            apart, devices_dof = between_devices(logs, devices)
+            variances_of_devices.append((max(apart, floor), devices_dof))
+    spread = _fitted(variances, assumed_spread(timer))
+    tau, tau_dof = _of_devices(between, spread.s0**2)
+    enough = len(variances_of_devices) >= FEWEST_CASES
+    by_case = _fitted(variances_of_devices, spread) if enough else None
+    return SharedSpread(spread.s0, spread.d0, spread.cases, tau, tau_dof, by_case)
+
+
+def _resolved(timer: str, median_ns: float) -> float:
+    """The variance of a log median that the timer's step (step²/12) and the rounding of records make."""
+    step = min(TICK_NS.get(timer, 0.0) / median_ns, _KNOWS_NOTHING)
+    return max(step**2 / 12, ROUNDING**2)
+
+
+def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> SharedSpread:
+    """s0 and d0 from mean and variance of log s²: Smyth (2004), section 6.2; as `fitFDist` of limma.
+
+    Of a variance with ν degrees of freedom, log s² − ψ(ν/2) + log(ν/2) has the mean
+    log s0² − ψ(d0/2) + log(d0/2) and the variance ψ′(ν/2) + ψ′(d0/2). As in `eBayes`, d0 is no more than all
+    cases' degrees of freedom together.
+
+    Args:
+        variances: s² > 0 and ν of each case.
+        fallback: what holds for fewer than `FEWEST_CASES`.
+    """
+    if len(variances) < FEWEST_CASES:
+        return fallback
+    logs = [math.log(s2) - _digamma(dof / 2) + math.log(dof / 2) for s2, dof in variances]
+    mean = statistics.fmean(logs)
+    excess = statistics.variance(logs) - statistics.fmean(_trigamma(dof / 2) for _, dof in variances)
+    pooled = float(sum(dof for _, dof in variances))
+    d0 = min(2 * _inverse_trigamma(excess), pooled) if excess > 0 else pooled
+    s0 = math.exp((mean + _digamma(d0 / 2) - math.log(d0 / 2)) / 2)
+    return SharedSpread(s0, d0, len(variances))
+
+
+def _of_devices(
+    cases: Sequence[tuple[Sequence[float], Sequence[str | None]]], within: float
+) -> tuple[float | None, int]:
+    """The standard deviation between devices and its degrees of freedom; None without several devices.
+
+    One-way analysis of variance by moments (Searle, Casella & McCulloch, *Variance Components*, 1992, §3.6):
+    what the means of devices spread beyond what the spread within devices makes them.
+    """
+    if not cases:
+        return None, 0
+    squares = expected = weight = 0.0
+    for logs, devices in cases:
+        groups = _by_device(logs, devices)
+        variance, dof = between_devices(logs, devices)
+        squares += dof * variance
+        expected += dof * within * statistics.fmean(1 / len(group) for group in groups)
+        weight += dof
+    distinct = {device for _, devices in cases for device in devices}
+    return math.sqrt(max(squares - expected, 0.0) / weight), len(distinct) - 1
+
+
+def _digamma(x: float) -> float:
+    """ψ(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.3.5 and 6.3.18)."""
+    below = 0.0
+    while x < 8:
+        below += 1 / x
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y / 132))))
+    return math.log(x) - 1 / (2 * x) - series - below
+
+
+def _trigamma(x: float) -> float:
+    """ψ′(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.4.6 and 6.4.12)."""
+    below = 0.0
+    while x < 8:
+        below += 1 / (x * x)
+        x += 1
+    y = 1 / (x * x)
+    series = 1 / 6 - y * (1 / 30 - y * (1 / 42 - y * (1 / 30 - y * 5 / 66)))
+    return 1 / x + y / 2 + series * y / x + below
+
+
+def _tetragamma(x: float) -> float:
+    """ψ″(x) for x > 0: the derivatives of the same (Abramowitz & Stegun, 6.4.6 and 6.4.13)."""
+    below = 0.0
+    while x < 8:
+        below += 2 / x**3
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 2 - y * (1 / 6 - y * (1 / 6 - y * (3 / 10 - y * 5 / 6))))
+    return -y - y / x - y * series - below
+
+
+def _inverse_trigamma(y: float) -> float:
+    """The x > 0 with ψ′(x) = y > 0: Newton's iteration on 1/ψ′ (Smyth 2004, appendix)."""
+    if y > 1 / _STEP:
+        return 1 / math.sqrt(y)
+    x = 0.5 + 1 / y
+    for _ in range(_MOST_STEPS):
+        value = _trigamma(x)
+        change = value * (1 - value / y) / _tetragamma(x)
+        x += change
+        if abs(change) < _STEP * x:
+            break
+    return x

@@ -1,0 +1,346 @@
+"""Measures the ceilings of the pinned device: how fast it copies, multiplies and adds, and launches at best.
+
+Each figure is that of the fastest of several samples. A ceiling is what nothing exceeds, and whatever
+disturbs a sample (clocks still rising, another process, a refresh of the memory) makes it slower, never
+faster. The one error that could make it faster is the timer's, and samples are long against that: an event
+costs about 3 µs, a sample takes 1 ms at least.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gpu import ceiling_source
+from pytest_gpukern.gpu.ceiling_source import BLOCK, CHAINS, UNROLLED, WORDS
+from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy as np
+
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+
+_SAMPLES = 10
+_SHORTEST_NS = 1e6
+_WARM_UP_S = 0.2
+"""Idle clocks rise within about 0.1 s of work."""
+
+_DEVICE_COPY_BYTES = 1 << 30
+_PINNED_BYTES = 64 << 20
+_PAGEABLE_BYTES = 256 << 20
+"""More than most processors' last-level caches, and small against what a run has."""
+_PAGEABLE_SAMPLES = 4
+
+_LAUNCHES = 256
+_FEW_LAUNCHES = 64
+_ROUNDS = 8
+
+
+class NotMeasuredError(Exception):
+    """A ceiling could not be measured here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one measurement of the ceilings found.
+
+    Attributes:
+        values: name of a field of `measure.ceilings.Ceilings` → value, for those that were measured.
+        complaints: what could not be measured and why, in words.
+    """
+
+    values: Mapping[str, float]
+    complaints: tuple[str, ...] = ()
+
+
+def measure_ceilings() -> Measured:
+    """Measures every ceiling of the pinned device, in about two seconds; nothing else may run on it."""
+    cuda = runtime()
+    values: dict[str, float] = {}
+    complaints = []
+    _warm_up(cuda)
+    for what, measure in (
+        ("FMA rates", _fma_rates),
+        ("copies within the device", _device_copy),
+        ("copies of pinned memory", _pinned_copies),
+        ("copies of pageable memory", _pageable_copies),
+        ("launches", _launches),
+    ):
+        try:
+            values.update(measure(cuda))
+        except (CudaError, NotMeasuredError) as error:
+            complaints.append(f"the ceiling of {what} could not be measured: {error}")
+    return Measured(values, tuple(complaints))
+
+
+def _compute_capability(cuda: CudaRuntime) -> tuple[int, int]:
+    major, minor = cuda.device.compute_capability
+    return int(major), int(minor)
+
+
+# multiply-adds
+
+
+@dataclass(frozen=True)
+class _Fma:
+    """One kernel of multiply-adds: the figure it is for, its C type, and what that holds."""
+
+    figure: str
+    c_type: str
+    dtype: str
+    lanes: int = 1
+
+    def runs_on(self, compute_capability: tuple[int, int]) -> bool:
+        """Float16 arithmetic came with 5.3; only 10.x issues float32 in pairs, others take them apart."""
+        if self.c_type == "float2x":
+            return compute_capability[0] == 10
+        return compute_capability >= (5, 3) or self.c_type != "half2x"
+
+
+_FMAS = (
+    _Fma("float32_flop_per_s", "float", "float32"),
+    _Fma("float32_flop_per_s", "float2x", "float32", lanes=2),
+    _Fma("float64_flop_per_s", "double", "float64"),
+    _Fma("float16_flop_per_s", "half2x", "float16", lanes=2),
+    _Fma("int32_op_per_s", "unsigned", "uint32"),
+)
+
+
+def _warm_up(cuda: CudaRuntime) -> None:
+    _fma_rate(cuda, _FMAS[0])  # compiles, during which clocks may fall again
+    end = time.monotonic() + _WARM_UP_S
+    while time.monotonic() < end:
+        _fma_rate(cuda, _FMAS[0])
+
+
+def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:
+    """Operations a second, an FMA counted as two, of the fastest kernel for each dtype."""
+    best: dict[str, float] = {}
+    for fma in _FMAS:
+        if fma.runs_on(_compute_capability(cuda)):
+            best[fma.figure] = max(best.get(fma.figure, 0.0), _fma_rate(cuda, fma))
+    return best
+
+
+def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
+    """As many blocks as are resident at once, so that all multiprocessors end together."""
+    import numpy as np
+
+    kernel = cuda.kernel(ceiling_source.fma_source(fma.c_type), "gpukern_fma")
+    resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
+    blocks = int(cuda.device.properties.multiprocessor_count * resident)
+    values = fma_values(fma.dtype, fma.lanes)
+    with allocated(values.nbytes) as array:
+        checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
+        cuda.synchronize()  # the timed stream does not wait for the copy
+        fma_kernel = launcher(cuda, kernel, blocks, BLOCK)
+
+        def work(iterations: int) -> None:
+            fma_kernel(array.pointer, np.uint32(iterations))
+
+        operations = 2.0 * fma.lanes * CHAINS * UNROLLED * BLOCK * blocks
+        return operations / _best_ns(cuda, work) * 1e9
+
+
+def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
+    """Factor, addend, a sum that never comes out, room for it, and random starting values.
+
+    Integers have no such sum; where one comes out nevertheless it is stored, which harms nothing.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    shape = (4 + CHAINS * BLOCK, lanes)
+    if dtype == "uint32":
+        values = rng.integers(0, 2**32, shape, dtype=np.uint32)
+        values[:2, 0] = 1664525, 1013904223  # a linear congruential generator's (Numerical Recipes)
+        return values
+    values = rng.random(shape).astype(dtype)
+    values[:4] = np.array([1 - 2**-10, 2**-11, np.nan, 0])[:, None]  # sums stay between 0 and 8
+    return values
+
+
+# copies
+
+
+def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
+    """Bytes read and written a second, by the better of a kernel and the driver's copy, far past the L2."""
+    import numpy as np
+
+    tile = 16 * BLOCK * WORDS
+    size = min(max(_DEVICE_COPY_BYTES, 8 * cuda.l2_bytes), cuda.free_bytes() // 4) // tile * tile
+    if size < 2 * cuda.l2_bytes or not size:
+        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
+    kernel = cuda.kernel(ceiling_source.COPY, "gpukern_copy")
+    with allocated(size) as source, allocated(size) as target:
+        fill = cuda.kernel(ceiling_source.FILL, "gpukern_fill")
+        cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
+        copy_kernel = launcher(cuda, kernel, size // tile, BLOCK)
+
+        def by_kernel(copies: int) -> None:
+            for _ in range(copies):
+                copy_kernel(source.pointer, target.pointer)
+
+        def by_driver(copies: int) -> None:
+            for _ in range(copies):
+                checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, size, cuda.stream.handle)
+
+        fastest = math.inf
+        for work in (by_kernel, by_driver):
+            checked("cuMemsetD32", target.pointer, 0, size // 4)
+            cuda.synchronize()
+            fastest = min(fastest, _best_ns(cuda, work))
+            if cuda.hash(source) != cuda.hash(target):
+                raise NotMeasuredError("source and target differ after it")
+    return {"device_copy_bytes_per_s": 2.0 * size / fastest * 1e9}
+
+
+def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
+    """Bytes a second between page-locked host memory and the device, each way by itself."""
+    size = _PINNED_BYTES
+    host = int(checked("cuMemHostAlloc", size, 0))
+    try:
+        with allocated(size) as array:
+            stream = cuda.stream.handle
+
+            def to_device(copies: int) -> None:
+                for _ in range(copies):
+                    checked("cuMemcpyHtoDAsync", array.pointer, host, size, stream)
+
+            def to_host(copies: int) -> None:
+                for _ in range(copies):
+                    checked("cuMemcpyDtoHAsync", host, array.pointer, size, stream)
+
+            return {
+                "pinned_to_device_bytes_per_s": size / _best_ns(cuda, to_device) * 1e9,
+                "device_to_pinned_bytes_per_s": size / _best_ns(cuda, to_host) * 1e9,
+            }
+    finally:
+        checked("cuMemFreeHost", host)
+
+
+def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
+    """Bytes a second between an ordinary NumPy array and the device, each way by itself.
+
+    By the host's clock: the driver copies through buffers of its own, and the host takes part to the end. A
+    copy takes milliseconds, against which the clock and the synchronization are nothing.
+    """
+    import numpy as np
+
+    host = np.ones(_PAGEABLE_BYTES, np.uint8)  # written, so that its pages exist
+    with allocated(host.nbytes) as array:
+
+        def best_ns(copy: Callable[[], object]) -> float:
+            times = []
+            for _ in range(1 + _PAGEABLE_SAMPLES):
+                cuda.synchronize()
+                start = time.perf_counter_ns()
+                copy()
+                cuda.synchronize()
+                times.append(time.perf_counter_ns() - start)
+            return float(min(times[1:]))  # the first makes the driver's buffers
+
+        return {
+            "pageable_to_device_bytes_per_s": host.nbytes / best_ns(lambda: array.upload(host)) * 1e9,
+            "device_to_pageable_bytes_per_s": host.nbytes / best_ns(lambda: array.download(host)) * 1e9,
+        }
+
+
+# launches
+
+
+def _launches(cuda: CudaRuntime) -> dict[str, float]:
+    """Nanoseconds that an empty kernel costs the host to queue, and the device from its turn to done.
+
+    The device's is the slope of the time over the number of kernels in a queue: each starts when the one
+    before it is done, and what the events cost is in both numbers alike.
+    """
+    empty = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_empty"), 1, 1)
+    wait = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_wait"), 1, 1)
+    host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
+    many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
+    few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
+    return {"launch_host_ns": host, "launch_gpu_ns": (many - few) / (_LAUNCHES - _FEW_LAUNCHES)}
+
+
+def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
+    """Host time of one launch among many, which fit into the launch queue."""
+    cuda.synchronize()
+    start = time.perf_counter_ns()
+    for _ in range(_LAUNCHES):
+        empty()
+    return (time.perf_counter_ns() - start) / _LAUNCHES
+
+
+def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], None], count: int) -> float:
+    """Device time of `count` empty kernels that were all queued before the first could start."""
+    import numpy as np
+
+    start, end = _events(cuda, 2)
+    for wait_ms in (4, 20, 100):
+        wait(np.uint64(wait_ms * 1_000_000))
+        cuda.stream.record(start)
+        for _ in range(count):
+            empty()
+        cuda.stream.record(end)
+        queued_in_time = not start.is_done
+        end.sync()
+        if queued_in_time:
+            return float((end - start) * 1e6)
+    raise NotMeasuredError(f"the host took more than {wait_ms} ms to queue {count} empty kernels")
+
+
+# timing
+
+
+def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
+    """Shortest time of one unit of work, in samples of so many that the shortest takes a millisecond."""
+    amount = 1
+    work(amount)  # loads the kernel
+    cuda.synchronize()
+    while (shortest := min(_samples_ns(cuda, work, amount))) < _SHORTEST_NS:
+        amount = math.ceil(amount * min(1000.0, max(2.0, 1.5 * _SHORTEST_NS / max(shortest, 1.0))))
+    return shortest / amount
+
+
+def _samples_ns(cuda: CudaRuntime, work: Callable[[int], None], amount: int) -> list[float]:
+    """Times of equal pieces of work, queued behind one more so that the device never waits."""
+    events = _events(cuda, _SAMPLES + 1)
+    for event in events:
+        work(amount)
+        cuda.stream.record(event)
+    events[-1].sync()
+    return [float((end - start) * 1e6) for start, end in itertools.pairwise(events)]
+
+
+def _events(cuda: CudaRuntime, count: int) -> list[Any]:
+    from cuda.core import EventOptions
+
+    options = EventOptions(timing_enabled=True)
+    return [cuda.device.create_event(options) for _ in range(count)]
+
+
+def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[..., None]:
+    """Queues `kernel` on the timed stream with the arguments that it is called with."""
+    from cuda.core import LaunchConfig, launch
+
+    return functools.partial(launch, cuda.stream, LaunchConfig(grid=grid, block=block), kernel)
+
+
+@contextmanager
+def allocated(nbytes: int) -> Iterator[DeviceArray]:
+    """Device memory of so many bytes, given back afterwards."""
+    import numpy as np
+
+    array = DeviceArray((nbytes,), np.uint8)
+    try:
+        yield array
+    finally:
+        array.free()

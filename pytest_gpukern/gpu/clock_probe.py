@@ -1,0 +1,100 @@
+"""The clock that the multiprocessors really run at, measured by a short kernel between batches."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gpu import clock_probe_source as probe_source
+from pytest_gpukern.gpu.runtime import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+
+_DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
+_BLOCKS = 8
+"""So few blocks run on as many multiprocessors, spread over the chip; the median is of all."""
+_WORDS = 3
+_SHORTEST_NS, _LONGEST_NS = 50_000, 1_000_000
+_COARSE = 0.002
+_PATIENCE_CLOCKS = 20_000_000
+"""10 ms at 2 GHz: no global timer steps more slowly."""
+
+
+class ClockProbe:
+    """Measures the SM clock as Δclock64 ÷ Δglobaltimer, as NVBench does, but from step to step of the timer.
+
+    NVML tells the clock in steps of 15 MHz (0.8 % on an H200) and for a moment that it chooses itself. The
+    probe is a kernel of eight warps that lasts 50 µs, from one step of the global timer (32 ns on an H200,
+    about 1 µs on other cards) to another. Call it right after a batch: the driver changes clocks within
+    milliseconds of the load's end. It must not run while something is timed.
+
+    Attributes:
+        resolution: by how much the last reading may be off, relative to it; infinite before the first. Each
+            end is known to one poll of the timer, some tens of nanoseconds: about 0.1 %. Where polling is so
+            slow that it exceeds 0.2 %, later probes last longer, up to 1 ms.
+    """
+
+    def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
+        self._stream = stream or runtime.stream
+        self._kernel = runtime.kernel(probe_source.PROBE, "gpukern_clock")
+        # Mapped pinned memory: no copy is needed to read it, and none can be queued behind other work.
+        self._mailbox = int(checked("cuMemHostAlloc", 8 * _WORDS * _BLOCKS, _DEVICEMAP))
+        self._words = (ctypes.c_uint64 * (_WORDS * _BLOCKS)).from_address(self._mailbox)
+        self._duration_ns = _SHORTEST_NS
+        self.resolution = float("inf")
+        self.read()  # loaded now: a module that loads later may wait for an idle device
+
+    def read(self) -> float | None:
+        """The SM clock in MHz, once the stream's work is done; waits for it and for the probe.
+
+        None where the global timer stands still.
+
+        Raises:
+            CUDAError: of cuda.core, where the launch failed, for example because the context was lost before.
+        """
+        import numpy as np
+        from cuda.core import LaunchConfig, launch
+
+        launch(
+            self._stream,
+            LaunchConfig(grid=_BLOCKS, block=32),
+            self._kernel,
+            self._mailbox,
+            np.uint64(self._duration_ns),
+            np.int64(_PATIENCE_CLOCKS),
+        )
+        self._stream.sync()
+        found = median_clock(list(self._words))
+        if found is None:
+            return None
+        mhz, self.resolution = found
+        if self.resolution > _COARSE:
+            self._duration_ns = min(2 * self._duration_ns, _LONGEST_NS)
+        return mhz
+
+    def close(self) -> None:
+        """Gives the pinned memory back; a second call does nothing."""
+        if self._mailbox:
+            checked("cuMemFreeHost", self._mailbox)
+            self._mailbox = 0
+
+
+def median_clock(words: Sequence[int]) -> tuple[float, float] | None:
+    """Median clock in MHz over the blocks that measured, and by how much it may be off, relative to it.
+
+    Args:
+        words: of each block nanoseconds, clocks, and clocks by which the two may not fit each other, as the
+            kernel writes them; zeros from a block whose timer stood still.
+    """
+    readings = [
+        (1e3 * clocks / ns, doubt / clocks)
+        for ns, clocks, doubt in zip(words[0::3], words[1::3], words[2::3], strict=True)
+        if ns and clocks
+    ]
+    if not readings:
+        return None
+    return statistics.median(mhz for mhz, _ in readings), statistics.median(doubt for _, doubt in readings)

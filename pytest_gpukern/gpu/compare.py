@@ -1,0 +1,138 @@
+"""Compares a device array with its reference without copying it to the host."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.gpu import kernel_source as cuda_source
+from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, runtime_in_use
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+
+_C_TYPES = {
+    "float16": "f16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "unsigned char",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+}
+_FLOATS = ("float16", "float32", "float64")
+
+
+def compare_on_device(
+    runtime: CudaRuntime,
+    pointer: int,
+    shape: tuple[int, ...],
+    dtype: Any,
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    poison: int,
+) -> comparison.Comparison | None:
+    """As `comparison.compare` for an array on the device; None for dtypes it has no kernel for."""
+    import numpy as np
+
+    actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
+    is_float = actual_name in _FLOATS
+    if actual_name not in _C_TYPES or (
+        expected_name not in _FLOATS if is_float else actual_name != expected_name
+    ):
+        return None
+    source = cuda_source.compare_source(_C_TYPES[actual_name], _C_TYPES[expected_name], is_float=is_float)
+    info = np.finfo(actual_name) if is_float else np.finfo("float64")
+    reference = runtime.copy_of(expected)
+    highest = np.iinfo(np.uint64).max
+    empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
+    found = DeviceArray(empty.shape, empty.dtype)
+    try:
+        found.upload(empty)
+        runtime.synchronize()  # the timed stream waits for no copy from pageable memory, which may lag behind
+        kernel = runtime.kernel(source, "gpukern_compare")
+        count = math.prod(shape)
+        arguments = (
+            pointer,
+            reference.pointer,
+            np.uint64(count),
+            np.float64(tolerance.rtol),
+            np.float64(tolerance.atol),
+            np.uint32(poison),
+            np.int32(info.nmant),
+            np.int32(info.minexp),
+            found.pointer,
+        )
+        for second_pass in (0, 1):
+            runtime.launch(kernel, count, *arguments, np.int32(second_pass))
+        runtime.synchronize()
+        return _read_comparison(found.download(), pointer, shape, np.dtype(dtype), expected)
+    finally:
+        found.free()
+
+
+def compare_copy(
+    actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, poison: int
+) -> comparison.Comparison | None:
+    """As `comparison.compare` for a host array, by a device that is in use anyway and has room for both.
+
+    None where there is none, it has no kernel for the dtypes, or its context was lost.
+    """
+    runtime = runtime_in_use()
+    if runtime is None or not (actual.dtype.isnative and actual.flags.c_contiguous and actual.size):
+        return None
+    try:
+        if 2 * (actual.nbytes + expected.nbytes) > runtime.free_bytes():
+            return None
+        copy = DeviceArray(actual.shape, actual.dtype)
+    except CudaError:  # of an earlier case on the device, which is no fault of what runs on the host
+        return None
+    try:
+        copy.upload(actual)
+        return compare_on_device(
+            runtime, copy.pointer, actual.shape, actual.dtype, expected, tolerance, poison
+        )
+    finally:
+        copy.free()
+
+
+def _read_comparison(
+    found: np.ndarray[Any, Any],
+    pointer: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    expected: np.ndarray[Any, Any],
+) -> comparison.Comparison:
+    import numpy as np
+
+    flat = expected.reshape(-1)
+
+    def extreme(slot: int) -> comparison.Extreme:
+        value = float(found[slot : slot + 1].view(np.float64)[0])
+        return element_at(value, int(found[slot + 3])) if value else comparison.Extreme(0.0)
+
+    def element_at(value: float, index: int) -> comparison.Extreme:
+        element = np.empty(1, dtype)
+        checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
+        return comparison.Extreme(value, index, flat[index].item(), element[0].item())
+
+    return comparison.Comparison(
+        shape=shape,
+        mismatches=int(found[0]),
+        unwritten=int(found[1]),
+        unexpected_nan=int(found[2]),
+        first_unwritten=int(found[3]) if found[1] else -1,
+        first_mismatch=element_at(1.0, int(found[10])) if found[0] else comparison.Extreme(),
+        absolute=extreme(4),
+        relative=extreme(5),
+        ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
+    )

@@ -1,0 +1,135 @@
+"""What a measurement was made on: device, driver, versions, host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gpu import host_info as host
+from pytest_gpukern.gpu.model import file_key
+from pytest_gpukern.gpu.nvml import PowerLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.gpu.nvml import Nvml
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The conditions of a session, in watts and MHz; None where there is no device or nobody tells."""
+
+    device_name: str | None
+    device_uuid: str | None
+    device_model_key: str | None
+    compute_capability: tuple[int, int] | None
+    mig_profile: str | None
+    is_simulated: bool
+    driver_version: str | None
+    cuda_driver_version: str | None
+    power_limit_w: float | None
+    max_sm_clock_mhz: int | None
+    max_memory_clock_mhz: int | None
+    python_version: str
+    platform: str
+    cpu_model: str
+    cpu_count: int
+    blas: str
+    libraries: Mapping[str, str]
+
+    @property
+    def cpu_model_key(self) -> str:
+        """The processor's model as part of a file name, for baselines of host variants: "amd-epyc-9654"."""
+        return _cpu_model_key(self.cpu_model)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
+        plain["libraries"] = dict(self.libraries)
+        return plain
+
+    def identity(self) -> str:
+        """Return twelve hexadecimal digits that are the same wherever all fields are, in every process."""
+        canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def model_key_of(fingerprint: Mapping[str, Any], *, on_gpu: bool) -> str | None:
+    """Which hardware a stored result's times belong to: as part of a file name, or None if not said."""
+    if on_gpu:
+        return fingerprint.get("device_model_key")
+    model = fingerprint.get("cpu_model")
+    return _cpu_model_key(model) if isinstance(model, str) else None
+
+
+def _cpu_model_key(model: str) -> str:
+    return file_key(model.replace("(R)", "").replace("(TM)", ""))
+
+
+def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
+    """Describe `device` (None: the host alone) and this process. Imports NumPy, creates no CUDA context."""
+    real = device if device is not None and not device.is_simulated else None
+    limits = nvml.limits(real.uuid) if nvml is not None and real is not None else PowerLimits()
+    cuda = nvml.cuda_version() if nvml is not None else None
+    return Fingerprint(
+        device_name=device.name if device else None,
+        device_uuid=device.uuid if device else None,
+        device_model_key=device.model_key if device else None,
+        compute_capability=device.compute_capability if device else None,
+        mig_profile=device.mig_profile if device else None,
+        is_simulated=bool(device and device.is_simulated),
+        driver_version=nvml.driver_version() if nvml is not None else None,
+        cuda_driver_version=f"{cuda[0]}.{cuda[1]}" if cuda else None,
+        power_limit_w=limits.power_w,
+        max_sm_clock_mhz=limits.sm_clock_mhz,
+        max_memory_clock_mhz=limits.memory_clock_mhz,
+        python_version=platform.python_version(),
+        platform=platform.platform(),
+        cpu_model=host.cpu_model(),
+        cpu_count=host.cpu_count(),
+        blas=host.blas(),
+        libraries=host.library_versions(),
+    )
+
+
+def header_lines(
+    device: Device | None, fingerprint: Fingerprint, simulator_reason: str | None = None
+) -> list[str]:
+    """Return the lines a run's header shows about its device, driver, libraries, host and the simulator.
+
+    `simulator_reason` says why the simulator is on, or why there is no device.
+    """
+    because = f" ({simulator_reason})" if simulator_reason else ""
+    libraries = ", ".join(f"{name} {version}" for name, version in fingerprint.libraries.items())
+    processors = f"{fingerprint.cpu_count} {'CPU' if fingerprint.cpu_count == 1 else 'CPUs'}"
+    return [
+        f"gpukern device: {_device_words(device, because)}",
+        *([f"gpukern driver: {_driver_words(fingerprint)}"] if fingerprint.driver_version else []),
+        f"gpukern simulator: {'on' + because if fingerprint.is_simulated else 'off'}",
+        f"gpukern libraries: {libraries or 'none'}",
+        f"gpukern host: {fingerprint.cpu_model}, {processors}; BLAS behind NumPy: {fingerprint.blas}",
+    ]
+
+
+def _device_words(device: Device | None, because: str) -> str:
+    if device is None:
+        return f"none{because}"
+    if device.is_simulated:
+        return f"{device.name}: correctness only, never speed"
+    major, minor = device.compute_capability
+    gib = device.memory_total_bytes / 2**30
+    return f"{device.index}: {device.name}, compute capability {major}.{minor}, {gib:.1f} GiB, {device.uuid}"
+
+
+def _driver_words(fingerprint: Fingerprint) -> str:
+    parts = [f"{fingerprint.driver_version}", f"CUDA {fingerprint.cuda_driver_version or 'unknown'}"]
+    if fingerprint.power_limit_w is not None:
+        parts.append(f"power limit {fingerprint.power_limit_w:g} W")
+    if fingerprint.max_sm_clock_mhz is not None:
+        parts.append(f"SM clock up to {fingerprint.max_sm_clock_mhz} MHz")
+    return ", ".join(parts)

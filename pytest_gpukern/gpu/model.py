@@ -1,0 +1,209 @@
+"""The device a run uses: what is fixed about it, and what is asked afresh."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping
+
+    from pytest_gpukern.gpu.libcuda import CudaDevice, CudaDriver
+    from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
+
+SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
+
+
+class DeviceValues(Protocol):
+    """Where a Device gets what it does not hold itself."""
+
+    def memory_free_bytes(self) -> int:
+        """Return the memory free now, in bytes."""
+
+    def multiprocessor_count(self) -> int:
+        """Return the number of streaming multiprocessors."""
+
+    def l2_bytes(self) -> int:
+        """Return the size of the L2 cache, in bytes."""
+
+
+@dataclass(frozen=True)
+class FixedValues:
+    """DeviceValues that never change: the simulator's, and a test's."""
+
+    memory_free: int = 0
+    multiprocessors: int = 1
+    l2: int = 0
+
+    def memory_free_bytes(self) -> int:
+        """Return the constant given."""
+        return self.memory_free
+
+    def multiprocessor_count(self) -> int:
+        """Return the constant given."""
+        return self.multiprocessors
+
+    def l2_bytes(self) -> int:
+        """Return the constant given."""
+        return self.l2
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, one MIG instance, or Numba's simulator in their place; memory in bytes.
+
+    `index` is NVML's, that of nvidia-smi (for a MIG instance its GPU's), and not an ordinal of CUDA, which
+    depends on the environment: after `pin` the device is CUDA's ordinal 0. `uuid` starts with "GPU-",
+    "MIG-" or, for the simulator, "SIM-".
+    """
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: tuple[int, int]
+    memory_total_bytes: int
+    pci_bus_id: str = ""
+    mig_profile: str | None = None
+    is_simulated: bool = False
+    values: DeviceValues = field(default=FixedValues(), repr=False, compare=False)
+
+    @classmethod
+    def simulated(cls) -> Device:
+        """Numba's CUDA simulator as a device: the host's memory, one multiprocessor, no L2 cache.
+
+        The compute capability is the one that the simulator claims.
+        """
+        try:
+            page, pages, free = (
+                os.sysconf(key) for key in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
+            )
+        except (AttributeError, ValueError, OSError):
+            page = pages = free = 0
+        return cls(
+            index=0,
+            name="CUDA simulator",
+            uuid=SIMULATED_UUID,
+            compute_capability=(5, 2),
+            memory_total_bytes=page * pages,
+            is_simulated=True,
+            values=FixedValues(memory_free=page * free),
+        )
+
+    @property
+    def memory_free_bytes(self) -> int:
+        """Memory free now, in bytes, asked of NVML each time; constant for the simulator."""
+        return self.values.memory_free_bytes()
+
+    @property
+    def multiprocessor_count(self) -> int:
+        """Streaming multiprocessors, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
+        return self.values.multiprocessor_count()
+
+    @property
+    def l2_bytes(self) -> int:
+        """L2 cache in bytes, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
+        return self.values.l2_bytes()
+
+    @property
+    def model_key(self) -> str:
+        """The model as part of a file name: "nvidia-h200", "nvidia-h200-mig-1g_18gb", "cuda-simulator"."""
+        base = re.sub(r"\s+MIG\s+\S+$", "", self.name)
+        mig = f"-mig-{file_key(self.mig_profile)}" if self.mig_profile else ""
+        return file_key(base) + mig
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.uuid})"
+
+
+class NvmlValues:
+    """DeviceValues of a real device: free memory from NVML, multiprocessors and L2 from CUDA.
+
+    NVML does not know those two.
+
+    CUDA is asked in this process only once nothing is at stake: when it is initialised already, or when
+    CUDA_VISIBLE_DEVICES shows this device alone. Before that a process of its own is asked, since
+    initialising CUDA here would fix the visible devices for good.
+    """
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        uuid: str,
+        cuda: CudaDriver | None = None,
+        environ: MutableMapping[str, str] | None = None,
+    ) -> None:
+        self._nvml = nvml
+        self._uuid = uuid
+        self._cuda: CudaDriver = LibCuda() if cuda is None else cuda
+        self._environ = os.environ if environ is None else environ
+        self._found: CudaDevice | None = None
+
+    def memory_free_bytes(self) -> int:
+        """Ask NVML now."""
+        return self._nvml.memory_free_bytes(self._uuid)
+
+    def multiprocessor_count(self) -> int:
+        """Ask CUDA the first time."""
+        return self._cuda_device().multiprocessor_count
+
+    def l2_bytes(self) -> int:
+        """Ask CUDA the first time."""
+        return self._cuda_device().l2_bytes
+
+    def _cuda_device(self) -> CudaDevice:
+        if self._found is None:
+            try:
+                self._found = self._ask()
+            except CudaError as error:
+                raise DeviceError(f"CUDA does not describe {self._uuid}: {error}") from error
+        return self._found
+
+    def _ask(self) -> CudaDevice:
+        only_this = {**self._environ, "CUDA_VISIBLE_DEVICES": self._uuid}
+        if self._environ.get("CUDA_VISIBLE_DEVICES") == self._uuid or self._cuda.is_initialized():
+            seen = self._matching(self._cuda.devices())
+            if seen is not None:
+                return seen
+        seen = self._matching(self._cuda.devices_from_outside(only_this))
+        if seen is None:
+            raise CudaError(f"it shows no such device under CUDA_VISIBLE_DEVICES={self._uuid}")
+        return seen
+
+    def _matching(self, devices: tuple[CudaDevice, ...]) -> CudaDevice | None:
+        wanted = bare_uuid(self._uuid)
+        return next((device for device in devices if device.uuid == wanted), None)
+
+
+def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:
+    """Make the Device of a GPU that NVML lists, or of one of its MIG instances."""
+    part = gpu if mig is None else mig
+    return Device(
+        index=gpu.index,
+        name=part.name,
+        uuid=part.uuid,
+        compute_capability=gpu.compute_capability,
+        memory_total_bytes=part.memory_total_bytes,
+        pci_bus_id=gpu.pci_bus_id,
+        mig_profile=None if mig is None else mig.profile,
+        values=NvmlValues(nvml, part.uuid),
+    )
+
+
+def short_uuid(uuid: str, uuids: Iterable[str]) -> str:
+    """Shorten a UUID to a beginning that none of `uuids` shares, twelve characters at least."""
+    others = [other for other in uuids if other != uuid]
+    lengths = range(12, len(uuid))
+    return next((uuid[:n] for n in lengths if not any(other.startswith(uuid[:n]) for other in others)), uuid)
+
+
+def file_key(text: str) -> str:
+    """Reduce a name to lower-case letters, digits and "+_-", safe as part of a file name everywhere.
+
+    A dot becomes "_", since dots separate the parts of a file name.
+    """
+    return re.sub(r"[^a-z0-9+_]+", "-", text.lower().replace(".", "_")).strip("-_") or "unknown"

@@ -1,0 +1,619 @@
+"""What this package asks of NVML, NVIDIA's management library, which needs no CUDA context."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
+    {
+        0x001: "gpu_idle",
+        0x002: "applications_clocks_setting",
+        0x004: "sw_power_cap",
+        0x008: "hw_slowdown",
+        0x010: "sync_boost",
+        0x020: "sw_thermal_slowdown",
+        0x040: "hw_thermal_slowdown",
+        0x080: "hw_power_brake_slowdown",
+        0x100: "display_clock_setting",
+        0x200: "board_limit",
+        0x400: "reliability",
+    }
+)
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (…ThrottleReasons until R535): why clocks are not higher.
+
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the last two are of older drivers.
+"""
+
+
+@dataclass(frozen=True)
+class MigRecord:
+    """One MIG compute instance as NVML lists it; memory in bytes."""
+
+    uuid: str
+    name: str
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """One physical GPU as NVML lists it, at its NVML index; memory in bytes."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: tuple[int, int]
+    memory_total_bytes: int
+    pci_bus_id: str
+    mig_enabled: bool = False
+    mig_instances: tuple[MigRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process with a CUDA context on a GPU.
+
+    `pid` is 0 where NVML does not know it, and belongs to the host's process table even inside a container;
+    `name` and `used_mib` are None where NVML does not tell. `sm_percent` is the share of time in which its
+    kernels ran lately, None where that was not asked or is not told.
+    """
+
+    pid: int
+    name: str | None
+    used_mib: int | None
+    sm_percent: int | None = None
+
+    def __str__(self) -> str:
+        pid = f"pid {self.pid}" if self.pid else "unknown pid"
+        name = self.name or "name unknown"
+        used = "memory unknown" if self.used_mib is None else f"{self.used_mib} MiB"
+        busy = "" if self.sm_percent is None else f", kernels {self.sm_percent} % of the time"
+        return f"{pid} ({name}, {used}{busy})"
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How busy one process kept a GPU's multiprocessors over a sampling period that ended at `time_us`.
+
+    The period is the driver's, 1/6 s to 1 s; `time_us` is in microseconds of the driver's own clock.
+    """
+
+    pid: int
+    time_us: int
+    sm_percent: int
+
+
+@dataclass(frozen=True)
+class PowerLimits:
+    """The limits a GPU runs under: watts and MHz, None where NVML does not tell."""
+
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How a GPU is set up, for whoever looks after the machine; None where NVML does not tell.
+
+    Attributes:
+        persistence: whether the driver keeps the GPU initialised while nobody uses it.
+        ecc: whether memory errors are corrected now.
+        ecc_pending: whether they will be after the next reset.
+        mig_pending: whether the GPU will be split by MIG after the next reset.
+        compute_mode: how many processes may use it: `default`, `exclusive_thread`, `prohibited` or
+            `exclusive_process`.
+        uncorrected_errors: memory errors since the driver was loaded that ECC could not correct.
+        row_remap_pending: whether broken memory rows are replaced at the next reset.
+        row_remap_failed: whether there were too many of them to be replaced.
+        default_power_w: the power limit that it comes with.
+    """
+
+    persistence: bool | None = None
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+    mig_pending: bool | None = None
+    compute_mode: str | None = None
+    uncorrected_errors: int | None = None
+    row_remap_pending: bool | None = None
+    row_remap_failed: bool | None = None
+    default_power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What NVML told of a device at one moment; None where driver, permission or a MIG instance do not tell.
+
+    Clocks, limiters and temperatures of a MIG instance are those of its GPU, which all instances share; it
+    has no power or energy of its own.
+
+    Attributes:
+        at_ns: when, by the host's monotonic clock in nanoseconds; means something within one process only.
+        sm_clock_mhz: clock of the multiprocessors, in the driver's steps (15 MHz on an H200).
+        memory_clock_mhz: clock of the memory.
+        clock_events: why the clocks are not higher at this moment, by names of `nvml.CLOCK_EVENTS`.
+        limited_ns: name of a clock event → nanoseconds that it has held clocks down since the driver was
+            loaded. Unlike `clock_events`, the difference of two states shows what came and went between
+            them. Events that the driver does not count are absent.
+        temperature_c: temperature of the GPU.
+        memory_temperature_c: temperature of the memory.
+        power_w: power drawn by the GPU: at this moment where the driver tells, else its average over up to a
+            second.
+        energy_mj: energy drawn since the driver was loaded, in millijoules; the driver adds to it every 20
+            to 100 ms.
+        memory_used_bytes: memory in use on the device, by whatever process.
+        foreign: processes of others with a CUDA context on the device.
+    """
+
+    at_ns: int
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    clock_events: tuple[str, ...] | None = None
+    limited_ns: Mapping[str, int] = field(default_factory=dict)
+    temperature_c: int | None = None
+    memory_temperature_c: int | None = None
+    power_w: float | None = None
+    energy_mj: int | None = None
+    memory_used_bytes: int | None = None
+    foreign: tuple[GpuProcess, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values that json.dumps takes."""
+        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        plain["clock_events"] = None if self.clock_events is None else list(self.clock_events)
+        plain["limited_ns"] = dict(self.limited_ns)
+        plain["foreign"] = [dataclasses.asdict(process) for process in self.foreign]
+        return plain
+
+
+class Nvml(Protocol):
+    """The questions asked of NVML, by UUID; every answer may be "not told" (None or empty)."""
+
+    def gpus(self) -> tuple[GpuRecord, ...]:
+        """Every GPU this process may use, in NVML's order, with its MIG instances."""
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version, as "580.159.03"."""
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Return the newest CUDA version that the driver supports, as (13, 0)."""
+
+    def memory_free_bytes(self, uuid: str) -> int:
+        """Return the memory free on a GPU or MIG instance now, in bytes."""
+
+    def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return the processes that hold a CUDA context on a GPU or MIG instance."""
+
+    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
+        """Return whether each of two GPUs can read and write the other's memory directly."""
+
+    def limits(self, uuid: str) -> PowerLimits:
+        """Return a GPU's enforced power limit and highest clocks."""
+
+    def configuration(self, uuid: str) -> Configuration:
+        """Return how a GPU is set up; for a MIG instance, the GPU that it is part of."""
+
+    def memory_bus_width_bits(self, uuid: str) -> int | None:
+        """Return the width of a GPU's memory bus, that of the whole GPU for a MIG instance."""
+
+    def state(self, uuid: str) -> DeviceState:
+        """Return clocks, limiters, temperatures, power, energy and memory as they are now."""
+
+    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
+        """Return what the driver sampled of each process after `since_us`; empty where it does not tell."""
+
+    def close(self) -> None:
+        """Hand NVML back; nothing may be asked afterwards."""
+
+
+T = TypeVar("T")
+
+# nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+_NO_PERMISSION = 4
+_NOT_FOUND = 6
+_DRIVER_NOT_LOADED = 9
+_LIBRARY_NOT_FOUND = 12
+_FUNCTION_NOT_FOUND = 13
+_GPU_IS_LOST = 15
+_OPERATING_SYSTEM = 17
+_LIB_RM_VERSION_MISMATCH = 18
+_NO_DATA = 21
+_ARGUMENT_VERSION_MISMATCH = 25
+_DEPRECATED = 26
+_GPU_NOT_FOUND = 28
+_UNKNOWN = 999
+
+# "This device, driver or user cannot be told": never a reason to stop a run. WSL, containers, integrated GPUs
+# and MIG instances each refuse some of the calls below.
+_UNANSWERED = frozenset(
+    {
+        _INVALID_ARGUMENT,
+        _NOT_SUPPORTED,
+        _NO_PERMISSION,
+        _NOT_FOUND,
+        _FUNCTION_NOT_FOUND,
+        _NO_DATA,
+        _ARGUMENT_VERSION_MISMATCH,
+        _DEPRECATED,
+        _UNKNOWN,
+    }
+)
+
+_INIT_REASONS = {
+    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1 not found)",
+    _DRIVER_NOT_LOADED: "the NVIDIA driver library is there, but the kernel driver is not loaded",
+    _NO_PERMISSION: "the NVIDIA driver is loaded, but this user has no permission to use it (/dev/nvidia*)",
+    _LIB_RM_VERSION_MISMATCH: (
+        "driver/library version mismatch: the NVIDIA library and the loaded kernel driver are of different "
+        "versions, as after an upgrade without a reboot"
+    ),
+    _FUNCTION_NOT_FOUND: "the NVIDIA driver library is too old for nvidia-ml-py or is a stub",
+    _GPU_NOT_FOUND: "the NVIDIA driver is loaded, but it found no GPU",
+}
+
+# pynvml's own NVML_P2P_CAPS_INDEX_READ is the tuple (0,): a comma too many in its source, still there in
+# 13.615.
+_P2P_READ, _P2P_WRITE, _P2P_OK = 0, 1, 0
+_CLOCK_SM, _CLOCK_MEMORY = 1, 2
+_TEMPERATURE_GPU = 0
+_UNCORRECTED, _SINCE_LOADED = 1, 0
+_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+
+# Field ids of nvml.h, asked all at once. Events are counted in nanoseconds since the driver was loaded.
+_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW = 82, 83, 186
+_LIMITED_NS = {
+    74: "sw_power_cap",
+    75: "sw_thermal_slowdown",
+    76: "sync_boost",
+    77: "board_limit",
+    79: "reliability",
+    # R575 alone numbered these two 252 and 253; what it has at 270 and 271 is a setting, which never grows.
+    270: "hw_thermal_slowdown",
+    271: "hw_power_brake_slowdown",
+}
+_FIELDS = (_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW, *_LIMITED_NS)
+_VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
+
+
+def open_nvml() -> PyNvml:
+    """Open NVML for this process; the caller closes it.
+
+    NVML counts openings, so other libraries that use it are undisturbed. An opened object must not be used
+    after a fork: open a new one there.
+
+    Raises NvmlUnavailable with the reason: package missing, driver library missing, driver not loaded, no
+    permission, versions of library and driver that differ, no GPU.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailable(
+            f"NVML cannot be asked: the package nvidia-ml-py is not usable ({error})"
+        ) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        fallback = f"NVML could not start: {error}"
+        raise NvmlUnavailable(_INIT_REASONS.get(_code(error), fallback)) from None
+    nvml = PyNvml(pynvml)
+    if nvml.count() == 0:
+        nvml.close()
+        raise NvmlUnavailable(_INIT_REASONS[_GPU_NOT_FOUND])
+    return nvml
+
+
+class PyNvml:
+    """The Nvml protocol on an initialised `pynvml` module."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self._handles: dict[str, Any] = {}
+        self._gpus_of_instances: dict[str, Any] = {}
+        self._closed = False
+
+    def __enter__(self) -> PyNvml:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hand NVML back, once."""
+        if not self._closed:
+            self._closed = True
+            self._optional("close NVML", self._pynvml.nvmlShutdown)
+
+    def count(self) -> int:
+        """Return the number of GPUs NVML lists, those it cannot open included."""
+        return int(self._optional("count GPUs", self._pynvml.nvmlDeviceGetCount) or 0)
+
+    def gpus(self) -> tuple[GpuRecord, ...]:
+        """Every GPU this process may open, in NVML's order, which is that of the PCI bus ids.
+
+        A GPU that may not be opened (no permission, lost) keeps its index but is left out.
+        """
+        records = (self._gpu(index) for index in range(self.count()))
+        return tuple(record for record in records if record is not None)
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version."""
+        return _text(self._optional("ask the driver version", self._pynvml.nvmlSystemGetDriverVersion))
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Return the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
+        encoded = self._optional("ask the CUDA version", self._pynvml.nvmlSystemGetCudaDriverVersion)
+        return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
+
+    def memory_free_bytes(self, uuid: str) -> int:
+        """Return the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
+        info = self._optional("ask free memory", self._pynvml.nvmlDeviceGetMemoryInfo, self._handle(uuid))
+        return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
+
+    def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Return the processes with a CUDA context on the device; empty where the driver does not tell."""
+        handle = self._handle(uuid)
+        found = self._optional("list processes", self._pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        if found is None and hasattr(self._pynvml, "nvmlDeviceGetComputeRunningProcesses_v2"):
+            # Drivers before R510 know only the second version of the call.
+            v2 = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
+            found = self._optional("list processes", v2, handle)
+        return tuple(self._process(process) for process in found or ())
+
+    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
+        """Return whether both GPUs can read and write each other's memory; None where NVML does not tell."""
+        first, second = self._handle(uuid), self._handle(other_uuid)
+        states = [
+            self._optional("ask peer access", self._pynvml.nvmlDeviceGetP2PStatus, one, other, capability)
+            for one, other in ((first, second), (second, first))
+            for capability in (_P2P_READ, _P2P_WRITE)
+        ]
+        if any(state is None for state in states):
+            return None
+        return all(state == _P2P_OK for state in states)
+
+    def limits(self, uuid: str) -> PowerLimits:
+        """Return the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
+        handle, nvml = self._handle(uuid), self._pynvml
+        power_mw = self._optional("ask the power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        gpu = self._whole_gpu(uuid)  # a MIG instance has no clocks of its own
+        return PowerLimits(
+            power_w=None if power_mw is None else power_mw / 1000,
+            sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_SM),
+            memory_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_MEMORY),
+        )
+
+    def configuration(self, uuid: str) -> Configuration:
+        """Return how the GPU is set up, by seven calls; each that is refused leaves its fields None."""
+        gpu = self._whole_gpu(uuid)
+        persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
+        ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
+        mig = self._told("nvmlDeviceGetMigMode", gpu) or (None, None)
+        mode = self._told("nvmlDeviceGetComputeMode", gpu)
+        errors = self._told("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _SINCE_LOADED)
+        # corrected rows, uncorrected rows, pending, failed
+        rows = self._told("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
+        power_mw = self._told("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
+        return Configuration(
+            persistence=_truth(persistence),
+            ecc=_truth(ecc[0]),
+            ecc_pending=_truth(ecc[1]),
+            mig_pending=_truth(mig[1]),
+            compute_mode=_COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
+            uncorrected_errors=None if errors is None else int(errors),
+            row_remap_pending=_truth(rows[2]),
+            row_remap_failed=_truth(rows[3]),
+            default_power_w=None if power_mw is None else power_mw / 1000,
+        )
+
+    def memory_bus_width_bits(self, uuid: str) -> int | None:
+        """Return the width of the GPU's memory bus."""
+        width = self._told("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
+        return None if not width else int(width)
+
+    def state(self, uuid: str) -> DeviceState:
+        """Return the device's state now, by six calls of NVML; each that is refused leaves its field None."""
+        handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
+        at_ns = monotonic_ns()
+        sm_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
+        memory_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_MEMORY)
+        events = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        if events is None:  # the name until R535
+            events = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        fields = self._field_values(gpu)
+        temperature = self._told("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_GPU)
+        if temperature is None:  # CUDA 14 drops the older name
+            temperature = self._told("nvmlDeviceGetTemperatureV", gpu, _TEMPERATURE_GPU)
+        memory = self._told("nvmlDeviceGetMemoryInfo", handle)
+        power_mw, energy_mj = self._power_and_energy(gpu, fields) if handle is gpu else (None, None)
+        return DeviceState(
+            at_ns=at_ns,
+            sm_clock_mhz=sm_mhz,
+            memory_clock_mhz=memory_mhz,
+            clock_events=None if events is None else _event_names(events),
+            limited_ns={name: int(fields[key]) for key, name in _LIMITED_NS.items() if key in fields},
+            temperature_c=temperature,
+            memory_temperature_c=int(fields.get(_MEMORY_TEMPERATURE_C, 0)) or None,
+            power_w=None if power_mw is None else power_mw / 1000,
+            energy_mj=None if energy_mj is None else int(energy_mj),
+            memory_used_bytes=None if memory is None else int(memory.used),
+        )
+
+    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
+        """Return each process's samples after `since_us`; NVML has none for MIG instances."""
+        found = self._told("nvmlDeviceGetProcessUtilization", self._handle(uuid), since_us)
+        return tuple(
+            Utilization(int(sample.pid), int(sample.timeStamp), int(sample.smUtil))
+            for sample in found or ()
+            if sample.timeStamp > since_us  # the buffer is returned whole, unused entries as zeros
+        )
+
+    def _gpu(self, index: int) -> GpuRecord | None:
+        nvml = self._pynvml
+        handle = self._optional("open a GPU", nvml.nvmlDeviceGetHandleByIndex, index, also=_GPU_IS_LOST)
+        uuid = None if handle is None else _text(self._optional("ask a UUID", nvml.nvmlDeviceGetUUID, handle))
+        if not uuid:
+            return None
+        self._handles[uuid] = handle
+        pci = self._optional("ask the PCI bus id", nvml.nvmlDeviceGetPciInfo, handle)
+        capability = self._optional("ask the capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        # [current, pending]
+        mig = self._optional("ask the MIG mode", nvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+        name = self._name(handle) or "NVIDIA GPU of unknown name"
+        return GpuRecord(
+            index=index,
+            name=name,
+            uuid=uuid,
+            compute_capability=(0, 0) if capability is None else (int(capability[0]), int(capability[1])),
+            memory_total_bytes=self._memory_total_bytes(handle),
+            pci_bus_id="" if pci is None else _text(pci.busId) or "",
+            mig_enabled=bool(mig[0]),
+            mig_instances=self._mig_instances(handle, name) if mig[0] else (),
+        )
+
+    def _mig_instances(self, parent: Any, parent_name: str) -> tuple[MigRecord, ...]:
+        nvml = self._pynvml
+        limit = self._optional("count MIG devices", nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0
+        instances = []
+        for slot in range(limit):
+            # Slots without an instance answer NOT_FOUND.
+            handle = self._optional(
+                "open a MIG device", nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, slot
+            )
+            uuid = None if handle is None else _text(self._optional("ask", nvml.nvmlDeviceGetUUID, handle))
+            if not uuid:
+                continue
+            self._handles[uuid] = handle
+            self._gpus_of_instances[uuid] = parent
+            profile = self._mig_profile(handle)
+            instances.append(
+                MigRecord(
+                    uuid=uuid,
+                    name=f"{parent_name} MIG {profile}",
+                    gpu_instance_id=self._id(nvml.nvmlDeviceGetGpuInstanceId, handle),
+                    compute_instance_id=self._id(nvml.nvmlDeviceGetComputeInstanceId, handle),
+                    profile=profile,
+                    memory_total_bytes=self._memory_total_bytes(handle),
+                )
+            )
+        return tuple(instances)
+
+    def _mig_profile(self, handle: Any) -> str:
+        """Name the profile ("1g.18gb") by the device name, or else by the instance's slices and memory."""
+        named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
+        if named:
+            return named.group(1)
+        attributes = self._optional("ask MIG attributes", self._pynvml.nvmlDeviceGetAttributes, handle)
+        if attributes is None:
+            return "unknown"
+        slices, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+        part = "" if compute == slices else f"{compute}c."
+        return f"{part}{slices}g.{round(attributes.memorySizeMB / 1024)}gb"
+
+    def _memory_total_bytes(self, handle: Any) -> int:
+        info = self._optional("ask memory", self._pynvml.nvmlDeviceGetMemoryInfo, handle)
+        return _host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
+
+    def _name(self, handle: Any) -> str | None:
+        return _text(self._optional("ask a name", self._pynvml.nvmlDeviceGetName, handle))
+
+    def _id(self, call: Callable[..., int], handle: Any) -> int:
+        found = self._optional("ask an instance id", call, handle)
+        return -1 if found is None else int(found)
+
+    def _process(self, process: Any) -> GpuProcess:
+        used = process.usedGpuMemory
+        pid = int(process.pid)
+        name = (
+            self._optional("ask a process name", self._pynvml.nvmlSystemGetProcessName, pid) if pid else None
+        )
+        return GpuProcess(pid, _text(name) or None, None if used is None else int(used) >> 20)
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self.gpus()
+        try:
+            return self._handles[uuid]
+        except KeyError:
+            raise DeviceError(
+                f"NVML lists no device with the UUID {uuid}; was a MIG instance removed?"
+            ) from None
+
+    def _whole_gpu(self, uuid: str) -> Any:
+        """Return the handle of the GPU that a MIG instance is part of, or of the GPU itself."""
+        handle = self._handle(uuid)
+        return self._gpus_of_instances.get(uuid, handle)
+
+    def _field_values(self, handle: Any) -> dict[int, float]:
+        """Return those of `_FIELDS` that the driver tells."""
+        values = self._told("nvmlDeviceGetFieldValues", handle, list(_FIELDS))
+        return {
+            int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])
+            for value in values or ()
+            if value.nvmlReturn == 0 and value.valueType < len(_VALUE_MEMBERS)
+        }
+
+    def _power_and_energy(self, gpu: Any, fields: dict[int, float]) -> tuple[float | None, float | None]:
+        """Return milliwatts and millijoules, by calls of their own where the fields do not hold them."""
+        power_mw: float | None = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
+        energy_mj: float | None = fields.get(_ENERGY_MJ) or self._told(
+            "nvmlDeviceGetTotalEnergyConsumption", gpu
+        )
+        return power_mw, energy_mj
+
+    def _told(self, call: str, *args: Any) -> Any:
+        """Call NVML for something that may change; None where package, driver or sandbox do not have it."""
+        function = getattr(self._pynvml, call, None)
+        if function is None:
+            return None
+        return self._optional(f"answer {call}", function, *args, also=_OPERATING_SYSTEM)
+
+    def _optional(self, action: str, call: Callable[..., T], *args: Any, also: int | None = None) -> T | None:
+        """Call NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
+        try:
+            return call(*args)
+        except self._pynvml.NVMLError as error:
+            if _code(error) in _UNANSWERED or _code(error) == also:
+                return None
+            raise DeviceError(f"NVML failed to {action}: {error}") from error
+
+
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "value", _UNKNOWN))
+
+
+def _truth(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _event_names(bits: int) -> tuple[str, ...]:
+    known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
+    rest = bits & ~sum(CLOCK_EVENTS)
+    return (*known, f"unknown_{rest:#x}") if rest else known
+
+
+def _text(value: bytes | str | None) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _host_memory_bytes(pages: str) -> int:
+    """Integrated GPUs (Jetson, GB10) share the host's memory and NVML answers "not supported" for them."""
+    try:
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0

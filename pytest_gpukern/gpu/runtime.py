@@ -1,0 +1,329 @@
+"""The CUDA layer under every GPU library: one primary context, one stream, memory and our own kernels.
+
+Libraries share its arrays through `__cuda_array_interface__` (version 3), so a case's inputs exist once
+whatever library its variant is written with.
+https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, damage
+from pytest_gpukern.gpu import kernel_source as cuda_source
+from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_gpukern.arrays.guard_zones import Damage
+
+
+_BLOCK = 256
+
+
+class CudaError(Exception):
+    """A call of the CUDA driver failed; the message holds the call and CUDA's name for the error."""
+
+
+def checked(call: str, *arguments: Any) -> Any:
+    """Calls `call` of the CUDA driver API and returns what it returns beside the status.
+
+    Raises:
+        CudaError: the status is not success.
+    """
+    from cuda.bindings import driver
+
+    status, *values = getattr(driver, call)(*arguments)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise CudaError(f"{call}: {status.name}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class DeviceArray:
+    """A contiguous array in device memory, visible to every library.
+
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        guard: what the guard zones that it lies between are filled with; None for an array without any.
+
+    Attributes:
+        pointer: device address.
+        nbytes: size of the contents; without guard zones, the allocation is rounded up to 16 bytes. Under a
+            sanitizer, which sees only what lies beyond an allocation, it has neither zones nor a byte more.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int | None = None) -> None:
+        import numpy as np
+
+        self.shape = tuple(int(length) for length in shape)
+        self.dtype = np.dtype(dtype)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        exact = sanitizing_tool() is not None
+        self._guard = guard = None if exact else guard
+        self._zone_bytes = 0 if guard is None else GUARD_BYTES
+        self._filled: int | None = None
+        end = max(1, self.nbytes) if exact else max(16, -(-self.nbytes // 16) * 16)
+        if guard is not None:
+            end = self._zone_bytes + -(-self.nbytes // 256) * 256 + self._zone_bytes
+        self.allocated_bytes = end
+        self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
+        self.pointer = self._allocation + self._zone_bytes
+        if guard is not None:
+            last_word = self._zone_bytes + self.nbytes // 4 * 4
+            for start, stop in ((0, self._zone_bytes), (last_word, end)):
+                checked("cuMemsetD32", self._allocation + start, guard, (stop - start) // 4)
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def free(self) -> None:
+        """Gives the memory back; a second call does nothing."""
+        if self.pointer:
+            checked("cuMemFree", self._allocation)
+            self.pointer = self._allocation = 0
+
+    def damage(self, name: str) -> list[Damage]:
+        """What was written into its guard zones; the device must be idle.
+
+        Args:
+            name: what the array is called in what is returned.
+        """
+        if self._guard is None:
+            return []
+        behind = self._zone_bytes + self.nbytes
+        return damage(
+            name,
+            self._bytes(0, self._zone_bytes),
+            self._bytes(behind, self.allocated_bytes),
+            guard=self._guard,
+            nbytes=self.nbytes,
+            itemsize=self.dtype.itemsize,
+            fill=self._filled,
+        )
+
+    def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Bytes of the allocation, on the host."""
+        import numpy as np
+
+        host = np.empty(stop - start, np.uint8)
+        checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
+        return host
+
+    def upload(self, host: np.ndarray[Any, Any]) -> None:
+        """Copies from pageable host memory; the last of it may still be under way: synchronize to launch."""
+        import numpy as np
+
+        source = np.ascontiguousarray(host, dtype=self.dtype)
+        if self.nbytes:
+            checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
+
+    def copy_from(self, other: DeviceArray) -> None:
+        """Copies the contents of an array of the same size on the device; queued on the default stream."""
+        if self.nbytes:
+            checked("cuMemcpyDtoD", self.pointer, other.pointer, self.nbytes)
+
+    def fill(self, word: int, stream: Any = None) -> None:
+        """Fills all words that hold contents with one word; on a stream of cuda.core's, it is only queued."""
+        words = min(-(-self.nbytes // 4), (self.allocated_bytes - self._zone_bytes) // 4)
+        self._filled = word
+        sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
+        if words:
+            checked(f"cuMemsetD32{sync}", self.pointer, word, words, *queue)
+        for offset in range(4 * words, self.nbytes):  # three bytes at most, least significant first
+            checked(f"cuMemsetD8{sync}", self.pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
+
+    def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies to pageable host memory and waits."""
+        import numpy as np
+
+        host = np.empty(self.shape, self.dtype) if into is None else into
+        if self.nbytes:
+            checked("cuMemcpyDtoH", host.ctypes.data, self.pointer, self.nbytes)
+        return host
+
+
+class CudaRuntime:
+    """The primary context of the pinned device, its timed stream and the plugin's own kernels.
+
+    Attributes:
+        device: cuda.core's device, ordinal 0 after pinning.
+        stream: the non-blocking stream that variants launch on and events are recorded in.
+    """
+
+    def __init__(self) -> None:
+        from cuda.core import Device
+
+        self.device = Device(0)
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+        self._flush_buffer: DeviceArray | None = None
+        self._copies: list[tuple[weakref.ref[Any], DeviceArray]] = []
+
+    @functools.cached_property
+    def l2_bytes(self) -> int:
+        """Size of the L2 cache."""
+        return int(self.device.properties.l2_cache_size)
+
+    @functools.cached_property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        return int(self.device.properties.multiprocessor_count)
+
+    @functools.cached_property
+    def resident_threads(self) -> int:
+        """Threads that fill the device once."""
+        return self.multiprocessors * int(self.device.properties.max_threads_per_multiprocessor)
+
+    @functools.cache  # noqa: B019 - one runtime lives as long as the process
+    def kernel(self, source: str, name: str) -> Any:
+        """The kernel `name` of `source`, which is compiled on first use."""
+        return self._compiled(source).get_kernel(name)
+
+    @functools.cache  # noqa: B019 - as above
+    def _compiled(self, source: str) -> Any:
+        """Compiles `source` with NVRTC for this device."""
+        from cuda.core import Program, ProgramOptions
+
+        options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
+        return Program(source, "c++", options).compile("cubin")
+
+    def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
+        """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
+        from cuda.core import LaunchConfig, launch
+
+        blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
+        launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
+
+    def synchronize(self) -> None:
+        """Waits for all work in the context, on every stream."""
+        self.device.sync()
+
+    @functools.cached_property
+    def total_bytes(self) -> int:
+        """Memory of the device."""
+        return int(checked("cuMemGetInfo")[1])
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be allocated."""
+        return int(checked("cuMemGetInfo")[0])
+
+    def flush_l2(self, stream: Any = None) -> None:
+        """Queues a read of twice the L2 on `stream`; for lines set to persist see `reset_persisting_l2`."""
+        import numpy as np
+
+        if self._flush_buffer is None:
+            self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
+            self._flush_buffer.fill(0)
+        count = self._flush_buffer.nbytes // 16 - 1  # the last 16 bytes are the sink
+        kernel = self.kernel(cuda_source.TIMING, "gpukern_flush")
+        pointer = self._flush_buffer.pointer
+        self.launch(kernel, count, pointer, np.uint64(count), pointer + 16 * count, stream=stream)
+
+    def reset_persisting_l2(self) -> None:
+        """Frees the part of the L2 that an access-policy window may have set aside; memsets do not."""
+        from cuda.bindings import driver
+
+        checked("cuCtxResetPersistingL2Cache")
+        checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
+
+    def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
+        """A device copy of an array that nobody changes: inputs and references, shared by all variants.
+
+        Copies are kept while their array lives and all of them take no more than a quarter of the memory.
+        """
+        self.forget_dead_copies()
+        for number, (reference, copy) in enumerate(self._copies):
+            if reference() is host:
+                self._copies.append(self._copies.pop(number))
+                return copy
+        while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
+            self._copies.pop(0)[1].free()
+        copy = DeviceArray(host.shape, host.dtype)
+        copy.upload(host)
+        self._copies.append((weakref.ref(host), copy))
+        return copy
+
+    def forget_dead_copies(self) -> None:
+        """Frees the copies of inputs and references that are no more."""
+        alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
+        for reference, copy in self._copies:
+            if reference() is None:
+                copy.free()
+            else:
+                alive.append((reference, copy))
+        self._copies = alive
+
+    def forget_copies(self) -> None:
+        """Frees the copies of inputs and references."""
+        while self._copies:
+            self._copies.pop()[1].free()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What this plugin keeps on the device from test to test: those copies, and what flushes the L2."""
+        flushing = self._flush_buffer.allocated_bytes if self._flush_buffer is not None else 0
+        return flushing + self._copied_bytes()
+
+    def _copied_bytes(self) -> int:
+        return sum(copy.allocated_bytes for _, copy in self._copies)
+
+    def hash(self, array: DeviceArray) -> int:
+        """A 64-bit hash of the contents, computed on the device."""
+        return self.hash_at(array.pointer, array.nbytes)
+
+    def hash_at(self, pointer: int, nbytes: int) -> int:
+        """The same of device memory that begins at a multiple of four; equal in every process and release."""
+        import numpy as np
+
+        total = DeviceArray((1,), np.uint64)
+        try:
+            total.upload(np.zeros(1, np.uint64))
+            self.synchronize()  # the timed stream does not wait for the copy
+            whole = nbytes // 4
+            kernel = self.kernel(cuda_source.HASH, "gpukern_hash")
+            self.launch(kernel, whole, pointer, np.uint64(whole), total.pointer)
+            self.synchronize()
+            rest = nbytes - 4 * whole
+            tail = np.zeros(rest, np.uint8)
+            if rest:
+                checked("cuMemcpyDtoH", tail.ctypes.data, pointer + 4 * whole, rest)
+            return int(total.download()[0]) ^ int.from_bytes(tail.tobytes(), "little")
+        finally:
+            total.free()
+
+
+@functools.cache
+def runtime() -> CudaRuntime:
+    """The one runtime of this process, made on first use, after the device was pinned."""
+    return CudaRuntime()
+
+
+def context_fault() -> str | None:
+    """Why this thread's CUDA context cannot be used any more, by CUDA's name of the error, or None.
+
+    Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays: an
+    illegal address, a misaligned one, a failed assertion of a kernel and so on leave a context in which every
+    call fails, whatever library makes it, and only another process has a new one.
+    https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUresult)
+    """
+    from cuda.bindings import driver
+
+    status, context = driver.cuCtxGetCurrent()
+    if status != driver.CUresult.CUDA_SUCCESS or not int(context):
+        return None  # this process has not used the device
+    (status,) = driver.cuCtxSynchronize()
+    return None if status == driver.CUresult.CUDA_SUCCESS else str(status.name)
+
+
+def runtime_in_use() -> CudaRuntime | None:
+    """The runtime, where something has made it: what would only be helped by a device takes none."""
+    return runtime() if runtime.cache_info().currsize else None

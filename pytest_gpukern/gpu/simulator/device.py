@@ -1,0 +1,77 @@
+"""The simulated device: what users read from one, and the error classes that they catch."""
+
+from typing import Any
+
+from pytest_gpukern.gpu.simulator.launch import (
+    MAX_BLOCK_DIM,
+    MAX_GRID_DIM,
+    MAX_SHARED_BYTES_PER_BLOCK,
+    MAX_THREADS_PER_BLOCK,
+)
+from pytest_gpukern.gpu.simulator.patching import add, original, publish
+
+# One multiprocessor, because blocks run one after the other.
+DEVICE_ATTRIBUTES: dict[str, object] = {
+    "name": "SIMULATOR",
+    "id": 0,
+    "MULTIPROCESSOR_COUNT": 1,
+    "WARP_SIZE": 32,
+    "MAX_THREADS_PER_BLOCK": MAX_THREADS_PER_BLOCK,
+    "MAX_THREADS_PER_MULTI_PROCESSOR": MAX_THREADS_PER_BLOCK,
+    "MAX_BLOCK_DIM_X": MAX_BLOCK_DIM[0],
+    "MAX_BLOCK_DIM_Y": MAX_BLOCK_DIM[1],
+    "MAX_BLOCK_DIM_Z": MAX_BLOCK_DIM[2],
+    "MAX_GRID_DIM_X": MAX_GRID_DIM[0],
+    "MAX_GRID_DIM_Y": MAX_GRID_DIM[1],
+    "MAX_GRID_DIM_Z": MAX_GRID_DIM[2],
+    "MAX_SHARED_MEMORY_PER_BLOCK": MAX_SHARED_BYTES_PER_BLOCK,
+    "supports_float16": True,
+    "supports_bfloat16": False,
+    "supports_fp8": False,
+    "simulated": True,
+}
+# Real classes of numba.cuda.cudadrv.error that the fake module lacks: importing one to catch it must work.
+_ERROR_CLASSES = {
+    "CudaDriverError": Exception,
+    "CudaRuntimeError": Exception,
+    "NvvmError": Exception,
+    "NvvmSupportError": ImportError,
+    "NvrtcSupportError": ImportError,
+}
+
+
+def mend_device() -> None:
+    """Give the fake device a name and the usual attributes, readable from the context too."""
+    from numba.cuda.simulator.cudadrv import devicearray, devices, error
+
+    device_class = original(devices, "FakeCUDADevice")
+    context_class = original(devices, "FakeCUDAContext")
+    for name, value in DEVICE_ATTRIBUTES.items():
+        add(device_class, name, value)
+    add(context_class, "__getattr__", _from_device)
+    for name, base in _ERROR_CLASSES.items():
+        add(error, name, type(name, (base,), {"__module__": error.__name__}))
+    publish("CudaSupportError", original(error, "CudaSupportError"))
+    publish("select_device", lambda device_id=0: devices.gpus[device_id].device)
+
+    fake_array = original(devicearray, "FakeCUDAArray")
+
+    def is_cuda_array(obj: Any) -> bool:
+        """Say whether this is an array of the simulated device."""
+        return isinstance(obj, fake_array)
+
+    def as_cuda_array(obj: Any, sync: bool = True) -> Any:  # noqa: ARG001 - the real one's signature
+        """Return an array of the simulated device as it is; TypeError for anything else."""
+        if isinstance(obj, fake_array):
+            return obj
+        raise TypeError("*obj* doesn't implement the cuda array interface.")
+
+    publish("is_cuda_array", is_cuda_array)
+    publish("as_cuda_array", as_cuda_array)
+
+
+def _from_device(context: Any, name: str) -> Any:
+    # `cuda.gpus[0].name`: the real list forwards to the device.
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return getattr(context.device, name)

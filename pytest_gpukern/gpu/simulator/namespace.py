@@ -1,0 +1,157 @@
+"""The names of `numba.cuda` in simulated code: all of them lead somewhere, if only to a refusal."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.patching import add, original, replace
+
+_FEATURES = {
+    "warp shuffles": ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"),
+    "warp votes": ("all_sync", "any_sync", "eq_sync", "ballot_sync"),
+    "warp matches": ("match_any_sync", "match_all_sync"),
+    "warp synchronisation": ("syncwarp",),
+    "masks of active threads": ("activemask", "lanemask_lt"),
+    "sleeping threads": ("nanosleep",),
+    "cache-hinted loads and stores": (
+        *("ldca", "ldcg", "ldcs", "ldlu", "ldcv"),
+        *("stcg", "stcs", "stwb", "stwt"),
+    ),
+    "compiling for a GPU": (
+        *("compile", "compile_all", "compile_for_current_device"),
+        *("compile_ptx", "compile_ptx_for_current_device"),
+    ),
+    "memory shared between processes": ("open_ipc_array",),
+}
+_KERNEL_FACTS = (
+    *("get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block"),
+    *("get_regs_per_thread", "get_shared_mem_per_block"),
+    *("inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass", "inspect_types"),
+)
+
+
+def refusal(feature: str) -> Callable[..., Any]:
+    """Return a function that raises SimulatorUnsupported, whatever it is called with."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+        raise SimulatorUnsupported(feature)
+
+    refuse.__doc__ = f"Refuse: {feature} cannot be simulated."
+    return refuse
+
+
+class OutsideKernelError(RuntimeError, AttributeError):
+    """A name of the kernel API was used on the host; an AttributeError, for those who ask with `hasattr`."""
+
+
+class InKernel:
+    """A name imported from `numba.cuda` ahead of time, standing for its value inside the running kernel."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _value(self) -> Any:
+        from numba.cuda.simulator import kernel as simulated
+
+        context = simulated._get_kernel_context()
+        if context is None:
+            raise OutsideKernelError(f"cuda.{self._name} means something only inside a kernel")
+        return getattr(context, self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._value(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of this name in the running kernel."""
+        return self._value()(*args, **kwargs)
+
+    def __index__(self) -> int:
+        return int(self._value())
+
+    def __repr__(self) -> str:
+        return f"<cuda.{self._name} of the running kernel>"
+
+
+def mend_namespace() -> None:
+    """Refuse by name what cannot be simulated, and let every way of naming the rest work.
+
+    The fake replaces globals that are the module `numba.cuda` itself while a kernel runs. So a kernel inside
+    a function that imported `cuda` there, and ``from numba.cuda import grid``, find nothing; these are
+    answered here from the running kernel.
+    """
+    import numba.cuda
+    from numba.cuda.simulator import kernel as simulated
+    from numba.cuda.simulator import kernelapi
+
+    module_class = original(kernelapi, "FakeCUDAModule")
+    current_context = original(simulated, "_get_kernel_context")
+    refusals = {
+        name: refusal(f"{feature} (cuda.{name})") for feature, names in _FEATURES.items() for name in names
+    }
+    for name, refuse in refusals.items():
+        add(numba.cuda, name, refuse)
+    _mend_libdevice()
+    _mend_grid_groups()
+    for name in _KERNEL_FACTS:
+        add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
+    in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
+
+    def from_module(self: Any, name: str) -> Any:  # noqa: ARG001 - FakeCUDAModule.__getattr__
+        # `cuda.float32`, `cuda.libdevice` and the refusals: what the real module also has in kernels.
+        if name in vars(numba.cuda):
+            return vars(numba.cuda)[name]
+        raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
+
+    def from_kernel(name: str) -> Any:  # the module's own __getattr__
+        if name in in_kernels and not name.startswith("_"):
+            context = current_context()
+            return InKernel(name) if context is None else getattr(context, name)
+        if name == "fp8":
+            raise SimulatorUnsupported("8-bit floats (numba.cuda.fp8)")
+        raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
+
+    add(module_class, "__getattr__", from_module)
+    numba.cuda.__getattr__ = from_kernel
+    _mend_bfloat16()
+
+
+def _mend_libdevice() -> None:
+    """Refuse libdevice, whose Python stubs return None, which a float array stores as NaN."""
+    from numba.cuda import libdevice
+
+    for name, function in inspect.getmembers(libdevice, inspect.isfunction):
+        if not name.startswith("_"):
+            replace(libdevice, name, refusal(f"libdevice (libdevice.{function.__name__})"))
+
+
+def _mend_grid_groups() -> None:
+    """Refuse a cooperative grid of several blocks, which the fake runs one after the other."""
+    from numba.cuda.simulator import kernel as simulated
+    from numba.cuda.simulator import kernelapi
+
+    groups_class = original(kernelapi, "FakeCUDACg")
+    this_grid = original(groups_class, "this_grid")
+
+    def this_grid_if_exact(self: Any) -> Any:
+        grid = simulated._get_kernel_context().gridDim
+        blocks = grid.x * grid.y * grid.z
+        if blocks > 1:
+            raise SimulatorUnsupported(f"cooperative groups over {blocks} blocks (cuda.cg.this_grid)")
+        return this_grid(self)
+
+    replace(groups_class, "this_grid", this_grid_if_exact)
+
+
+def _mend_bfloat16() -> None:
+    """Refuse bfloat16, for which the fake has an empty module and None as the type."""
+    from numba.cuda import bf16
+
+    def refuse(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return refusal(f"bfloat16 (numba.cuda.bf16.{name})")
+
+    if getattr(bf16, "bfloat16", None) is None:
+        bf16.bfloat16 = refuse("bfloat16")
+    add(bf16, "__getattr__", refuse)

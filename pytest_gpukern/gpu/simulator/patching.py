@@ -1,0 +1,50 @@
+"""How Numba's simulator is changed: in memory, by name, and never silently in vain."""
+
+from typing import Any
+
+from pytest_gpukern.gpu.simulator.errors import SimulatorError
+
+
+def original(owner: Any, name: str) -> Any:
+    """Return an attribute that this package relies on; SimulatorError when this numba-cuda lacks it."""
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        where = getattr(owner, "__name__", repr(owner))
+        raise SimulatorError(
+            f"numba-cuda {numba_cuda_version()} has no {where}.{name}, which pytest-gpukern must mend for "
+            "the CUDA simulator to be right. Use numba-cuda 0.30.4, or --gpukern-simulator=never."
+        ) from None
+
+
+def replace(owner: Any, name: str, new: Any) -> Any:
+    """Put `new` in the place of an attribute that must exist, and return the old one."""
+    old = original(owner, name)
+    setattr(owner, name, new)
+    return old
+
+
+def add(owner: Any, name: str, value: Any) -> None:
+    """Give `owner` an attribute that the simulator lacks; one that it has meanwhile got is left alone."""
+    if getattr(owner, name, None) is None:
+        setattr(owner, name, value)
+
+
+def publish(name: str, value: Any) -> None:
+    """Put a name of the host API into each of the three modules that export it."""
+    import numba.cuda
+    from numba.cuda import simulator
+    from numba.cuda.simulator import api
+
+    for module in (numba.cuda, simulator, api):
+        setattr(module, name, value)
+
+
+def numba_cuda_version() -> str:
+    """Return the version of numba-cuda, for messages."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("numba-cuda")
+    except metadata.PackageNotFoundError:
+        return "of unknown version"

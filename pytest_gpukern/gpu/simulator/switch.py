@@ -1,0 +1,230 @@
+"""When Numba's CUDA simulator is on: the rule, the environment variable, and its undoing."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpukern.gpu.simulator.errors import SimulatorError
+
+VARIABLE = "NUMBA_ENABLE_CUDASIM"
+OPTION = "--gpukern-simulator"
+_CONFIG_FILE = ".numba_config.yaml"
+_MODES = ("auto", "always", "never")
+
+# The environment belongs to the process, and so does the memory of what it was:
+# one entry (None: the variable was not set) while the variable is ours, else empty.
+_before_us: list[str | None] = []
+
+
+@dataclass(frozen=True)
+class SimulatorState:
+    """Whether this run uses the simulator, and why, in words for the header and for skips."""
+
+    active: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the user's environment or configuration file says; `on` is None where Numba would not hear it."""
+
+    on: bool | None
+    words: str
+
+
+def decide(
+    mode: str,
+    *,
+    asked: bool,
+    gpu_missing: Callable[[], str | None],
+    environ: Mapping[str, str],
+    modules: Mapping[str, object],
+    installed: Callable[[str], bool] | None = None,
+) -> SimulatorState:
+    """Decide whether this run needs the simulator, and refuse contradictions.
+
+    `asked` is whether this run asked for pytest-gpukern at all; if not, nothing else is looked at.
+    `gpu_missing` returns why there is no GPU, or None; it is called only in mode ``auto`` where neither the
+    environment nor a loaded Numba has decided already. `environ` and `modules` are ``os.environ`` and
+    ``sys.modules``. A setting of Numba's own (the variable, or ``.numba_config.yaml``) is read as Numba reads
+    it: a whole number, where anything else counts as not set.
+
+    Raises SimulatorError when the setting contradicts `mode`, or when Numba is already loaded the other way:
+    its switch is read once, on the first import of Numba. Raises ValueError for an unknown mode.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"simulator mode is {mode!r}; it must be one of {', '.join(_MODES)}")
+    if not asked:
+        return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
+    setting = _read_setting(environ)
+    loaded = _loaded_switch(modules)
+    _refuse_contradiction(mode, setting)
+    state = _wanted(mode, setting, loaded, gpu_missing)
+    if state.active:
+        is_installed = installed or _is_installed
+        for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
+            if not is_installed(package):
+                return SimulatorState(False, f"{name} is not installed")
+    if loaded is not None and loaded != state.active:
+        raise _loaded_the_other_way(loaded, state, modules)
+    return state
+
+
+def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Switch Numba's simulator on for this process and mend it; do nothing for an inactive state.
+
+    Imports ``numba.cuda``. Calling it again changes nothing. Raises SimulatorError, with the environment put
+    back, when this version of numba-cuda cannot be imported or mended.
+    """
+    if not state.active:
+        return
+    from pytest_gpukern.gpu.simulator.mending import mend  # imports Numba, so only now
+
+    if _as_numba_reads(environ.get(VARIABLE)) is not True:
+        if not _before_us:
+            _before_us.append(environ.get(VARIABLE))
+        environ[VARIABLE] = "1"
+    try:
+        mend()
+    except SimulatorError:
+        deactivate(environ)
+        raise
+
+
+def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Put the environment variable back to what it was before `activate` set it.
+
+    Numba stays as it was loaded: a process cannot go back. What is undone is what child processes inherit.
+    """
+    if not _before_us:
+        return
+    previous = _before_us.pop()
+    if previous is None:
+        environ.pop(VARIABLE, None)
+    else:
+        environ[VARIABLE] = previous
+
+
+def is_active() -> bool:
+    """Say whether Numba in this process is the simulator, without importing Numba.
+
+    Before Numba is loaded the answer is what its settings would make of it.
+    """
+    loaded = _loaded_switch(sys.modules)
+    return _read_setting(os.environ).on is True if loaded is None else loaded
+
+
+def _wanted(
+    mode: str, setting: _Setting, loaded: bool | None, gpu_missing: Callable[[], str | None]
+) -> SimulatorState:
+    if mode == "never":
+        return SimulatorState(False, f"off: {OPTION}=never")
+    if mode == "always":
+        return SimulatorState(True, f"asked by {OPTION}=always")
+    if setting.on:
+        return SimulatorState(True, f"{setting.words} says so")
+    if loaded and setting.on is None:
+        return SimulatorState(True, "Numba was already loaded as the simulator")
+    missing = gpu_missing()
+    if missing is None:
+        return SimulatorState(False, "off: a GPU is there")
+    if setting.on is False:
+        return SimulatorState(False, f"off: {setting.words} says so (no GPU: {missing})")
+    return SimulatorState(True, f"no GPU: {missing}")
+
+
+def _refuse_contradiction(mode: str, setting: _Setting) -> None:
+    if mode == "never" and setting.on:
+        raise SimulatorError(
+            f"{OPTION}=never, but {setting.words} switches Numba's CUDA simulator on. "
+            f"Unset it, or use {OPTION}=auto."
+        )
+    if mode == "always" and setting.on is False:
+        raise SimulatorError(
+            f"{OPTION}=always, but {setting.words} switches Numba's CUDA simulator off. "
+            f"Unset it, or set {VARIABLE}=1."
+        )
+
+
+def _loaded_the_other_way(
+    loaded: bool, state: SimulatorState, modules: Mapping[str, object]
+) -> SimulatorError:
+    who = "numba.cuda" if "numba.cuda" in modules else "numba"
+    need = "on" if state.active else "off"
+    remedy = (
+        f"Set {VARIABLE}=1 in the environment before Python starts"
+        if state.active
+        else f"Start Python without {VARIABLE}=1"
+    )
+    return SimulatorError(
+        f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA simulator "
+        f"{need} ({state.reason}). Numba reads its switch once, when it is first imported. {remedy}, or keep "
+        "Numba from being imported before pytest loads its plugins (a plugin or conftest given with -p, "
+        "a process that an IDE keeps alive)."
+    )
+
+
+def _read_setting(environ: Mapping[str, str]) -> _Setting:
+    raw: object = environ.get(VARIABLE)
+    if raw is not None:
+        return _Setting(_as_numba_reads(raw), f"{VARIABLE}={raw} in the environment")
+    raw = _from_config_file()
+    return _Setting(_as_numba_reads(raw), f"enable_cudasim: {raw} in {_CONFIG_FILE}")
+
+
+def _as_numba_reads(raw: object) -> bool | None:
+    """Read a value as `numba.core.config` does: ``int(value)``, or the default with a warning.
+
+    So ``"2"`` and ``" 1 "`` are on, ``"0"`` is off, and ``""``, ``"yes"`` and ``"true"`` count as not set.
+    """
+    try:
+        return bool(int(raw))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return None
+
+
+def _from_config_file() -> object:
+    """Read `enable_cudasim` from Numba's file in the working directory; like Numba, only with PyYAML."""
+    path = Path(_CONFIG_FILE)
+    if not path.is_file() or importlib.util.find_spec("yaml") is None:
+        return None
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError):
+        return None  # Numba itself stumbles over it, with a better message
+    if not isinstance(content, dict):
+        return None
+    return next((v for k, v in content.items() if str(k).upper() == "ENABLE_CUDASIM"), None)
+
+
+def _loaded_switch(modules: Mapping[str, object]) -> bool | None:
+    """Return what a loaded Numba is, or None when it is not loaded.
+
+    Which of its two `*_init` modules numba.cuda loaded is decisive: ENABLE_CUDASIM itself is read again by
+    every compilation (`reload_config`) once the environment has changed, and then tells nothing of the past.
+    """
+    if "numba.cuda.simulator_init" in modules:
+        return True
+    if "numba.cuda.device_init" in modules:
+        return False
+    if "numba" not in modules and "numba.core.config" not in modules:
+        return None
+    candidates = (
+        modules.get("numba.cuda.core.config"),
+        modules.get("numba.core.config"),
+        getattr(modules.get("numba"), "config", None),
+    )
+    for config in candidates:
+        value = getattr(config, "ENABLE_CUDASIM", None)
+        if value is not None:
+            return bool(value)
+    return False
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -1,0 +1,214 @@
+"""`@vectorize` and `@guvectorize` for CUDA: numba-cuda's own rules around a loop on the host.
+
+The classes that resolve types, broadcast, allocate and copy (`numba.cuda.vectorizers`, `deviceufunc`) stay
+the real ones, errors included. Replaced are the few methods that compile for a GPU or build a device array
+from a pointer. What cannot be had without compiling: between the arguments' types and the result's the
+arithmetic is that of NumPy's scalars, where Numba computes int32 + int32 in 64 bits and float32 + 1.0 in
+double. Overflow of small integers in a `vectorize` body is noticed, and the element computed in 64 bits.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.inference import infer_return_type
+from pytest_gpukern.gpu.simulator.patching import add, original, replace
+
+# In a core these would tell of a launch that the user did not write and the simulator does not make.
+_THREAD_NAMES = {
+    *("threadIdx", "blockIdx", "blockDim", "gridDim", "laneid", "grid", "gridsize", "shared", "cg"),
+    *("syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or"),
+}
+
+
+class CoreModule:
+    """What `cuda` is inside a core: the simulator's kernel module, without threads."""
+
+    def __init__(self, kernel_module: Any) -> None:
+        self._kernel_module = kernel_module
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _THREAD_NAMES:
+            raise SimulatorUnsupported(f"threads inside a vectorized function (cuda.{name})")
+        return getattr(self._kernel_module, name)
+
+
+class ElementIndex:
+    """What numba-cuda's kernel template calls `__cuda__`: `grid(1)` is the element of the moment."""
+
+    value = 0
+
+    def grid(self, ndim: int) -> int:  # noqa: ARG002 - always 1
+        """Return the index of the element."""
+        return self.value
+
+
+class HostLoop:
+    """A "kernel" that runs numba-cuda's template once for each element, on the host."""
+
+    def __init__(self, template: Callable[..., None], core: Callable[..., Any], widens: bool) -> None:
+        self._template = template
+        self._core = core
+        self._overflow: Literal["raise", "ignore"] = "raise" if widens else "ignore"
+        self._index = template.__globals__["__cuda__"]
+
+    def forall(self, ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG002
+        """Return what runs the template for each of `ntasks` elements of the arrays given to it."""
+
+        def run(*arrays: Any) -> None:
+            import numpy as np
+            from numba.cuda.simulator import kernel as simulated
+            from numba.cuda.simulator import kernelapi
+
+            core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
+            host_arrays = [array._ary for array in arrays]
+            # A GPU raises no floating-point errors; overflow is heard where `_widening` waits for it.
+            with (
+                simulated._push_kernel_context(core_module),
+                kernelapi.swapped_cuda_module(self._core, core_module),
+                np.errstate(all="ignore", over=self._overflow),
+            ):
+                for self._index.value in range(ntasks):
+                    self._template(*host_arrays)
+
+        return run
+
+
+def mend_ufuncs() -> None:
+    """Make `vectorize` and `guvectorize` with ``target="cuda"`` and of `numba.cuda` run on the host."""
+    from numba.cuda import vectorizers
+    from numba.cuda.simulator import kernel as simulated
+    from numba.cuda.simulator import kernelapi
+
+    for owner, name in (
+        (simulated, "_push_kernel_context"),
+        (kernelapi, "FakeCUDAModule"),
+        (kernelapi, "swapped_cuda_module"),
+    ):
+        original(owner, name)
+    _mend_vectorize(original(vectorizers, "CUDAVectorize"))
+    _mend_guvectorize(original(vectorizers, "CUDAGUFuncVectorize"))
+    _mend_broadcasting(vectorizers)
+    for name in ("CUDAUFuncDispatcher", "CUDAGeneralizedUFunc"):
+        add(original(vectorizers, name), "simulated", True)
+
+
+def _mend_vectorize(builder: Any) -> None:
+    def compile_core(self: Any, sig: Any) -> tuple[Callable[..., Any], Any]:
+        return_type = sig.return_type or infer_return_type(self.pyfunc, sig.args)
+        evaluate = _widening(self.pyfunc) if _has_small_integers(sig.args) else self.pyfunc
+        return _scalar_core(self.pyfunc.__name__, evaluate, return_type), return_type
+
+    def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
+        return {"__cuda__": ElementIndex(), "__core__": corefn}
+
+    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:
+        inputs = [array.dtype for array in sig.args[:-1]]
+        return HostLoop(fnobj, self.pyfunc, widens=_has_small_integers(inputs))
+
+    replace(builder, "_compile_core", compile_core)
+    replace(builder, "_get_globals", get_globals)
+    replace(builder, "_compile_kernel", compile_kernel)
+
+
+def _mend_guvectorize(builder: Any) -> None:
+    def get_globals(self: Any, sig: Any) -> dict[str, Any]:  # noqa: ARG001
+        return {"__cuda__": ElementIndex(), "__core__": self.pyfunc}
+
+    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:  # noqa: ARG001
+        # No second try here: the body has written to its outputs by the time it overflows.
+        return HostLoop(fnobj, self.pyfunc, widens=False)
+
+    replace(builder, "_get_globals", get_globals)
+    replace(builder, "_compile_kernel", compile_kernel)
+
+
+def _mend_broadcasting(vectorizers: Any) -> None:
+    """Let the real methods make strided views of fake arrays, and say aloud what they get wrong.
+
+    numba-cuda 0.30.4 (`UFuncMechanism._broadcast`) counts the axes that an array lacks from the wrong end and
+    gives its last ones stride 0: (3, 4) with (4,) uses the second array's first element throughout. A GPU run
+    returns that silently, so the simulator returns it too, but warns.
+    """
+    from numba.cuda.simulator.cudadrv import devicearray
+
+    add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
+    add(devicearray, "DeviceNDArray", _strided_view)
+    mechanism = original(vectorizers, "CUDAUFuncMechanism")
+    broadcast = original(mechanism, "_broadcast")
+
+    def broadcast_and_warn(self: Any, arys: Any) -> Any:
+        ndim = max(ary.ndim for ary in arys)
+        for ary in arys:
+            if ary.ndim < ndim and ary.size > 1:
+                warnings.warn(
+                    f"numba-cuda broadcasts an array of shape {tuple(ary.shape)} to {ndim} dimensions with "
+                    "wrong strides (stride 0 along its last axis), on a GPU as here; give it its leading "
+                    "axes (array[np.newaxis])",
+                    stacklevel=2,
+                )
+        return broadcast(self, arys)
+
+    replace(mechanism, "_broadcast", broadcast_and_warn)
+
+
+def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001
+    """Stand for `DeviceNDArray(…, gpu_data=…)`: a view of the memory that `gpu_data` starts."""
+    import numpy as np
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return FakeCUDAArray(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
+
+
+def _scalar_core(name: str, evaluate: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
+    """Wrap a `vectorize` body so that its result has the signature's type, as compiled code's would."""
+    import numpy as np
+
+    dtype = np.dtype(str(return_type))
+
+    def core(*args: Any) -> Any:
+        value = evaluate(*args)
+        if value is None:  # NumPy would store it as NaN
+            raise TypeError(f"{name}() returned None where its signature promises {return_type}")
+        return _as_dtype(value, dtype)
+
+    return core
+
+
+def _as_dtype(value: Any, dtype: Any) -> Any:
+    """Convert as compiled code does: floats to integers toward zero, integers modulo the width."""
+    import numpy as np
+
+    if isinstance(value, int) and dtype.kind in "iu":
+        bits = dtype.itemsize * 8
+        return np.array(value & ((1 << bits) - 1), dtype=f"u{dtype.itemsize}").view(dtype)[()]
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)[()]
+
+
+def _widening(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluate again in 64 bits where NumPy's small integers overflow: Numba computes in 64 bits at once."""
+    import numpy as np
+
+    def evaluate(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except (FloatingPointError, OverflowError):
+            with np.errstate(all="ignore"):
+                return function(*map(_in_64_bits, args))
+
+    return evaluate
+
+
+def _has_small_integers(numba_types: Any) -> bool:
+    return any(getattr(each, "bitwidth", 64) < 64 and hasattr(each, "signed") for each in numba_types)
+
+
+def _in_64_bits(value: Any) -> Any:
+    import numpy as np
+
+    if isinstance(value, np.signedinteger):
+        return np.int64(value)
+    return np.uint64(value) if isinstance(value, np.unsignedinteger) else value

@@ -1,0 +1,276 @@
+"""What a device cannot exceed, from its clocks, widths and unit counts: a time below that is impossible.
+
+Everything here errs towards the faster: a bound that a legal kernel can beat would call it a cheat. Where
+clock, width, compute capability or dtype are not known there is no bound, never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.gpu.nvml import Nvml
+
+_LOADED_BYTES_PER_CLOCK = 128
+"""What the load/store path of a multiprocessor moves per clock, from whatever cache: 32 lanes of 4 bytes,
+from compute capability 7.0 on (Jia et al., arXiv:1804.06826, measured less from the L1 of a V100). The L2
+alone gives less, 5120 bytes a clock for 108 multiprocessors in NVIDIA's A100 whitepaper, but data that a call
+reads twice may come from the L1 the second time."""
+
+_SURVIVES_FLUSH = 0.14
+"""Share of the L2 that a flush by reading twice its size leaves, were lines replaced at random: e⁻²."""
+
+_OZAKI_PRODUCTS = 7
+"""8-bit products that replace one of 24-bit significands, the fewest that beat float32: their 48 bits need
+seven moduli of 8 bits (scheme II of Ozaki, Uchino & Imamura, arXiv:2504.08009, which made 80 TFLOP/s on a
+GH200 with 67 of native float64). Full float64 takes about twice as many."""
+
+
+class Rates(NamedTuple):
+    """Operations that one multiprocessor finishes in a clock; a fused multiply-add counts as two.
+
+    CUDA cores: "Throughput of Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor
+    cores, dense: the whitepapers of V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell
+    data sheets, divided by multiprocessors and boost clock; half is the faster of float16 with float16 and
+    with float32 accumulation. Half precision (in pairs) and 32-bit integers of the CUDA cores are never
+    faster than these and bound nothing; a measured rate is held against them. 0 where it is not known.
+    """
+
+    fp64: int
+    fp32: int
+    tensor_fp64: int
+    tensor_tf32: int
+    tensor_half: int
+    tensor_fp8: int
+    int8: int
+    fp16: int
+    int32: int
+
+
+RATES: Mapping[tuple[int, int], Rates] = MappingProxyType(
+    {
+        (7, 0): Rates(64, 128, 0, 0, 1024, 0, 512, 256, 128),  # 8-bit dot products on CUDA cores
+        (7, 2): Rates(64, 128, 0, 0, 1024, 0, 2048, 256, 128),
+        (7, 5): Rates(4, 128, 0, 0, 1024, 0, 2048, 256, 128),
+        (8, 0): Rates(64, 128, 128, 1024, 2048, 0, 4096, 512, 128),
+        (8, 6): Rates(4, 256, 0, 512, 1024, 0, 2048, 256, 128),
+        (8, 7): Rates(4, 256, 0, 1024, 2048, 0, 4096, 512, 128),
+        (8, 9): Rates(4, 256, 0, 512, 1024, 2048, 2048, 256, 128),
+        (9, 0): Rates(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128),
+        (10, 0): Rates(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128),
+        (10, 3): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128),  # int8 is slower there: an upper bound
+        (11, 0): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0),
+        (12, 0): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
+        (12, 1): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
+    }
+)
+"""Compute capability → rates."""
+
+_WIDE_INTEGERS = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
+_COMPLEX = {"complex64": "float32", "complex128": "float64"}
+_SAVED_BY_GAUSS = 4 / 3  # three real products for a complex one instead of four
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time that a call can take, in nanoseconds, and what bounds it, in words."""
+
+    ns: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Theoretical peaks of one device; those that rest on an unknown value are None.
+
+    For a MIG instance the memory's clock and width are those of the whole GPU: an upper bound.
+
+    Attributes:
+        compute_capability: for example (9, 0).
+        multiprocessors: how many.
+        l2_bytes: size of the L2 cache.
+        sm_clock_mhz: highest clock of the multiprocessors.
+        memory_clock_mhz: highest clock of the memory, which transfers twice a clock.
+        memory_bus_bits: width of the memory bus.
+    """
+
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    memory_bus_bits: int | None = None
+
+    @property
+    def memory_bytes_per_s(self) -> float | None:
+        """Bandwidth of the memory: clock × 2 × width. An H200's 3201 MHz × 2 × 6144 bit are 4.92 TB/s."""
+        if not self.memory_clock_mhz or not self.memory_bus_bits:
+            return None
+        return self.memory_clock_mhz * 1e6 * 2 * self.memory_bus_bits / 8
+
+    @property
+    def loaded_bytes_per_s(self) -> float | None:
+        """What all multiprocessors together can load and store, from whatever cache: 33.5 TB/s on an H200."""
+        if not self.sm_clock_mhz:
+            return None
+        return self.multiprocessors * _LOADED_BYTES_PER_CLOCK * self.sm_clock_mhz * 1e6
+
+    @property
+    def cuda_cores_per_s(self) -> Mapping[str, float]:
+        """Operations per second of the CUDA cores by dtype, where known; a multiply-add counts as two."""
+        rates = RATES.get(self.compute_capability)
+        if rates is None or not self.sm_clock_mhz:
+            return {}
+        by_dtype = {"float16": rates.fp16, "float32": rates.fp32, "float64": rates.fp64, "int32": rates.int32}
+        clocks_per_s = self.multiprocessors * self.sm_clock_mhz * 1e6
+        return {dtype: rate * clocks_per_s for dtype, rate in by_dtype.items() if rate}
+
+    def flops_per_s(self, dtypes: Iterable[str]) -> float | None:
+        """Operations per second of the fastest unit that can work on data of these dtypes.
+
+        float32 may go through half-precision tensor cores, whose float16 has the ten bits of mantissa of
+        TF32 at twice its rate. float64 may be put together from float32 or from 8-bit products (Ozaki's
+        scheme). What is less precise than that is for the
+        check of the results to find. Where both are there, wide integers are indices and do not count.
+
+        Fewer operations than declared, as by Strassen, Winograd or 2:4 sparsity, are not foreseen: declare
+        those really done.
+
+        Args:
+            dtypes: NumPy's names of the dtypes of inputs and outputs.
+
+        Returns:
+            None where the device or one of the dtypes is not known; bool and uint8 are not, since they may
+            hold packed types.
+        """
+        rates = RATES.get(self.compute_capability)
+        if rates is None or not self.sm_clock_mhz:
+            return None
+        per_clock = [_operations_per_clock(rates, name) for name in _counted(dtypes)]
+        known = [rate for rate in per_clock if rate is not None]
+        if not known or len(known) < len(per_clock):
+            return None
+        return max(known) * self.multiprocessors * self.sm_clock_mhz * 1e6
+
+    def floor(
+        self,
+        *,
+        cache: str,
+        traffic_bytes: float | None = None,
+        flops: float | None = None,
+        dtypes: Iterable[str] = (),
+        read_bytes: float | None = None,
+    ) -> Floor | None:
+        """The least time that a call with this much work can take; None where nothing bounds it.
+
+        Not all traffic needs the memory within the call: what lay in the L2 before it (hot: up to all of it,
+        cold: what survives the flush) is read there, and what is written last stays there, to be written
+        back after it. With reads and writes known in sum only, both sizes are taken off.
+
+        Args:
+            cache: `cold` where the L2 is flushed before each call, else `hot`.
+            traffic_bytes: bytes that the call must read and write, each counted once.
+            flops: operations it must do.
+            dtypes: NumPy's names of the dtypes of inputs and outputs; without any, flops bound nothing.
+            read_bytes: part of `traffic_bytes` that is certainly read and not written before: the inputs of
+                a call that reads all of them. They cannot stay unwritten, which makes a cold floor tighter.
+        """
+        names = _counted(dtypes)
+        floors = (
+            self._memory_floor(cache, traffic_bytes or 0.0, read_bytes or 0.0),
+            _floor(
+                traffic_bytes or 0.0,
+                self.loaded_bytes_per_s,
+                "B",
+                f"what {self.multiprocessors} multiprocessors can load and store",
+            ),
+            _floor(
+                flops or 0.0,
+                self.flops_per_s(names),
+                "FLOP",
+                f"the fastest unit for {' and '.join(sorted(names))}",
+            ),
+        )
+        return max((floor for floor in floors if floor is not None), key=lambda f: f.ns, default=None)
+
+    def _memory_floor(self, cache: str, traffic_bytes: float, read_bytes: float) -> Floor | None:
+        before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
+        needed = max(traffic_bytes - before - self.l2_bytes, read_bytes - before)
+        return _floor(
+            needed,
+            self.memory_bytes_per_s,
+            "B",
+            "the memory's theoretical bandwidth",
+            f" of {_si(traffic_bytes, 'B')}, what the L2 cannot hold,",
+        )
+
+
+def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
+    """The peaks of a real device, from what NVML tells, or else CUDA.
+
+    Args:
+        nvml: where to ask first.
+        device: a real device.
+        properties: `cuda.core.Device(0).properties`, asked for what NVML does not tell.
+
+    Raises:
+        DeviceError: CUDA refuses to describe the device.
+    """
+    limits = nvml.limits(device.uuid)
+    return Peaks(
+        compute_capability=device.compute_capability,
+        multiprocessors=device.multiprocessor_count,
+        l2_bytes=device.l2_bytes,
+        sm_clock_mhz=limits.sm_clock_mhz or _mhz(properties, "clock_rate"),
+        memory_clock_mhz=limits.memory_clock_mhz or _mhz(properties, "memory_clock_rate"),
+        memory_bus_bits=nvml.memory_bus_width_bits(device.uuid)
+        or getattr(properties, "global_memory_bus_width", None),
+    )
+
+
+def _mhz(properties: Any, attribute: str) -> float | None:
+    """CUDA tells clocks in kHz; None or 0 where it does not know them."""
+    khz = getattr(properties, attribute, None)
+    return khz / 1000 if khz else None
+
+
+def _counted(dtypes: Iterable[str]) -> frozenset[str]:
+    """The dtypes that decide how fast operations can be: without wide integers where there are others."""
+    names = frozenset(dtypes)
+    return names - _WIDE_INTEGERS or names
+
+
+def _operations_per_clock(rates: Rates, dtype: str) -> float | None:
+    if dtype in _COMPLEX:
+        real = _operations_per_clock(rates, _COMPLEX[dtype])
+        return None if real is None else _SAVED_BY_GAUSS * real
+    if dtype == "float64":
+        return max(rates.fp64, rates.tensor_fp64, rates.fp32, rates.int8 / _OZAKI_PRODUCTS)
+    if dtype == "float32":
+        return max(rates.fp32, rates.tensor_tf32, rates.tensor_half)
+    if dtype in ("float16", "bfloat16"):
+        return rates.tensor_half
+    if dtype.startswith("float8"):
+        return max(rates.tensor_fp8, rates.tensor_half)
+    if dtype == "int8" or dtype in _WIDE_INTEGERS:
+        return rates.int8
+    return None
+
+
+def _floor(amount: float, per_s: float | None, unit: str, bound: str, part: str = "") -> Floor | None:
+    if amount <= 0 or per_s is None:
+        return None
+    return Floor(amount / per_s * 1e9, f"{_si(amount, unit)}{part} at {_si(per_s, f'{unit}/s')}, {bound}")
+
+
+def _si(value: float, unit: str) -> str:
+    """Three digits with a decimal prefix: 2.16e8 → "216 MB"."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * scale:
+            return f"{float(f'{value / scale:.3g}'):g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

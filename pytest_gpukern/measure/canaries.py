@@ -1,0 +1,72 @@
+"""Measures the canaries of a session: once a process, by the timer that kernels are timed by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.measure.measure import Repeated, measure, warm_up
+from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.timers.timer import Timer, TimerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+    from pytest_gpukern.values.result import Measurement
+
+_RULE = StoppingRule(target_half_width=0.001, min_samples=30, max_samples=100, budget_s=0.03)
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """What the canaries of a session read.
+
+    Attributes:
+        times_ns: name → median time; the name with `/event` where CUPTI could not time it, since such times
+            are compared with each other only.
+        complaints: what could not be measured and why, in words.
+    """
+
+    times_ns: Mapping[str, float] = field(default_factory=dict)
+    complaints: tuple[str, ...] = ()
+
+
+def measure_canaries() -> Canaries:
+    """Measures each canary on the pinned device, which nothing else may use meanwhile; takes about 0.2 s.
+
+    Nothing is discarded for low clocks: what slows the device down is what a canary is there to tell.
+    """
+    from pytest_gpukern.gpu.canary_kernels import CANARIES
+    from pytest_gpukern.gpu.ceiling_kernels import NotMeasuredError
+    from pytest_gpukern.gpu.runtime import CudaError, runtime
+
+    cuda = runtime()
+    times_ns: dict[str, float] = {}
+    complaints = []
+    for name, make in CANARIES.items():
+        try:
+            with make(cuda) as call:
+                found = _measured(call, cuda)
+        except (CudaError, NotMeasuredError) as error:
+            complaints.append(f"the canary {name} could not be measured: {error}")
+            continue
+        by = "" if found.timer == "cupti" else f"/{found.timer}"
+        times_ns[name + by] = found.summary.median_ns
+    return Canaries(times_ns, tuple(complaints))
+
+
+def _measured(call: Callable[[], None], cuda: CudaRuntime) -> Measurement:
+    from pytest_gpukern.timers.cupti.timer import CuptiTimer
+    from pytest_gpukern.timers.event import EventTimer
+
+    call_ns = warm_up(call, cuda.synchronize, compiled=True).settled_ns
+
+    def by(timer: Timer) -> Measurement:
+        executions = Repeated(call)
+        return measure(executions, timer, scope="kernel", cache="hot", call_ns=call_ns, rule=_RULE)
+
+    try:
+        return by(CuptiTimer(cuda))
+    except TimerUnavailable:
+        return by(EventTimer(cuda))

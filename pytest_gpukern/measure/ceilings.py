@@ -1,0 +1,306 @@
+"""What the device can do at best, measured once and kept, and how near to it a measurement comes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gpu.ceiling_kernels import Measured, measure_ceilings
+from pytest_gpukern.values import strict_json
+from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.file_error import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.gpu.fingerprint import Fingerprint
+    from pytest_gpukern.gpu.theory import Peaks
+    from pytest_gpukern.values.result import JsonDict
+
+_METHOD = 1
+"""Part of the key. Raise it when kernels or methods change, so that everybody measures anew."""
+
+_ROUNDING = 1.01
+"""Clocks are reported in whole MHz, and events have half a microsecond."""
+
+_RATES = {
+    "float16": "float16_flop_per_s",
+    "float32": "float32_flop_per_s",
+    "float64": "float64_flop_per_s",
+    "complex64": "float32_flop_per_s",
+    "complex128": "float64_flop_per_s",
+    "int32": "int32_op_per_s",
+    "uint32": "int32_op_per_s",
+}
+
+_unstored: dict[str, Ceilings] = {}
+"""By file name: what this process has measured and could not store."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The best that a device was seen to do; None where that was not measured.
+
+    Attributes:
+        device_copy_bytes_per_s: a copy far larger than the L2, bytes read and written counted.
+        pinned_to_device_bytes_per_s: a copy from page-locked host memory.
+        device_to_pinned_bytes_per_s: a copy to page-locked host memory.
+        pageable_to_device_bytes_per_s: a copy from an ordinary array on the host.
+        device_to_pageable_bytes_per_s: a copy to an ordinary array on the host.
+        float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
+        float32_flop_per_s: likewise, one or two at a time, whichever is faster.
+        float64_flop_per_s: likewise, one at a time.
+        int32_op_per_s: 32-bit integer multiply-adds, each two operations.
+        launch_host_ns: host time to queue an empty kernel through cuda.core, from Python.
+        launch_gpu_ns: device time of an empty kernel in a queue, from its turn until it is done.
+    """
+
+    device_copy_bytes_per_s: float | None = None
+    pinned_to_device_bytes_per_s: float | None = None
+    device_to_pinned_bytes_per_s: float | None = None
+    pageable_to_device_bytes_per_s: float | None = None
+    device_to_pageable_bytes_per_s: float | None = None
+    float16_flop_per_s: float | None = None
+    float32_flop_per_s: float | None = None
+    float64_flop_per_s: float | None = None
+    int32_op_per_s: float | None = None
+    launch_host_ns: float | None = None
+    launch_gpu_ns: float | None = None
+
+    def to_json(self) -> JsonDict:
+        """The values as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Ceilings:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: a field is missing, unknown, or no positive finite number; the message names it.
+        """
+        if not isinstance(data, dict):
+            raise ValueError(f"the ceilings are {data!r:.60} instead of an object")
+        names = {field.name for field in fields(cls)}
+        if set(data) != names:
+            raise ValueError(f"these fields are missing or unknown: {', '.join(sorted(names ^ set(data)))}")
+        for name, value in data.items():
+            if value is not None and not _is_positive(value):
+                raise ValueError(f"{name} is {value!r:.60} instead of a positive number")
+        return cls(**data)
+
+    def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
+        """Share of the device's copy bandwidth, 0.97 for 97 %; None where there is nothing to compare.
+
+        Above 1 where reads outweigh writes, which a copy has in equal parts, or where what was written last
+        is still in the L2.
+
+        Args:
+            traffic_bytes: bytes that a kernel moved through device memory.
+            ns: its time.
+            cache: `cold` or `hot`; data that the L2 may hold have no ceiling of the memory's.
+        """
+        if cache == "hot":
+            return None
+        return _share(traffic_bytes, ns, self.device_copy_bytes_per_s)
+
+    def compute_share(self, flops: float | None, ns: float, dtype: Any) -> float | None:
+        """Share of the device's FMA rate for `dtype`; None where that was not measured.
+
+        Above 1 where tensor cores do the work.
+
+        Args:
+            flops: operations of a kernel, an FMA counted as two; of complex numbers, those of their parts.
+            ns: its time.
+            dtype: what it computes in, as NumPy takes it.
+        """
+        import numpy as np
+
+        name = _RATES.get(np.dtype(dtype).name)
+        return _share(flops, ns, None if name is None else getattr(self, name))
+
+    def host_copy_share(
+        self, bytes_in: float, bytes_out: float, ns: float, memory: str = "pageable"
+    ) -> float | None:
+        """Which part of a time the copies to and from the device alone would take, one after the other.
+
+        For the scopes `transfer` and `end_to_end`.
+
+        Args:
+            bytes_in: bytes copied to the device.
+            bytes_out: bytes copied to the host.
+            ns: time of the copies and what else the scope holds.
+            memory: `pageable`, as an ordinary array's, or `pinned`.
+
+        Raises:
+            ValueError: `memory` is neither.
+        """
+        if memory not in ("pageable", "pinned"):
+            raise ValueError(f"memory is {memory!r}, neither 'pageable' nor 'pinned'")
+        pinned = memory == "pinned"
+        rate_in = self.pinned_to_device_bytes_per_s if pinned else self.pageable_to_device_bytes_per_s
+        rate_out = self.device_to_pinned_bytes_per_s if pinned else self.device_to_pageable_bytes_per_s
+        copies_s = 0.0
+        for count, rate in ((bytes_in, rate_in), (bytes_out, rate_out)):
+            if count and rate is None:
+                return None
+            copies_s += count / rate if rate else 0.0
+        return _share(copies_s, ns, 1.0)
+
+
+def load_or_measure(
+    fingerprint: Fingerprint,
+    cache_dir: Path | None = None,
+    measure: Callable[[], Measured] = measure_ceilings,
+    *,
+    peaks: Peaks | None = None,
+    warn: Callable[[str], None],
+) -> Ceilings:
+    """The ceilings of the device that `fingerprint` describes, from the cache or measured now.
+
+    What is measured is stored unless something about it was odd (a figure above the device's theoretical
+    peak, one that could not be measured) or the folder cannot be written; then this process keeps it.
+    Without a real device nothing is measured. Hold the device's lock: others would disturb the measurement,
+    and processes that wait for it find the first one's file.
+
+    Args:
+        fingerprint: of the pinned device.
+        cache_dir: folder of the files; by default `gpukern`'s in the user's cache folder.
+        measure: measures all of them.
+        peaks: of the same device in theory, which no ceiling can exceed; None where they are not known.
+        warn: is told, a line each, what was odd.
+    """
+    if fingerprint.device_uuid is None or fingerprint.is_simulated:
+        return Ceilings()
+    key = cache_key(fingerprint)
+    name = _file_name(fingerprint, key)
+    if name in _unstored:
+        return _unstored[name]
+    folder = cache_dir or default_cache_dir()
+    stored = _read(folder / name, key, warn) if folder else None
+    if stored is not None:
+        return stored
+    ceilings, complaints = _credible(measure(), in_theory(peaks))
+    for complaint in complaints:
+        warn(complaint)
+    if complaints or not _write(folder and folder / name, key, ceilings, warn):
+        _unstored[name] = ceilings
+    return ceilings
+
+
+def cache_key(fingerprint: Fingerprint) -> JsonDict:
+    """What the ceilings depend on, as plain JSON: where it differs they are measured anew."""
+    return {
+        "method": _METHOD,
+        "device_name": fingerprint.device_name,
+        "device_uuid": fingerprint.device_uuid,
+        "mig_profile": fingerprint.mig_profile,
+        "driver_version": fingerprint.driver_version,
+        "cuda_driver_version": fingerprint.cuda_driver_version,
+        "power_limit_w": fingerprint.power_limit_w,
+        "max_sm_clock_mhz": fingerprint.max_sm_clock_mhz,
+        "max_memory_clock_mhz": fingerprint.max_memory_clock_mhz,
+        "cpu_model": fingerprint.cpu_model,  # copies to and from the host; launches
+        "python_version": fingerprint.python_version,  # launches
+        "cuda_core": fingerprint.libraries.get("cuda-core"),  # launches
+    }
+
+
+def default_cache_dir() -> Path | None:
+    """The package's folder in the user's cache folder; None for a user without a home.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not root.is_absolute():  # which the specification says to ignore
+        try:
+            root = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    return root / "pytest-gpukern"
+
+
+def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
+
+
+def in_theory(peaks: Peaks | None) -> dict[str, float]:
+    """Field of `Ceilings` → what the device can do in theory, for those that are known."""
+    if peaks is None:
+        return {}
+    known = {_RATES[dtype]: rate for dtype, rate in peaks.cuda_cores_per_s.items()}
+    if peaks.memory_bytes_per_s:
+        known["device_copy_bytes_per_s"] = peaks.memory_bytes_per_s
+    return known
+
+
+def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings, list[str]]:
+    """The values without those that cannot be true, and everything that was odd, in words."""
+    values, complaints = {}, list(measured.complaints)
+    for name, value in measured.values.items():
+        peak = peaks.get(name, math.inf)
+        if not _is_positive(value):
+            complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
+        elif value > _ROUNDING * peak:
+            complaints.append(
+                f"the ceiling {name} was measured as {value:.4g}, above the device's theoretical peak of "
+                f"{peak:.4g}, and is not used"
+            )
+        else:
+            values[name] = float(value)
+    return Ceilings(**values), complaints
+
+
+def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
+    """The stored ceilings; None where there are none, or none that can be used, which is said."""
+    try:
+        data = strict_json.decoded(path.read_bytes())
+        if not isinstance(data, dict) or data.get("key") != key:
+            raise ValueError("it holds no ceilings of this device")
+        return Ceilings.from_json(data.get("ceilings"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        warn(f"{path} cannot be read ({error.strerror or error}): the device's ceilings are measured again")
+    except ValueError as error:
+        warn(f"{path} is damaged ({error}): the device's ceilings are measured again")
+    return None
+
+
+def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
+    """Stores ceilings, whole or not at all; says so where that is not possible."""
+    problem = "this user has no home"
+    if path is not None:
+        content = json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, content.encode())
+            return True
+        except FileError as error:
+            problem = f"{path} {error.problem}"
+        except OSError as error:
+            problem = f"{path.parent} cannot be made: {error.strerror or error}"
+    warn(
+        f"the device's ceilings are not stored and will be measured again by the next run: {problem}; "
+        "set XDG_CACHE_HOME to a folder that can be written"
+    )
+    return False
+
+
+def _share(amount: float | None, ns: float, per_second: float | None) -> float | None:
+    if not amount or not per_second or not _is_positive(ns):
+        return None
+    return amount / (ns * 1e-9) / per_second
+
+
+def _is_positive(value: object) -> bool:
+    """Whether it is a finite number above zero."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return 0 < value <= sys.float_info.max

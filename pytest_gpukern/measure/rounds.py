@@ -1,0 +1,172 @@
+"""Rounds as `pedantic` of pytest-benchmark asks for them: setup, calls and teardown in turn, by any timer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.timers.timer import Iteration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.measure.statistics import StoppingRule
+
+_LARGEST_BATCH = 64
+
+
+def _nothing() -> None:
+    """Nothing to wait for."""
+
+
+@dataclass
+class _Round:
+    """The arguments of a round, and whether its calls were made."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    executed: bool = False
+
+    def note_execution(self) -> None:
+        self.executed = True
+
+
+@dataclass
+class Rounds:
+    """Executions of one target in rounds: each is `setup`, some calls, `teardown`, and ends before the next.
+
+    In turn, because a setup may reset what all calls share, and a teardown give back what the next setup
+    takes. So a round is begun when it is taken, which ends the one before, and they are taken one at a time;
+    one that was taken and not executed is taken again. Without a setup and a teardown nothing tells rounds
+    apart, and as many are taken as a timer can queue.
+
+    Attributes:
+        target: what is timed.
+        args: its positional arguments, where `setup` makes none.
+        kwargs: its named arguments, where `setup` makes none.
+        setup: untimed, before each round; returns (args, kwargs), or nothing.
+        teardown: untimed, after each round, with the same arguments.
+        count: rounds that become samples, or None to sample until the median is known.
+        warmup_count: rounds before them.
+        iterations: calls in a round.
+        synchronize: waits for the device, so that a teardown takes nothing away from a running kernel, and
+            what a setup left running is not taken for the call's.
+
+    Raises:
+        ValueError: a number is no whole number or too small, or a `setup` is to serve several calls.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    setup: Callable[[], Any] | None = None
+    teardown: Callable[..., Any] | None = None
+    count: int | None = None
+    warmup_count: int = 0
+    iterations: int = 1
+    synchronize: Callable[[], None] = _nothing
+    buffer_sets: int = field(default=1, init=False)
+    _open: _Round | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("rounds", self.count, 1),
+            ("warmup_rounds", self.warmup_count, 0),
+            ("iterations", self.iterations, 1),
+        ):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"pedantic({name}={value!r}): a whole number from {least} on")
+        if self.setup is not None and self.iterations > 1:
+            raise ValueError(
+                f"pedantic(iterations={self.iterations}, setup=…): a setup serves one call; "
+                "drop it, or ask for more rounds"
+            )
+        in_turn = self.setup is not None or self.teardown is not None
+        self.largest_batch = 1 if in_turn else _LARGEST_BATCH
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """Ends the round before, and begins the next `count`: not more than `largest_batch`.
+
+        Raises:
+            TypeError: `setup` returns arguments beside those given, or something else.
+        """
+        return [self.begin(self.calls(cold=cold)) for _ in range(count)]
+
+    def calls(self, *, cold: bool) -> int:
+        """Calls in a sample: only the first of several would find a cold cache, so there it is one."""
+        return 1 if cold else self.iterations
+
+    def begin(self, calls: int = 1) -> Iteration:
+        """Ends the round before and begins one of so many calls.
+
+        It says that its arguments are its own also where they are not, so that no timer adds calls to it.
+        """
+        current = self._next()
+        call = functools.partial(self.target, *current.args, **current.kwargs)
+        return Iteration(
+            call if calls == 1 else functools.partial(_repeat, call, calls),
+            before=current.note_execution,
+            fresh=functools.partial(self.begin, calls),
+            launches=calls,
+        )
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Positional and named arguments of the round that was begun last."""
+        assert self._open is not None
+        return self._open.args, self._open.kwargs
+
+    def call(self) -> Any:
+        """Runs the target once, in a round of its own; returns what it returned."""
+        return self.begin().execute()
+
+    def warm_up(self) -> None:
+        """Runs the rounds that are not sampled."""
+        for _ in range(self.warmup_count):
+            self.begin(self.iterations).execute()
+
+    def finish(self) -> None:
+        """Ends the last round that was begun."""
+        ended, self._open = self._open, None
+        if ended is not None and self.teardown is not None:
+            self.synchronize()
+            self.teardown(*ended.args, **ended.kwargs)
+
+    def _next(self) -> _Round:
+        if self._open is not None and not self._open.executed:
+            return self._open
+        self.finish()
+        made = None
+        if self.setup is not None:
+            made = self.setup()
+            self.synchronize()
+        self._open = _Round(*(self._of_setup(made) if made else (self.args, self.kwargs)))
+        return self._open
+
+    def _of_setup(self, made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        if self.args or self.kwargs:
+            raise TypeError("pedantic: give args and kwargs, or a setup that returns them, not both")
+        try:
+            args, kwargs = made
+            return tuple(args), dict(kwargs)
+        except (TypeError, ValueError):
+            raise TypeError(f"setup returned {made!r}: it returns (args, kwargs), or nothing") from None
+
+
+def rule_of_rounds(count: int, usual: StoppingRule, *, beside: bool) -> StoppingRule:
+    """When to stop where `count` rounds were asked for: after as many samples of the main timer.
+
+    A timer beside it keeps its `usual` rule, which is shorter, and takes no more than the main one.
+    """
+    if not beside:
+        return dataclasses.replace(usual, min_samples=count, max_samples=count)
+    return dataclasses.replace(
+        usual, min_samples=min(usual.min_samples, count), max_samples=min(usual.max_samples, count)
+    )
+
+
+def _repeat(call: Callable[[], Any], calls: int) -> None:
+    for _ in range(calls):
+        call()

@@ -1,0 +1,390 @@
+"""From the samples of one session to their median, how well it is known, and when to stop sampling.
+
+Everything here is about one session. Samples of one process share its clocks, its memory layout and its
+neighbours, so no interval of this module says anything about the next process: that is the gate's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.values.result import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FEWEST_FOR_95_PERCENT = 6
+"""The range of n samples covers the median with 1 − 2/2ⁿ: 93.8 % for five samples, 96.9 % for six."""
+
+_MODE_SHARE = 0.15  # a mode holds at least this share of the samples
+_MODE_GAP = 2.0  # in standard deviations within a mode: how wide the empty stretch between two modes is,
+_MODE_DISTANCE = 7.0  # and how far apart their medians are
+_MODE_SAMPLES = 30  # fewer form gaps by chance
+_WORTH_SAYING = 0.01  # modes, trends and outliers below 1 % of the median are not mentioned
+_ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not mentioned
+_TREND_P = 0.001
+_BATCH_SAMPLES = 5  # fewer do not say where the middle of their batch is
+_BATCHES_Z = 3.09  # the normal quantile of 99.9 %: so sure is it that batches differ
+_KNOWN = 1e6  # degrees of freedom from which a variance is as good as known
+_QUANTILE_TOLERANCE = 1e-13
+_FRACTION_TOLERANCE = 1e-15
+_LONGEST_FRACTION = 20_000
+_TINY = 1e-300
+_MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution → its standard deviation
+
+
+def summarize(
+    samples_ns: Sequence[float], *, resolution_ns: float = 0.0, batches: Sequence[int] = ()
+) -> Summary:
+    """The median of one session's samples with a distribution-free 95 % confidence interval.
+
+    The interval is the pair of order statistics whose ranks follow from the binomial distribution (Hollander,
+    Wolfe & Chicken, *Nonparametric Statistical Methods*, 3rd ed., §3.6; David & Nagaraja, *Order Statistics*,
+    §7.1). It is exact rather than interpolated, so it covers at least 95 %. Under six samples no interval
+    reaches 95 %: then it is the range, and a warning says so. It is never narrower than ± half the timer's
+    resolution. Samples are never dropped; what looks odd about them becomes a warning in words.
+
+    The interval takes samples for independent. Those of one batch may share what those of the next do not,
+    such as the gaps between two kernels that were queued together: where batches differ by more than chance
+    (Kruskal & Wallis 1952), the interval also contains the median of each.
+
+    Args:
+        samples_ns: times of one session in nanoseconds, in the order taken.
+        resolution_ns: the smallest difference that the timer can show.
+        batches: how many of the samples were taken at a time, in order; by default nothing is known of it.
+
+    Raises:
+        ValueError: there is no sample, or one is negative or not finite; the message has value and index.
+    """
+    samples = _checked(samples_ns)
+    if not (math.isfinite(resolution_ns) and resolution_ns >= 0):
+        raise ValueError(f"resolution_ns must be finite and not negative, got {resolution_ns!r}")
+    ordered = sorted(samples)
+    middles = _differing(samples, batches, resolution_ns)
+    median, low, high = _median_interval(ordered, middles)
+    warnings = (
+        _batches_differ(middles, median),
+        _few(len(ordered)),
+        _bimodal(ordered, median, resolution_ns),
+        _trend(samples, median, resolution_ns),
+        _outliers(ordered, median, resolution_ns),
+    )
+    return Summary(
+        median_ns=median,
+        low_ns=max(0.0, min(low, median - resolution_ns / 2)),
+        high_ns=max(high, median + resolution_ns / 2),
+        n=len(ordered),
+        warnings=tuple(warning for warning in warnings if warning is not None),
+    )
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """When a session has sampled enough.
+
+    Attributes:
+        target_half_width: half the 95 % interval of the median relative to it; 0.0025 is ±0.25 %.
+        min_samples: never stop before these, even if the time budget has ended.
+        max_samples: always stop here.
+        budget_s: time that sampling may take, in seconds.
+        samples_at_resolution: from how many samples on an interval within the timer's resolution is enough;
+            fewer may agree by chance.
+    """
+
+    target_half_width: float = 0.0025
+    min_samples: int = 10
+    max_samples: int = 500
+    budget_s: float = 0.1
+    samples_at_resolution: int = 100
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.target_half_width) and self.target_half_width >= 0):
+            raise ValueError(f"target_half_width must be finite and ≥ 0, got {self.target_half_width!r}")
+        if not 1 <= self.min_samples <= self.max_samples:
+            raise ValueError(
+                f"1 ≤ min_samples ≤ max_samples is needed, got {self.min_samples} and {self.max_samples}"
+            )
+        if not self.budget_s >= 0:
+            raise ValueError(f"budget_s must not be negative, got {self.budget_s!r}")
+
+    def decide(
+        self,
+        samples_ns: Sequence[float],
+        elapsed_s: float,
+        *,
+        resolution_ns: float = 0.0,
+        batches: Sequence[int] = (),
+    ) -> str | None:
+        """Why to stop sampling now, in words, or None to go on. Costs two sorts of the samples.
+
+        An interval narrower than the timer's resolution will not become narrower by sampling on.
+        """
+        n = len(samples_ns)
+        if n >= self.max_samples:
+            return f"{n} samples"
+        if n < self.min_samples:
+            return None
+        if n >= FEWEST_FOR_95_PERCENT:
+            middles = _differing(samples_ns, batches, resolution_ns)
+            median, low, high = _median_interval(sorted(samples_ns), middles)
+            if median > 0 and (high - low) / 2 <= self.target_half_width * median:
+                return f"median known to ±{100 * self.target_half_width:g} %"
+            if resolution_ns and n >= self.samples_at_resolution and high - low <= resolution_ns:
+                return f"median known to the timer's resolution of {resolution_ns:g} ns"
+        if elapsed_s >= self.budget_s:
+            return f"time budget of {self.budget_s:g} s ended"
+        return None
+
+
+def quantiles(values: Sequence[float], fractions: Sequence[float]) -> tuple[float, ...]:
+    """Sample quantiles with linear interpolation: type 7 of Hyndman & Fan (1996), as NumPy's default."""
+    ordered = sorted(values)
+    return tuple(_quantile(ordered, fraction) for fraction in fractions)
+
+
+@functools.lru_cache(maxsize=4096)
+def student_t(probability: float, dof: float) -> float:
+    """The quantile of Student's t with `dof` degrees of freedom, whole or not, for 0.5 ≤ probability < 1.
+
+    Bisection of the distribution, which is an incomplete beta function (Abramowitz & Stegun, 26.7.1): that
+    spares a dependency on SciPy.
+    """
+    if not (0.5 <= probability < 1 and dof >= 1):
+        raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 are needed, got {probability!r} and {dof!r}")
+    if math.isinf(dof):
+        return statistics.NormalDist().inv_cdf(probability)
+    low, high = 0.0, 1.0
+    while _student_cdf(high, dof) < probability:
+        high *= 2
+    while high - low > _QUANTILE_TOLERANCE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_cdf(middle, dof) < probability else (low, middle)
+    return high
+
+
+def fisher_cdf(ratio: float, dof: float, below: float) -> float:
+    """P(F ≤ ratio) for a ratio of variances with `dof` degrees of freedom over one with `below`.
+
+    An incomplete beta function (Abramowitz & Stegun, 26.6.2).
+    """
+    if ratio <= 0:
+        return 0.0
+    below = min(below, _KNOWN)
+    return _incomplete_beta(dof / 2, below / 2, dof * ratio / (dof * ratio + below))
+
+
+def _student_cdf(t: float, dof: float) -> float:
+    """P(T ≤ t) for t ≥ 0."""
+    return 1 - _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    if not 0 < x < 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster (DLMF 8.17.4)
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _beta_fraction(a, b, x))
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """1 + d₁/(1 + d₂/(1 + …)) with the coefficients of DLMF 8.17.22, by the method of Lentz (1976)."""
+    total = upper = 1.0
+    lower = 0.0
+    for number in range(1, _LONGEST_FRACTION):
+        m = number // 2
+        if number % 2:
+            coefficient = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            coefficient = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        lower = 1 / ((1 + coefficient * lower) or _TINY)
+        upper = (1 + coefficient / upper) or _TINY
+        total *= upper * lower
+        if abs(upper * lower - 1) < _FRACTION_TOLERANCE:
+            break
+    return total
+
+
+def _checked(samples_ns: Sequence[float]) -> list[float]:
+    samples = [float(sample) for sample in samples_ns]
+    if not samples:
+        raise ValueError("no samples: nothing was measured")
+    for index, sample in enumerate(samples):
+        if not (math.isfinite(sample) and sample >= 0):
+            raise ValueError(f"sample {index} is {sample!r} ns: a time is finite and not negative")
+    return samples
+
+
+def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
+    """Median, low and high of the 95 % interval of sorted samples (their range when they are too few).
+
+    It is made to contain the `middles`, the medians of batches that differ.
+    """
+    n = len(ordered)
+    rank = interval_rank(n)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    return median, min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
+
+
+@functools.lru_cache(maxsize=4096)
+def interval_rank(n: int) -> int:
+    """The largest rank r ≥ 1 for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
+    rank = max(1, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
+    while rank > 1 and _binomial_tail(n, rank - 1) > 0.025:
+        rank -= 1
+    return rank
+
+
+def _binomial_tail(n: int, k: int) -> float:
+    """P(B ≤ k) for B ~ Binomial(n, ½) and k ≤ n/2, summed from the largest term down."""
+    log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
+    term = total = math.exp(log_term)
+    for i in range(k, 0, -1):
+        term *= i / (n - i + 1)
+        total += term
+        if term < 1e-17 * total:
+            break
+    return total
+
+
+def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: float) -> tuple[float, ...]:
+    """The medians of the batches, where these differ by more than chance and the timer's resolution."""
+    parts, start = [], 0
+    for size in batches:
+        if size >= _BATCH_SAMPLES:
+            parts.append(samples[start : start + size])
+        start += size
+    if len(parts) < 2:
+        return ()
+    middles = [_middle(sorted(part)) for part in parts]
+    if max(middles) - min(middles) <= resolution_ns:
+        return ()
+    return tuple(middles) if _kruskal_wallis(parts) > _chi_square_999(len(parts) - 1) else ()
+
+
+def _chi_square_999(dof: int) -> float:
+    """About the 99.9 % quantile of χ², after Wilson & Hilferty (1931)."""
+    return dof * (1 - 2 / (9 * dof) + _BATCHES_Z * math.sqrt(2 / (9 * dof))) ** 3
+
+
+def _kruskal_wallis(parts: Sequence[Sequence[float]]) -> float:
+    """The statistic H, corrected for ties: large where the ranks of the parts differ."""
+    tagged = sorted((sample, number) for number, part in enumerate(parts) for sample in part)
+    n, ranks, tied, first = len(tagged), [0.0] * len(parts), 0, 0
+    for _, equal in itertools.groupby(tagged, key=lambda pair: pair[0]):
+        numbers = [number for _, number in equal]
+        for number in numbers:
+            ranks[number] += first + (len(numbers) + 1) / 2
+        tied += len(numbers) ** 3 - len(numbers)
+        first += len(numbers)
+    h = sum(total**2 / len(part) for total, part in zip(ranks, parts, strict=True))
+    varied = 1 - tied / (n**3 - n)
+    return (12 / (n * (n + 1)) * h - 3 * (n + 1)) / varied if varied > 0 else 0.0
+
+
+def _batches_differ(middles: Sequence[float], median: float) -> str | None:
+    if not middles or median <= 0 or max(middles) - min(middles) <= _WORTH_SAYING * median:
+        return None
+    low, high = (100 * (middle / median - 1) for middle in (min(middles), max(middles)))
+    return (
+        f"its {len(middles)} batches differ by more than chance: "
+        f"their medians lie {low:+.1f} … {high:+.1f} % from that of all"
+    ).replace("-", "−")
+
+
+def _few(n: int) -> str | None:
+    if n >= FEWEST_FOR_95_PERCENT:
+        return None
+    samples = "1 sample" if n == 1 else f"{n} samples"
+    return f"only {samples}: the interval is their range, which covers the median with less than 95 %"
+
+
+def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
+    """Splits the samples at their largest gap and looks whether both sides are modes of their own.
+
+    They are when each holds at least 15 % of the samples, when both the gap and the distance of their medians
+    are wide against the spread inside them (estimated from the median absolute deviation), and when the gap
+    exceeds the timer's ticks and 1 % of the median. From 30 samples on, under 1 % of sets of normal,
+    uniform or exponential samples are called bimodal, and about 90 % of sets with modes ten standard
+    deviations apart.
+    """
+    n = len(ordered)
+    margin = math.ceil(_MODE_SHARE * n)
+    if n < _MODE_SAMPLES:
+        return None
+    gap, split = max((ordered[i] - ordered[i - 1], i) for i in range(margin, n - margin + 1))
+    fast, slow = ordered[:split], ordered[split:]
+    spread = max(_sigma(fast), _sigma(slow))
+    if gap <= max(_MODE_GAP * spread, 2 * resolution_ns, _WORTH_SAYING * median):
+        return None
+    if _middle(slow) - _middle(fast) <= _MODE_DISTANCE * spread:
+        return None
+    below = 100 * (1 - _middle(fast) / _middle(slow))
+    return f"bimodal: {100 * split / n:.0f} % of the samples gather {below:.3g} % below the others"
+
+
+def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str | None:
+    """Compares each sample with the one half a session later: the sign test of Cox & Stuart (1955).
+
+    It costs n/2 comparisons where Mann-Kendall costs n²/2, and one slow sample moves it by one sign only.
+    """
+    half = (len(samples) + 1) // 2
+    later = [b - a for a, b in zip(samples, samples[half:], strict=False) if a != b]
+    grew = sum(difference > 0 for difference in later)
+    rarer = min(grew, len(later) - grew)
+    if not later or 2 * _binomial_tail(len(later), rarer) > _TREND_P:
+        return None
+    quarter = len(samples) // 4
+    first, last = _middle(sorted(samples[:quarter])), _middle(sorted(samples[-quarter:]))
+    if first <= 0 or abs(last - first) <= max(resolution_ns, _WORTH_SAYING * median):
+        return None
+    verb = "grew" if last > first else "fell"
+    change = 100 * abs(last / first - 1)
+    return f"time {verb} by {change:.1f} % over the session (last quarter of the samples against the first)"
+
+
+def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
+    """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
+
+    One, or up to 5 % of the samples, is the ordinary life of a shared machine, which a median does not feel:
+    nothing is said.
+    """
+    q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
+    reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
+    odd = [sample for sample in ordered if not q1 - reach <= sample <= q3 + reach]
+    if len(odd) <= max(1, _ORDINARY_SHARE * len(ordered)):
+        return None
+    farthest = max(odd, key=lambda sample: abs(sample - median))
+    times = farthest / median if median > 0 else float("inf")
+    of_median = f"{times:.0f} times the median" if times >= 100 else f"{times:.3g} times the median"
+    count = (
+        f"{len(odd)} of {len(ordered)} samples are outliers"
+        if len(odd) > 1
+        else (f"1 of {len(ordered)} samples is an outlier")
+    )
+    return f"{count}, the farthest at {of_median}; kept"
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _sigma(ordered: Sequence[float]) -> float:
+    """Standard deviation estimated from the median absolute deviation."""
+    centre = _middle(ordered)
+    return _MAD_TO_SIGMA * _middle(sorted(abs(sample - centre) for sample in ordered))
+
+
+def _quantile(ordered: Sequence[float], fraction: float) -> float:
+    position = fraction * (len(ordered) - 1)
+    index = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
+    if len(ordered) == 1:
+        return ordered[0]
+    share = position - index
+    return ordered[index] * (1 - share) + ordered[index + 1] * share

@@ -1,0 +1,146 @@
+"""The axes of a problem, and the points on them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.call_by_name import ProblemError, call_by_name
+
+if TYPE_CHECKING:
+    from pytest_gpukern.values.call_by_name import Names, Point
+
+
+SIZES = ("smoke", "full", "huge")
+DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of one axis of a problem, at the size that CI can run and at full size.
+
+    Attributes:
+        smoke: values small enough for a simulator; one should be awkward.
+        full: those that matter for speed.
+        awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
+            any block. A variant runs there with the first values of its parameters and is measured in its
+            first scope only, unless the run asks for other ones.
+        huge: values beyond what 32 bits count, such as 2**31 + 11 elements, for `--gpukern-size=huge` only. A
+            problem none of whose axes has any is left out there; its other axes keep their first smoke value.
+
+    Raises:
+        ProblemError: there is no value at one size, or one is both full and awkward.
+    """
+
+    smoke: tuple[Any, ...]
+    full: tuple[Any, ...]
+    awkward: tuple[Any, ...] = ()
+    huge: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.smoke or not self.full:
+            raise ProblemError(f"{self}: an axis has at least one value at each size")
+        twice = [value for value in self.awkward if value in self.full]
+        if twice:
+            raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
+
+    def values(self, size: str) -> tuple[Any, ...]:
+        """The values at `size`, which is "smoke", "full" or "huge"."""
+        if size == "huge":
+            return self.huge or self.smoke[:1]
+        return self.smoke if size == "smoke" else (*self.full, *self.awkward)
+
+
+class Axes(dict[str, Axis]):
+    """Name → axis of a problem. A point gives each of them a value."""
+
+    def refuse_unknown(self, names: Iterable[str], whose: str) -> None:
+        """Refuses what names something that is no axis.
+
+        Raises:
+            ProblemError: the message begins with `whose`.
+        """
+        unknown = [name for name in names if name not in self]
+        if unknown:
+            raise ProblemError(f"{whose} names {unknown[0]!r}, none of its axes {sorted(self)}")
+
+    def points(self, size: str, chosen: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
+        """The product of the axes at `size`, with the `chosen` values of an axis taking precedence."""
+        if size == "huge" and not any(axis.huge for axis in self.values()):
+            return []
+        values = {name: (chosen or {}).get(name) or axis.values(size) for name, axis in self.items()}
+        return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+    @property
+    def smoke_point(self) -> Point:
+        """The first of the smoke points."""
+        return {name: axis.smoke[0] for name, axis in self.items()}
+
+    def points_at(self, declared: DeclaredPoints, parameters: Names, problem: str) -> list[tuple[str, Point]]:
+        """Points of which some axes are declared and the others keep their first smoke value.
+
+        Each comes with what is declared of it, as text.
+
+        Args:
+            declared: axis → value for each point, or what returns them, given the parameters by name.
+            parameters: of a case.
+            problem: its name.
+
+        Raises:
+            ProblemError: one is no mapping of axes to values.
+        """
+        points = []
+        for named in call_by_name(declared, parameters) if callable(declared) else declared:
+            if not isinstance(named, Mapping) or not named or not set(named) <= set(self):
+                raise ProblemError(
+                    f"problem {problem!r}: checked_at has {named!r}; write axes with their values, such as "
+                    f"{{{next(iter(self), 'n')!r}: 257}}; its axes are {sorted(self)}"
+                )
+            label = " ".join(f"{name}={value}" for name, value in named.items())
+            points.append((label, {**self.smoke_point, **named}))
+        return points
+
+    def declare(self, point: Point) -> bool:
+        """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
+        return all(
+            point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.items()
+        )
+
+    def has_huge(self, point: Point) -> bool:
+        """Whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
+        return any(
+            point[name] in axis.huge and point[name] not in (*axis.smoke, *axis.values("full"))
+            for name, axis in self.items()
+        )
+
+    def has_awkward(self, point: Point, chosen: Mapping[str, Sequence[Any]] | None = None) -> bool:
+        """Whether a value of a point is awkward for its axis, and none that was `chosen`."""
+        return any(point[name] in axis.awkward for name, axis in self.items() if name not in (chosen or {}))
+
+
+def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int, ...]:
+    """Numbers of elements at which guards, tails and edges of a launch show, in ascending order.
+
+    They are 0, 1, warp - 1, warp + 1, block - 1, block, block + 1 and the first prime above two blocks, which
+    nothing divides; what is below `minimum` is left out. A grid of no blocks is no launch
+    (CUDA_ERROR_INVALID_VALUE), so that a problem whose variants take no empty arrays says `minimum=1`.
+
+    Raises:
+        ProblemError: a block or a warp has no threads.
+    """
+    if block < 1 or warp < 1:
+        raise ProblemError(
+            f"boundaries(block={block}, warp={warp}): both count threads, so they are 1 or more"
+        )
+    sizes = {0, 1, warp - 1, warp + 1, block - 1, block, block + 1, _prime_above(2 * block)}
+    return tuple(size for size in sorted(sizes) if size >= minimum)
+
+
+def _prime_above(number: int) -> int:
+    candidate = number + 1
+    while any(candidate % divisor == 0 for divisor in range(2, math.isqrt(candidate) + 1)):
+        candidate += 1
+    return candidate

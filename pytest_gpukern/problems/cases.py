@@ -1,0 +1,100 @@
+"""The cases of a problem: which variant runs at which point, with which parameters, and in which order."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpukern.problems.problem import Problem
+    from pytest_gpukern.problems.variants import Variant
+    from pytest_gpukern.values.call_by_name import Point
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, a variant, a point on the axes and values of the variant's parameters.
+
+    Attributes:
+        awkward: whether the point is there to be checked more than to be measured.
+        first: whether it is the first of its variant and parameters, which is checked in the corners too.
+    """
+
+    problem: Problem
+    variant: Variant
+    point: Point
+    parameters: dict[str, Any]
+    awkward: bool = False
+    first: bool = False
+
+    @property
+    def id(self) -> str:
+        """For example `vector_exp/numba.grid_stride/n=1000003,block=128`; the same in every process."""
+        values = ",".join(f"{name}={value}" for name, value in {**self.point, **self.parameters}.items())
+        return f"{self.problem.name}/{self.variant.label}/{values}"
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Scopes to measure. What starts and ends with host data by itself is timed end to end only."""
+        if self.variant.backend == "host" or self.variant.host_data:
+            return ("end_to_end",)
+        scopes = self.variant.scopes or self.problem.scopes
+        return scopes[:1] if self.awkward else scopes
+
+
+def cases_of(
+    problem: Problem, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
+) -> Iterator[Case]:
+    """All cases, point by point: inputs and reference are made once for all variants of a point.
+
+    Broken variants that take the CUDA context along have one case each, behind all others.
+
+    Args:
+        problem: whose variants are registered.
+        size: "smoke", "full" or "huge".
+        axes: values of an axis that a run has chosen instead of those at the size.
+        wrong: of the deliberately broken variants instead of the others.
+    """
+    variants = list((problem.registered_wrong if wrong else problem.registered).values())
+    for variant in variants:
+        if variant.at:
+            yield from _cases_at(problem, variant, size)
+    last = [variant for variant in variants if variant.loses_context and not variant.at]
+    variants = [variant for variant in variants if not variant.at and not variant.loses_context]
+    begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
+    for point in problem.points(size, axes):
+        awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
+        for variant in variants:
+            for parameters in itertools.islice(_parameters(variant), 1 if awkward else None):
+                run = (variant.label, repr(tuple(parameters.values())))
+                runs = variant.limit_exceeded(point) is None
+                first = runs and (wrong or run not in begun) and not axes and size != "huge"
+                if runs:
+                    begun.add(run)
+                yield Case(problem, variant, point, parameters, awkward, first)
+    for variant in last:
+        yield from _only_case(problem, variant, problem.points(size, axes), first=not axes and size != "huge")
+
+
+def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
+    """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
+    point = {**problem.smoke_point, **variant.at}
+    if size == "huge" and not problem.is_huge(point):
+        return
+    for parameters in _parameters(variant):
+        yield Case(problem, variant, point, parameters)
+
+
+def _only_case(problem: Problem, variant: Variant, points: Iterable[Point], *, first: bool) -> Iterator[Case]:
+    """That of a broken variant that takes the process along: another one costs a new process each time."""
+    for point, parameters in itertools.islice(itertools.product(points, _parameters(variant)), 1):
+        yield Case(problem, variant, point, parameters, first=first)
+
+
+def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of a variant's parameters, by name."""
+    for values in itertools.product(*variant.parameters.values()):
+        yield dict(zip(variant.parameters, values, strict=True))

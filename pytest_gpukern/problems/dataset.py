@@ -1,0 +1,309 @@
+"""Inputs and reference of a problem at one point, made once for all variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+from pytest_gpukern.values.call_by_name import ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+
+    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Problem
+    from pytest_gpukern.values.call_by_name import Names, Point
+
+CONTENTS = 3
+"""Sets of inputs with different contents, for buffers in rotation."""
+MOST_CORNERS = 256
+"""Points that are held where they are small: those at which variants are checked besides their own."""
+_LARGE_BYTES = 2**30
+_HELD_BYTES = 2**28
+"""Up to which the sets of all seeds that a case is checked on are held for the other variants."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One set of inputs with what is expected of the outputs.
+
+    Attributes:
+        seed_offset: which set it is; set 0 is also the one that is timed where there is only one.
+        inputs: name → NumPy array or scalar; never given to a variant, only copies of it.
+        specs: shape and dtype of each output.
+        expected: reference of each output; None where the problem has only a statistical check.
+        tolerances: of each output.
+        planted: input → flat index → special value that was put there.
+        seed: that was given for the whole run, or None for the problem's own.
+        digests: type of a workspace → what its `digest` says while it holds the inputs.
+    """
+
+    seed_offset: int
+    inputs: dict[str, Any]
+    specs: dict[str, Output]
+    expected: dict[str, np.ndarray[Any, Any]] | None
+    tolerances: dict[str, Tolerance]
+    seed: int | None = None
+    planted: dict[str, dict[int, float]] = field(default_factory=dict)
+    digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
+        """Draws the inputs and computes the reference, first, from arrays that nobody else holds."""
+        inputs = problem.inputs(point, seed_offset, seed)
+        specs = problem.output_specs(point, inputs)
+        return cls(
+            seed_offset=seed_offset,
+            inputs=inputs,
+            specs=specs,
+            expected=problem.reference(point, inputs),
+            tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
+            seed=seed,
+        )
+
+    @classmethod
+    def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
+        """The set of integers, which is met bit by bit.
+
+        Raises:
+            ProblemError: a value of the reference is none of the output's dtype, so nothing could equal it.
+        """
+        import numpy as np
+
+        inputs = problem.exact(point, seed)
+        specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
+        assert expected is not None
+        for name, spec in specs.items():
+            inexact = int((expected[name].astype(spec.dtype) != expected[name]).sum())
+            if inexact:
+                raise ProblemError(
+                    f"problem {problem.name!r}: of exact_inputs follow {inexact} values of {name!r} that "
+                    f"{np.dtype(spec.dtype)} does not hold; make them smaller integers"
+                )
+        return cls(0, inputs, specs, expected, dict.fromkeys(specs, Tolerance()), seed)
+
+    @classmethod
+    def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
+        """The set with special values; the reference is computed with them."""
+        import numpy as np
+
+        inputs, planted = problem.with_special(point, seed)
+        specs = problem.output_specs(point, inputs)
+        with np.errstate(all="ignore"):
+            expected = problem.reference(point, inputs)
+        tolerances = {name: problem.tolerance(name, spec, point) for name, spec in specs.items()}
+        return cls(0, inputs, specs, expected, tolerances, seed, planted)
+
+    def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+        """Other contents, made of these and of their reference."""
+        assert self.expected is not None
+        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
+        return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances, self.seed)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the input arrays, then of the outputs."""
+        inputs = [name for name, value in self.inputs.items() if getattr(value, "ndim", 0)]
+        return (*inputs, *self.specs)
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of the input arrays."""
+        return sum(int(getattr(value, "nbytes", 0)) for value in self.inputs.values())
+
+    @property
+    def output_bytes(self) -> int:
+        """Size of the output arrays."""
+        import math
+
+        import numpy as np
+
+        return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
+
+    @property
+    def expected_bytes(self) -> int:
+        """Size of the reference, which is often of a higher precision than the outputs."""
+        return sum(int(value.nbytes) for value in (self.expected or {}).values())
+
+    @property
+    def host_bytes(self) -> int:
+        """Size of inputs and reference together."""
+        return self.input_bytes + self.expected_bytes
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """NumPy's names of the dtypes of input and output arrays."""
+        import numpy as np
+
+        arrays = [value.dtype for value in self.inputs.values() if getattr(value, "ndim", 0)]
+        outputs = [np.dtype(spec.dtype) for spec in self.specs.values()]
+        return frozenset(str(dtype) for dtype in (*arrays, *outputs))
+
+    @property
+    def output_dtype(self) -> str | None:
+        """NumPy's name of the dtype of all outputs, or None where they differ."""
+        import numpy as np
+
+        names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
+        return names.pop() if len(names) == 1 else None
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The inputs that are no arrays; a variant takes them when it prepares."""
+        return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
+
+
+def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
+    """Why wrong outputs would pass at a point, in words with the remedy, from sets of different contents."""
+    first = sets[0]
+    for name, expected in (first.expected or {}).items():
+        dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
+
+        def again(output: str = name) -> np.ndarray[Any, Any]:
+            made = problem.reference(point, lower_inputs(first.inputs))
+            assert made is not None
+            return made[output]
+
+        zeros = passes_zeros(name, expected, dtype, tolerance)
+        if zeros is not None:
+            yield f"{zeros}; tighten atol, or make inputs whose results are larger"
+        if len(sets) > 1 and sets[1].expected is not None:
+            constant = hardly_varies(name, expected, sets[1].expected[name], dtype)
+            if constant is not None:
+                yield f"{constant}; have make_inputs draw from rng, so that results vary"
+        lower = None
+        if problem.lower_precision is None and zeros is None:
+            lower = passes_lower_precision(name, expected, dtype, tolerance, again)
+        if lower is not None:
+            yield f"{lower}; tighten the tolerance, or say in lower_precision why that may pass"
+
+
+def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
+    """The first set, then for each of its input arrays one with that array and all others of the second."""
+    arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
+    sets = [first]
+    for number, name in enumerate(arrays, start=1):
+        inputs = {**second.inputs, name: first.inputs[name]}
+        expected = problem.reference(point, inputs)
+        sets.append(Dataset(number, inputs, second.specs, expected, second.tolerances, first.seed))
+    return sets
+
+
+def lower_inputs(inputs: Names) -> dict[str, Any]:
+    """Inputs rounded to the next lower precision of each."""
+    return {
+        name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
+        for name, value in inputs.items()
+    }
+
+
+class Datasets:
+    """The data sets of the point in hand; those of the point before are dropped.
+
+    Cases come point by point, so that keeping one point makes each reference once.
+
+    Args:
+        points: how many points of a problem are held, the newest ones.
+        seed: of all inputs, instead of each problem's own.
+    """
+
+    def __init__(self, points: int = 1, seed: int | None = None) -> None:
+        self._seed = seed
+        self._most = points
+        self._problem: Problem | None = None  # an id alone may come back for another problem
+        self._held: dict[str, dict[int, Dataset]] = {}
+        self._complaints: dict[str, tuple[str, ...]] = {}
+
+    def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
+        """The set `seed_offset` of a problem at a point."""
+        sets = self._at(problem, point)
+        if seed_offset not in sets:
+            sets[seed_offset] = Dataset.make(problem, point, seed_offset, self._seed)
+        return sets[seed_offset]
+
+    def other(self, problem: Problem, point: Point, contents: str) -> list[Dataset]:
+        """The sets of `special`, `exact` or `kept` contents of a problem at a point; see `corners.Corner`."""
+        sets = self._at(problem, {**point, "contents of": contents})
+        if not sets:
+            if contents == "kept":
+                made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
+            else:
+                make = Dataset.special if contents == "special" else Dataset.exact
+                made = [make(problem, point, self._seed)]
+            sets.update(enumerate(made))
+        return list(sets.values())
+
+    def further(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
+        """The sets of further seeds, one after the other; those of a small point are held, of others one."""
+        first = self.get(problem, point, 0)
+        for offset in seed_offsets:
+            if first.host_bytes * seed_offsets.stop <= _HELD_BYTES:
+                yield self.get(problem, point, offset)
+            elif first.host_bytes > _LARGE_BYTES and problem.rearranges:
+                yield first.rearranged(problem, point, offset)
+            else:
+                yield Dataset.make(problem, point, offset, self._seed)
+
+    def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
+        """What is held of a point, which drops the oldest where it is new, before anything is made."""
+        if self._problem is not problem:
+            self._held.clear()
+            self._complaints.clear()
+            self._problem = problem
+        wanted = repr(sorted(point.items()))
+        if wanted not in self._held:
+            while len(self._held) >= self._most:
+                del self._held[next(iter(self._held))]
+            self._held[wanted] = {}
+        return self._held[wanted]
+
+    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
+        """Looks once at what variants are compared with at a point; returns what is to be noted.
+
+        Raises:
+            ProblemError: at a point that the problem declares, what is wrong would pass.
+        """
+        self._at(problem, point)
+        key = repr(sorted(point.items()))
+        if key not in self._complaints:
+            self._complaints[key] = tuple(complaints(problem, point, sets))
+        found = self._complaints[key]
+        if found and problem.declares(point):
+            raise ProblemError(
+                f"problem {problem.name!r} cannot tell right from wrong at "
+                f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
+            )
+        return tuple(f"data that tell little: {complaint}" for complaint in found)
+
+    def for_check(
+        self, problem: Problem, point: Point, *, contents: int, available_bytes: float
+    ) -> list[Dataset]:
+        """The sets that a variant is checked and timed with: `contents`, or a statistical check's seeds.
+
+        Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
+        in two, which takes seconds to make as it is, unless the problem can rearrange the first, and so large
+        that one more would take more than a third of the host's memory, in fewer.
+
+        Args:
+            problem: what is computed.
+            point: where.
+            contents: how many sets with different contents are wanted.
+            available_bytes: host memory that is free now; sets that are held already do not count again.
+        """
+        if problem.check is not None:
+            return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
+        sets, held = [self.get(problem, point, 0)], self._at(problem, point)
+        large = sets[0].host_bytes > _LARGE_BYTES
+        if large:
+            contents = min(contents, 2)
+        while len(sets) < contents:
+            if len(sets) not in held and sets[0].host_bytes > available_bytes / 3:
+                break
+            if large and problem.rearranges and len(sets) not in held:
+                held[len(sets)] = sets[0].rearranged(problem, point, len(sets))
+            sets.append(self.get(problem, point, len(sets)))
+        return sets

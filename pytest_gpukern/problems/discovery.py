@@ -1,0 +1,153 @@
+"""Finds a problem's variants in its folder, without importing files that cannot be imported here.
+
+Case ids must be the same in every process and on every machine. So where a library or a GPU is missing, the
+names of a file's variants are read from its source, and each reports why it did not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.problems.variants import Variant
+from pytest_gpukern.values.call_by_name import ProblemError
+from pytest_gpukern.values.literals import constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpukern.problems.problem import Problem
+
+_PATTERNS = ("on_*.py", "wrong*.py")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A variant as its decorator states it in the source."""
+
+    function: str
+    backend: str
+    wrong: bool
+    arguments: dict[str, Any]
+
+
+def load_variants(
+    problem: Problem,
+    unusable: Callable[[str], str | None],
+    installed: Callable[[str], bool],
+    cannot_import: Callable[[BaseException], str | None],
+) -> None:
+    """Registers every variant in the folder of `problem.package`; a second call does nothing.
+
+    Args:
+        problem: whose variants.
+        unusable: why a backend cannot run here, in words, or None.
+        installed: whether a module can be found.
+        cannot_import: why an exception at import means that there is no GPU, or None for a real error.
+
+    Raises:
+        ProblemError: the folder or a decorator cannot be read.
+    """
+    if problem.package is None or problem.loaded:
+        return
+    problem.loaded = True
+    package = sys.modules.get(problem.package)
+    if package is None or not hasattr(package, "__path__"):
+        raise ProblemError(
+            f"problem {problem.name!r}: package={problem.package!r} is no imported package; "
+            "pass __package__, and put an __init__.py into the problem's folder"
+        )
+    folder = Path(next(iter(package.__path__)))
+    for path in sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)}):
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        declared = list(declared_variants(tree, path))
+        reason = _why_not(tree, declared, unusable, installed)
+        if reason is None:
+            try:
+                importlib.import_module(f"{problem.package}.{path.stem}")
+            except BaseException as error:
+                reason = cannot_import(error)
+                if reason is None:
+                    raise
+        if reason is not None:
+            for entry in declared:
+                problem.add(_placeholder(entry, reason))
+
+
+def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
+    """The functions decorated with `@….variant("backend", …)` or `@….wrong("backend", …)`.
+
+    Raises:
+        ProblemError: an argument is more than a literal or arithmetic on literals.
+    """
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for call in node.decorator_list:
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("variant", "wrong")
+                and call.args
+            ):
+                try:
+                    backend = constant(call.args[0])
+                    arguments = {
+                        keyword.arg: constant(keyword.value) for keyword in call.keywords if keyword.arg
+                    }
+                except ValueError as error:
+                    raise ProblemError(
+                        f"{path.name}:{call.lineno}: the decorator of {node.name} takes literals only: "
+                        "the variant is known where its file cannot be imported"
+                    ) from error
+                yield Declared(node.name, backend, call.func.attr == "wrong", arguments)
+
+
+def _why_not(
+    tree: ast.Module,
+    declared: list[Declared],
+    unusable: Callable[[str], str | None],
+    installed: Callable[[str], bool],
+) -> str | None:
+    """Why a variants file is not imported: a module it imports is missing, or no backend of it can run."""
+    reasons = [unusable(backend) for backend in dict.fromkeys(entry.backend for entry in declared)]
+    if reasons and all(reasons):
+        return reasons[0]
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            modules = [node.module]
+        else:
+            continue
+        for module in modules:
+            if not installed(module.partition(".")[0]):
+                return f"{module.partition('.')[0]} is not installed"
+    return None
+
+
+_ATTRIBUTES = (
+    "limits",
+    "least",
+    "allocates",
+    "needs_gpu",
+    "scopes",
+    "determinism",
+    "host_data",
+    "layouts",
+    "dtypes",
+    "at",
+    "loses_context",
+    "rejected_for",
+    "judged_by",
+)
+
+
+def _placeholder(entry: Declared, reason: str) -> Variant:
+    attributes = {name: entry.arguments[name] for name in _ATTRIBUTES if name in entry.arguments}
+    parameters = {name: tuple(value) for name, value in entry.arguments.items() if name not in _ATTRIBUTES}
+    return Variant(entry.function, entry.backend, None, parameters, unavailable=reason, **attributes)

@@ -1,0 +1,118 @@
+"""Large arrays in a fraction of one thread's time: random inputs, references, rotations."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.thread_map import map_in_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import ArrayLike, DTypeLike
+
+_CHUNK = 1 << 22
+
+
+def random_array(
+    rng: np.random.Generator,
+    shape: int | Iterable[int],
+    dtype: DTypeLike = "float64",
+    *,
+    distribution: str = "uniform",
+) -> np.ndarray[Any, Any]:
+    """Random values of `dtype`, filled by several threads; the values do not depend on their number.
+
+    Args:
+        rng: the problem's seeded generator.
+        shape: of the array.
+        dtype: float32 or float64.
+        distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1).
+
+    Raises:
+        ValueError: the distribution is neither.
+    """
+    import numpy as np
+
+    if distribution not in ("uniform", "normal"):
+        raise ValueError(f"distribution={distribution!r}: one of uniform, normal")
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    array = np.empty(dims, dtype=dtype)
+    flat = array.reshape(-1)
+    children = rng.spawn(max(1, -(-flat.size // _CHUNK)))
+
+    def fill(index: int) -> None:
+        part = flat[index * _CHUNK : (index + 1) * _CHUNK]
+        draw = children[index].random if distribution == "uniform" else children[index].standard_normal
+        draw(out=part, dtype=part.dtype)
+
+    map_in_threads(fill, range(len(children)))
+    return array
+
+
+def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float64") -> np.ndarray[Any, Any]:
+    """`ufunc` of the operands, computed in `dtype` by several threads: a reference of large arrays.
+
+    The operands are converted piece by piece, so that no copy of them in the higher precision is made.
+
+    Args:
+        ufunc: of one output, such as `numpy.exp`.
+        operands: arrays and scalars that broadcast to one shape.
+        dtype: of the computation and of the result.
+
+    Raises:
+        ValueError: the operands do not broadcast.
+    """
+    import numpy as np
+
+    arrays = [np.asarray(operand) for operand in operands]
+    out = np.empty(np.broadcast_shapes(*(array.shape for array in arrays)), dtype)
+    if not out.size:
+        return out
+    if all(array.flags.c_contiguous and array.shape in (out.shape, ()) for array in arrays):
+        arrays = [array.reshape(-1) if array.shape else array for array in arrays]
+    target = out.reshape(-1) if all(array.ndim < 2 for array in arrays) else out
+    arrays = [np.broadcast_to(array, target.shape) if array.shape else array for array in arrays]
+    rows = max(1, _CHUNK * len(target) // out.size)
+
+    def fill(start: int) -> None:
+        part = slice(start, start + rows)
+        ufunc(*(array[part] if array.shape else array for array in arrays), out=target[part], dtype=dtype)
+
+    map_in_threads(fill, range(0, len(target), rows))
+    return out
+
+
+def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array rotated along each axis, as by `numpy.roll`, by several threads.
+
+    Args:
+        array: of one axis or more.
+        shifts: for each axis, by how many places.
+    """
+    import numpy as np
+
+    out = np.empty(array.shape, array.dtype)
+    step = max(1, _CHUNK * len(array) // max(1, array.size))
+    axes = [_parts(length, shift) for length, shift in zip(array.shape, shifts, strict=True)]
+    rows = [
+        (slice(to + i, to + min(i + step, count)), slice(at + i, at + min(i + step, count)))
+        for to, at, count in ((to.start, at.start, to.stop - to.start) for to, at in axes[0])
+        for i in range(0, count, step)
+    ]
+    moves = list(itertools.product(rows, *axes[1:]))
+
+    def move(number: int) -> None:
+        targets, sources = zip(*moves[number], strict=True)
+        out[targets] = array[sources]
+
+    map_in_threads(move, range(len(moves)))
+    return out
+
+
+def _parts(length: int, shift: int) -> list[tuple[slice, slice]]:
+    """Where the two parts of a rotated axis go, and where they come from."""
+    kept = length - shift % length if length else 0
+    return [(slice(length - kept, length), slice(0, kept)), (slice(0, length - kept), slice(kept, length))]

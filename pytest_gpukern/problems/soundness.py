@@ -1,0 +1,130 @@
+"""Whether a reference with its tolerance can tell right from wrong: from less precise, constant and zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.compare import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from pytest_gpukern.arrays.tolerance import Tolerance
+
+
+_LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}
+"""dtype → the next lower precision, and the bits of its significand: float16's are TF32's too."""
+_LOOKED_AT = 1 << 16
+_ALIKE = 0.5
+_ALIKE_OF_FEW = 0.9
+"""Share of elements that two references may have in common: of floats, and of values that meet by chance."""
+
+
+def lower_precision(dtype: Any) -> str | None:
+    """The next lower precision of a floating-point dtype; None where there is none."""
+    return _LOWER.get(_part(dtype), (None, 0))[0]
+
+
+def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """Values rounded to the significand of the precision below `dtype`, ties to even, with their own range.
+
+    The range stays, since TF32 and bfloat16 have it: what overflows float16 would be rejected for that alone.
+
+    Args:
+        values: any shape; returned as they are where their dtype, or `dtype`, has no lower precision.
+        dtype: float32 or float64, or the complex ones of these.
+    """
+    import numpy as np
+
+    bits = _LOWER.get(_part(dtype), (None, 0))[1]
+    if not bits or values.dtype.kind not in "fc":
+        return values
+    if values.dtype.kind == "c":
+        parts = np.ascontiguousarray(values).view(_part(values.dtype))
+        whole: np.ndarray[Any, Any] = rounded(parts, dtype).view(values.dtype).reshape(values.shape)
+        return whole
+    significand, exponent = np.frexp(values)
+    with np.errstate(all="ignore"):
+        made: np.ndarray[Any, Any] = np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
+    return made.astype(values.dtype)
+
+
+def passes_lower_precision(
+    name: str,
+    expected: np.ndarray[Any, Any],
+    dtype: Any,
+    tolerance: Tolerance,
+    again: Callable[[], np.ndarray[Any, Any]] | None = None,
+) -> str | None:
+    """How the next lower precision would pass a tolerance, in words, or None where it would be rejected.
+
+    First the reference is rounded, which alone is most often outside the tolerance. Where it is not, as
+    beside terms that cancel, what `again` computes from rounded inputs is rounded, and has to be.
+
+    Args:
+        name: of the output.
+        expected: its reference; of a large one a sample is looked at.
+        dtype: of the output.
+        tolerance: an exact one can be no tighter, so nothing is said.
+        again: computes the reference from inputs rounded to their next lower precision.
+    """
+    lower = lower_precision(dtype)
+    if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
+        return None
+    wanted = _sample(expected)
+    found = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
+    if not found.mismatches and again is not None:
+        found = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
+    if found.mismatches:
+        return None
+    off = f"{found.relative.value:.3g} relative and {found.absolute.value:.3g} absolute"
+    return f"{name}: {_bounds(tolerance)} would pass {lower} too, by which the reference is off {off} at most"
+
+
+def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
+    """That an output of zeros would pass, in words, or None where it would be rejected."""
+    import numpy as np
+
+    wanted = _sample(expected)
+    if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
+        return None
+    return f"{name}: {_bounds(tolerance)} would pass an output of zeros"
+
+
+def hardly_varies(
+    name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
+) -> str | None:
+    """That the references of two contents are mostly equal, and a constant would pass, in words; or None."""
+    import numpy as np
+
+    if expected.shape != other.shape or not expected.size:
+        return None
+    same = _sample(expected) == _sample(other)
+    share = float(same.mean())
+    most = _ALIKE if np.dtype(dtype).kind in "fc" else _ALIKE_OF_FEW
+    if share <= most:
+        return None
+    return (
+        f"{name}: the references of two seeds are equal in {100 * share:.0f} % of the elements, so that a "
+        "constant, or what was computed for other inputs, would pass"
+    )
+
+
+def _part(dtype: Any) -> str:
+    """The name of a dtype, of a complex one that of its parts."""
+    import numpy as np
+
+    name = str(np.dtype(dtype))
+    return {"complex64": "float32", "complex128": "float64"}.get(name, name)
+
+
+def _bounds(tolerance: Tolerance) -> str:
+    return f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"
+
+
+def _sample(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Every n-th element of a large array, and all of a small one, in one dimension."""
+    flat = values.reshape(-1)
+    return flat[:: max(1, flat.size // _LOOKED_AT)]

@@ -1,0 +1,110 @@
+"""Further sessions of tests that this process has measured: one whole child session after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline.store import unfit
+from pytest_gpukern.processes.child_sessions import ChildRequest
+from pytest_gpukern.values.result import SessionRole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpukern.processes.child_messages import ChildRun
+    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.values.result import Result
+
+FEWEST_TO_RECORD = 3
+"""Sessions that a record needs where some of those asked for died: with fewer its spread is not known."""
+
+
+@dataclass
+class Further:
+    """What came of further sessions.
+
+    Attributes:
+        results: test → what it found in each session in which it ran to its end.
+        refused: test → why its sessions do not count, in words.
+        problems: sessions that ended early, in words; what they did not come to is missing from `results`.
+    """
+
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def of(self, nodeid: str, wanted: int) -> tuple[list[Result], str | None]:
+        """The results of one test, and why there are fewer than `wanted`, or None."""
+        found = self.results.get(nodeid, [])
+        reason = self.refused.get(nodeid)
+        if reason is None and len(found) < wanted:
+            reason = "; ".join(self.problems) or f"{len(found)} of {wanted} sessions found something"
+        return found, reason
+
+
+def measure_further(
+    children: ChildSessions,
+    nodeids: Sequence[str],
+    *,
+    first: int,
+    last: int,
+    environ: Mapping[str, str],
+    role: SessionRole = SessionRole.FURTHER,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Further:
+    """Runs tests in fresh sessions, one whole session after the other, so that those of a test lie apart.
+
+    A test that fails, is skipped, has no valid measurement, is not found or takes its process with it is
+    refused, and has no part in later sessions.
+
+    Args:
+        children: what starts them.
+        nodeids: the tests.
+        first: number of the first further session, for messages; this process is the one before.
+        last: number of the last.
+        environ: environment variables that they get besides.
+        role: what they are measured for, which their results say.
+        progress: is told the session's number, how many tests of it have ended, and how many there are.
+    """
+    further = Further(results={nodeid: [] for nodeid in nodeids})
+    for number in range(first, last + 1):
+        wanted = tuple(nodeid for nodeid in nodeids if nodeid not in further.refused)
+        if not wanted:
+            break
+        told = None if progress is None else _numbered(progress, number)
+        if progress is not None:
+            progress(number, 0, len(wanted))
+        run = children.run(ChildRequest(wanted, environ=environ), told)
+        _take(further, run, wanted, f"session {number}", role)
+    return further
+
+
+def _take(further: Further, run: ChildRun, wanted: Sequence[str], session: str, role: SessionRole) -> None:
+    """Adds what one session found."""
+    if run.problem is not None:
+        further.problems.append(f"{session}: {run.problem}")
+    for nodeid in wanted:
+        reason = _why_refused(run, nodeid)
+        if reason is not None:
+            further.refused[nodeid] = f"{session}: {reason}"
+        elif nodeid in run.outcomes:
+            further.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
+
+
+def _why_refused(run: ChildRun, nodeid: str) -> str | None:
+    """Why a test's session does not count, in words; None also where the session did not come to it."""
+    if nodeid == run.during:
+        return run.problem
+    if nodeid not in run.outcomes:
+        return None if run.ended_early else "the test was not found"
+    outcome, text = run.outcomes[nodeid]
+    if outcome != "passed":
+        return f"{outcome}: {text}"
+    result = run.results.get(nodeid)
+    return "it measured nothing" if result is None else unfit(result)
+
+
+def _numbered(progress: Callable[[int, int, int], None], number: int) -> Callable[[int, int], None]:
+    return lambda finished, total: progress(number, finished, total)

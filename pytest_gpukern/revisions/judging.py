@@ -1,0 +1,333 @@
+"""What one test came to over the sessions of both sides: values in, a verdict or the reason for none out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.findings.explain import NEW_CODE, SAME_CODE
+from pytest_gpukern.gate.judge import confirm_paired, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.gate.spread import SharedSpread, spread_key
+from pytest_gpukern.run.confirm import undecidable
+from pytest_gpukern.run.verdicts import of_host
+from pytest_gpukern.values.result import Correctness, SessionRole, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpukern.values.result import Measurement, Result
+
+Pair = tuple["Measurement", "Measurement"]
+"""Of the base and of the working tree, from neighbouring sessions."""
+
+
+FEWEST_PAIRS = 2
+"""Pairs of sessions without which there is no spread."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one session told of a test.
+
+    Attributes:
+        outcome: `passed`, `failed`, `skipped` or `xfailed`.
+        text: why, in words.
+        result: what it measured, or None.
+    """
+
+    outcome: str
+    text: str
+    result: Result | None
+
+
+@dataclass(frozen=True)
+class CaseRuns:
+    """What the sessions of both sides told of one test, in order; None where one told nothing.
+
+    Attributes:
+        base: those of the base.
+        head: those of the working tree, as many.
+    """
+
+    base: tuple[Told | None, ...]
+    head: tuple[Told | None, ...]
+
+    @property
+    def shown(self) -> Result | None:
+        """What is reported: an incorrect result of the working tree, else its last valid one, or its last."""
+        found = [told.result for told in self.head if told is not None and told.result is not None]
+        wrong = [result for result in found if result.correctness is Correctness.INCORRECT]
+        valid = [result for result in found if result.valid]
+        return next((each[-1] for each in (wrong, valid, found) if each), None)
+
+    def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
+        """What the working tree's sessions found, of those that passed and are valid, in a role."""
+        passed = [told.result for told in self.head if told is not None and told.outcome == "passed"]
+        return tuple(
+            dataclasses.replace(result, role=role)
+            for result in passed
+            if result is not None and result is not but and result.valid
+        )
+
+    def pairs(self, key: str) -> list[Pair]:
+        """The measurements under `scope/timer/cache` of neighbouring sessions, where both have one."""
+        found = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
+        return [(base, head) for base, head in found if base is not None and head is not None]
+
+    def judged_keys(self) -> list[str]:
+        """What is judged of the shown result, a key a scope: the main timer's, or else one that both have."""
+        result = self.shown
+        chosen = []
+        for main in result.measurements if result is not None else ():
+            if main.beside or result is None:
+                continue
+            others = [m.key for m in result.measurements if m.beside and m.scope == main.scope]
+            chosen.append(next((key for key in (main.key, *others) if self.pairs(key)), main.key))
+        return chosen
+
+    @property
+    def same_code(self) -> bool | None:
+        """Whether its kernels' machine code is the same on both sides; None where that is not known."""
+        codes = [_codes(side) for side in (self.base, self.head)]
+        return None if None in codes else codes[0] == codes[1]
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a test came to.
+
+    Attributes:
+        outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
+        text: why, in words.
+        result: what is reported.
+        verdicts: `scope/timer/cache` → how the working tree compares with the base.
+        sessions: what other sessions of the working tree found, as `baseline.unselected` takes them.
+    """
+
+    outcome: str
+    text: str
+    result: Result | None
+    verdicts: Mapping[str, Verdict]
+    sessions: tuple[Result, ...] = ()
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether fresh sessions confirmed that it is slower."""
+        slower = [each for each in self.verdicts.values() if each.kind is VerdictKind.SLOWER]
+        again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
+        return again and not all(verdict.suspected for verdict in slower)
+
+    @classmethod
+    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
+        """That of a test whose times were judged; one that failed in the working tree is not compared.
+
+        Where `hosts`, times of host variants can fail it too.
+        """
+        failure = failure_of(case)
+        if failure is not None:
+            return cls("failed", failure, case.shown, {})
+        last = next((told for told in reversed(case.head) if told is not None), None)
+        if last is None:
+            return cls("failed", "no session of the working tree told anything of it", None, {})
+        shown = case.shown
+        gated = hosts or shown is None or shown.case.on_gpu
+        told = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
+        return cls(last.outcome, last.text, shown, told, case.sessions(SessionRole.FURTHER, but=shown))
+
+
+def failure_of(case: CaseRuns) -> str | None:
+    """Why a test fails in the working tree, in the words of the first session that said so, or None."""
+    for number, told in enumerate(case.head, 1):
+        if told is not None and told.outcome == "failed":
+            failed = sum(1 for each in case.head if each is not None and each.outcome == "failed")
+            if failed == len(case.head):
+                return told.text
+            return f"in session {number} of the working tree ({failed} of {len(case.head)}): {told.text}"
+    return None
+
+
+def failure_on_base(case: CaseRuns) -> str | None:
+    """What was wrong with a test on the base, or None."""
+    texts = [told.text for told in case.base if told is not None and told.outcome == "failed"]
+    return texts[0] if texts else None
+
+
+def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
+    """What the paired ratios of a run spread by, for each `scope/timer`, from all its cases together."""
+    right = [case for case in cases if failure_of(case) is None and failure_on_base(case) is None]
+    return shared_spread_of_pairs(_valid(case.pairs(key)) for case in right for key in case.judged_keys())
+
+
+def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSpread]) -> dict[str, Verdict]:
+    """A verdict for each scope of what is shown; none for what is not timed.
+
+    Args:
+        case: of one test.
+        threshold: smallest change that counts, 0.02 for 2 %.
+        spreads: see `shared_spreads`.
+    """
+    if case.shown is None:
+        return {}
+    verdicts = {}
+    for key in case.judged_keys():
+        barred = _barred(case, key)
+        given = {} if barred else _given(case, key, threshold, spreads)
+        verdicts[key] = barred or _with_remarks(case, key, judge_paired(**given))
+    return verdicts
+
+
+def decided(
+    first: Mapping[str, Verdict], again: CaseRuns, threshold: float, spreads: Mapping[str, SharedSpread]
+) -> dict[str, Verdict]:
+    """The verdicts of a suspect: what was suspected is decided by its further sessions alone.
+
+    Where these cannot be compared it is INVALID.
+
+    Args:
+        first: the verdicts that raised the suspicion.
+        again: the further sessions.
+        threshold: smallest change that counts.
+        spreads: those of all cases of the run, since the suspects may be few.
+    """
+    verdicts = dict(first)
+    for key, suspicion in first.items():
+        if suspicion.suspected:
+            barred = _barred(again, key)
+            if barred is not None:
+                verdicts[key] = undecidable(suspicion, barred.reason)
+                continue
+            given = _given(again, key, threshold, spreads)
+            verdicts[key] = _with_remarks(again, key, confirm_paired(suspicion, **given))
+    return verdicts
+
+
+def conclude(
+    cases: Mapping[str, CaseRuns],
+    thresholds: Mapping[str, float],
+    measure_again: Callable[[list[str]], Mapping[str, CaseRuns]] | None,
+    *,
+    hosts: bool = False,
+) -> dict[str, Conclusion]:
+    """What every test of a run came to.
+
+    Args:
+        cases: what the sessions told.
+        thresholds: smallest change that counts, of each test.
+        measure_again: measures suspects in further sessions of both sides, which alone decide about them;
+            None where nobody needs to know, and suspicions stay.
+        hosts: whether times of host variants can fail a test.
+    """
+    spreads = shared_spreads(cases.values())
+    found = {
+        nodeid: Conclusion.of(case, verdicts_of(case, thresholds[nodeid], spreads), hosts=hosts)
+        for nodeid, case in cases.items()
+    }
+    suspects = [
+        nodeid
+        for nodeid, conclusion in found.items()
+        if any(verdict.suspected for verdict in conclusion.verdicts.values())
+    ]
+    for nodeid, case in measure_again(suspects).items() if suspects and measure_again else ():
+        verdicts = decided(found[nodeid].verdicts, case, thresholds[nodeid], spreads)
+        again = Conclusion.of(case, verdicts, hosts=hosts)
+        if again.outcome == "failed":
+            found[nodeid] = again
+            continue
+        first = Conclusion.of(cases[nodeid], verdicts, hosts=hosts)
+        sessions = (*first.sessions, *case.sessions(SessionRole.CONFIRMING))
+        found[nodeid] = dataclasses.replace(first, sessions=sessions)
+    return found
+
+
+def _given(case: CaseRuns, key: str, threshold: float, spreads: Mapping[str, SharedSpread]) -> dict[str, Any]:
+    """What the gate judges by."""
+    pairs = _valid(case.pairs(key))
+    jitter_ns = max(each.jitter_ns for pair in pairs for each in pair)
+    shared = spreads.get(spread_key(key))
+    return {"pairs": pairs, "threshold": threshold, "jitter_ns": jitter_ns, "shared": shared}
+
+
+def _with_remarks(case: CaseRuns, key: str, verdict: Verdict) -> Verdict:
+    """A verdict that says what the machine code tells, and of pairs that were left out."""
+    same, new = [SAME_CODE] if case.same_code else [], [NEW_CODE] if case.same_code is False else []
+    pairs = case.pairs(key)
+    invalid = len(pairs) - len(_valid(pairs))
+    reason = f"{verdict.reason}; {invalid} of {len(pairs)} pairs of sessions are not valid"
+    return dataclasses.replace(
+        verdict,
+        because=(*new, *verdict.because),
+        unchanged=(*same, *verdict.unchanged),
+        reason=reason if invalid else verdict.reason,
+    )
+
+
+def _barred(case: CaseRuns, key: str) -> Verdict | None:
+    """The verdict where times cannot be held against each other."""
+    found = [each for told in case.head if told and told.result for each in told.result.measurements]
+    ours = [each.invalid for each in found if each.key == key]
+    if ours and all(ours):
+        return Verdict(VerdictKind.INVALID, str(ours[-1]))
+    if not any(case.base):
+        return Verdict(VerdictKind.NEW, "not in the base")
+    reason = _why_not_comparable(case, key)
+    if reason is not None:
+        return Verdict(VerdictKind.UNCOMPARABLE, reason)
+    pairs = case.pairs(key)
+    if len(_valid(pairs)) >= FEWEST_PAIRS:
+        return None
+    invalid = next((each.invalid for pair in pairs for each in pair if each.invalid), "not measured")
+    return Verdict(
+        VerdictKind.UNCOMPARABLE,
+        f"of {len(pairs)} pairs of sessions {len(_valid(pairs))} are valid: {invalid}",
+    )
+
+
+def _valid(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if all(each.invalid is None for each in pair)]
+
+
+def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
+    """Why the times of both sides cannot be held against each other, in words, or None."""
+    failed = failure_on_base(case)
+    if failed is not None:
+        return f"failed on the base: {first_line(failed)}"
+    base = next((told.result for told in case.base if told is not None and told.result is not None), None)
+    if base is None or not base.measurements:
+        told = next(each for each in case.base if each is not None)
+        why = f": {first_line(told.text)}" if told.text else ""
+        return f"{'skipped' if told.outcome == 'skipped' else 'not measured'} on the base{why}"
+    head = case.shown
+    assert head is not None
+    for label, old, new in (
+        ("problem version", base.case.problem_version, head.case.problem_version),
+        ("measured point", base.case.measured_point, head.case.measured_point),
+        ("device", base.fingerprint.get("device_uuid"), head.fingerprint.get("device_uuid")),
+    ):
+        if old != new:
+            return f"{label} {old} on the base, {new} in the working tree"
+    if not case.pairs(key):
+        return f"measured as {', '.join(m.key for m in base.measurements)} on the base, here as {key}"
+    return None
+
+
+def first_line(text: str) -> str:
+    """The first line of a failure, for where there is room for one."""
+    return text.strip().partition("\n")[0]
+
+
+def _measured(side: Sequence[Told | None], key: str) -> list[Measurement | None]:
+    """A side's measurements under a key, session by session."""
+    results = [told.result if told is not None else None for told in side]
+    return [
+        next((each for each in result.measurements if each.key == key), None) if result is not None else None
+        for result in results
+    ]
+
+
+def _codes(side: Sequence[Told | None]) -> tuple[str, ...] | None:
+    """The machine code of a test's kernels; None where it is not known."""
+    results = [told.result for told in side if told is not None and told.result is not None]
+    codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
+    known = [code for code in codes if code is not None]
+    return tuple(sorted(known)) if known and len(known) == len(codes) else None

@@ -1,0 +1,190 @@
+"""pytest's side of a comparison: sessions before the test loop, and a test that tells what they found.
+
+The main process collects and reports. What it would measure runs in child sessions of both sides instead; its
+tests then fail, pass or skip as those did, and by the verdict on their paired times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.processes.child_main import measures
+from pytest_gpukern.revisions import judging
+from pytest_gpukern.revisions.git import GitError, resolve, short
+from pytest_gpukern.revisions.report import closing, heading
+from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns
+from pytest_gpukern.revisions.worktree import Worktree
+from pytest_gpukern.run.stash import environment_of, marker_of, new_benchmark, settings_of, tell
+from pytest_gpukern.values.result import SessionRole
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from pytest_gpukern.run.controller import Controller
+    from pytest_gpukern.values.result import Result
+
+_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
+"""What pytest says of a test that was to fail: failing here is what the mark expects, passing is not."""
+
+PAIRS_AGAIN = 2
+"""Sessions of each side for what is suspected: one A-B-B-A."""
+
+
+class Against:
+    """The plugin of a run that was given `--gpukern-against`; registered in the process that reports.
+
+    Args:
+        config: of the run.
+        controller: collects what is reported.
+
+    Raises:
+        pytest.UsageError: git cannot tell the base, or tests are distributed.
+    """
+
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+        self._collected: set[str] = set()
+        revision = settings_of(config).against
+        assert revision is not None
+        if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
+            raise pytest.UsageError(
+                f"--gpukern-against={revision}: the sessions of both sides take turns on one GPU, so that "
+                "tests cannot be distributed; drop -n, or add -n 0"
+            )
+        try:
+            self._revisions = resolve(revision, config.rootpath)
+        except GitError as error:
+            raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Notes which tests there are before any is deselected: others of the base were removed."""
+        self._collected = {item.nodeid for item in items}
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Measures both sides before the first test runs."""
+        collected = not session.testsfailed or self._config.option.continue_on_collection_errors
+        if collected and not self._config.option.collectonly:
+            items = {item.nodeid: item for item in session.items if measures(item)}
+            try:
+                self._compare(items)
+            except (AgainstError, GitError) as error:
+                revision = self._revisions.asked
+                raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
+        return (yield)
+
+    def _compare(self, items: Mapping[str, pytest.Item]) -> None:
+        """Measures both sides and has each of the tests tell what came of it."""
+        settings = settings_of(self._config)
+        if not items:
+            raise AgainstError("no selected test measures anything")
+        worktree = Worktree.make(self._revisions)
+        try:
+            if settings.against_setup is not None:
+                tell(self._config, f"setting up the base: {settings.against_setup}")
+                worktree.set_up(settings.against_setup)
+            self._measure(worktree, items)
+        finally:
+            worktree.remove()
+
+    def _measure(self, worktree: Worktree, items: Mapping[str, pytest.Item]) -> None:
+        config, environment = self._config, environment_of(self._config)
+        folder = config.invocation_params.dir
+        top = self._revisions.top
+        if folder.is_relative_to(top) and not (worktree.path / folder.relative_to(top)).is_dir():
+            raise AgainstError(f"the base has no folder {folder.relative_to(top)}; run from a folder above")
+        children = environment.children
+        # An ini file that only one side has would name the other's tests from another folder.
+        named = (*children.options, f"--rootdir={config.rootpath}")
+        children = dataclasses.replace(children, options=named)
+        sides = Sides.of(self._revisions, worktree)
+
+        def turns_of() -> Turns:
+            return Turns(sides, children, lambda line: tell(config, line), environment.for_children)
+
+        turns = turns_of()
+        turns.take(list(items), settings_of(config).sessions)
+        again = turns_of()
+
+        def measure_again(suspects: list[str]) -> dict[str, judging.CaseRuns]:
+            again.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
+            return again.cases(suspects)
+
+        cases = turns.cases(list(items))
+        found = judging.conclude(
+            cases,
+            {
+                nodeid: marker_of(item).threshold or settings_of(config).threshold
+                for nodeid, item in items.items()
+            },
+            measure_again if settings_of(config).gate != "off" else None,
+            hosts="host" in settings_of(config).gate_on,
+        )
+        slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
+        more: Mapping[str, judging.CaseRuns] = {}
+        if slower and settings_of(config).output is not None:
+            more = self._once_more(turns_of(), slower)
+        for nodeid, item in items.items():
+            sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
+            self._replay(item, found[nodeid], sessions)
+            if nodeid in turns.head[-1].listed:
+                self._controller.listed[nodeid] = turns.head[-1].listed[nodeid]
+        self._report(turns, cases)
+
+    def _once_more(self, turns: Turns, slower: list[str]) -> Mapping[str, judging.CaseRuns]:
+        """One more session of the working tree, so that an epoch that is accepted from the run file gates."""
+        try:
+            turns.take_head(slower, f"one more session for {len(slower)} confirmed to be slower")
+        except AgainstError as error:  # everything is decided: the file has a session less
+            tell(self._config, str(error))
+        return turns.cases(slower)
+
+    def _report(self, turns: Turns, cases: Mapping[str, judging.CaseRuns]) -> None:
+        """Has the controller say what was compared, and what cannot be seen from the tests."""
+        self._controller.compared_with = f"against {short(self._revisions.base)}"
+        self._controller.heading = heading(self._revisions, 2 * len(turns.base), turns.code())
+        removed = [nodeid for nodeid in turns.removed if nodeid not in self._collected]
+        self._controller.closing = closing(
+            {nodeid: case.same_code for nodeid, case in cases.items()},
+            new=[nodeid for nodeid, case in cases.items() if not any(case.base)],
+            removed=removed,
+            failed_on_base={
+                nodeid: judging.first_line(text)
+                for nodeid, case in cases.items()
+                if (text := judging.failure_on_base(case)) is not None
+            },
+        )
+
+    def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
+        """Has a test tell what its sessions found, in place of its set-up and its body."""
+        environment = environment_of(self._config)
+        about = f"against {self._revisions}"  # so that a stored verdict says what it is about
+        told = {
+            key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
+            for key, verdict in found.verdicts.items()
+        }
+
+        def runtest() -> None:
+            benchmark = new_benchmark(item, environment)
+            if found.result is not None:
+                benchmark.result = dataclasses.replace(found.result, verdicts=told)
+                benchmark.sessions = (*found.sessions, *more)
+            if found.outcome == "failed" and _PASSED_AGAINST_A_STRICT_MARK not in found.text:
+                pytest.fail(found.text, pytrace=False)
+            if found.outcome == "xfailed":
+                pytest.xfail(found.text)
+            if found.outcome == "skipped":
+                pytest.skip(found.text)
+
+        item.setup = item.teardown = _nothing  # type: ignore[method-assign]
+        item.runtest = runtest  # type: ignore[method-assign]
+
+
+def _nothing() -> None:
+    """Its fixtures were set up where it was measured."""

@@ -1,0 +1,203 @@
+"""What happens before a test runs: early options, cases to items, refusals, the header."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpukern.run.stash import (
+    MARKER,
+    TRY_THE_SIMULATOR,
+    USAGE_ERROR,
+    case_of,
+    environment_of,
+    marker_of,
+    settings_of,
+    simulator_of,
+)
+from pytest_gpukern.values.options import asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pytest_gpukern.problems.problem import Problem
+    from pytest_gpukern.values.result import CaseInfo
+
+
+def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
+    """Makes one item a case of `problem`, at the sizes that this run asks for.
+
+    Raises:
+        pytest.Collector.CollectError: its folder or a decorator in it cannot be read.
+    """
+    from pytest_gpukern.backends import backend as backends
+    from pytest_gpukern.problems.discovery import load_variants
+    from pytest_gpukern.run.environment import cannot_import
+    from pytest_gpukern.values.call_by_name import ProblemError
+
+    try:
+        environment = environment_of(metafunc.config)
+        load_variants(problem, environment.unusable, backends.installed, cannot_import)
+    except (ProblemError, pytest.UsageError) as error:  # a usage error would show its traceback here
+        raise pytest.Collector.CollectError(str(error)) from error
+    settings = environment.settings
+    size = "smoke" if wrong else environment.size
+    axes = {} if wrong else {name: values for name, values in settings.axes.items() if name in problem.axes}
+    from pytest_gpukern.problems.cases import cases_of
+
+    cases = list(cases_of(problem, size, axes, wrong=wrong))
+    metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+
+
+def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Turns a module's import error into a skip where it means that there is no GPU."""
+    error = _import_error(collector, report)
+    if error is None:
+        return
+    from pytest_gpukern.run.environment import cannot_import
+    from pytest_gpukern.run.test_end import simulator_lacks
+
+    if simulator_of(collector.config).active:
+        reason = simulator_lacks(error.__cause__ or error)
+    else:
+        reason = cannot_import(error)
+    if reason is None:
+        return
+    report.outcome = "skipped"
+    report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
+    report.result = []
+
+
+def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Says under a module's import error, where it means that there is no GPU, what would run it."""
+    error = _import_error(collector, report)
+    if error is None:
+        return
+    from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
+
+    if missing_gpu_in_error(error) is not None:
+        report.sections.append(("gpukern", TRY_THE_SIMULATOR))
+
+
+def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:
+    """What stopped a module from being collected, or None where it is no module or there is no exception."""
+    call = getattr(report, "call", None)
+    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
+        return None
+    error: BaseException = call.excinfo.value
+    return error
+
+
+def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
+    """As `benchmark_interop`'s, which is loaded only where a test uses the fixture."""
+    if not any("gpu_benchmark" in getattr(item, "fixturenames", ()) for item in items):
+        return nullcontext()
+    from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks as counted
+
+    return counted(config, items)
+
+
+@contextmanager
+def telling_the_controller(config: pytest.Config) -> Iterator[None]:
+    """Gives a usage error that a worker of xdist found to the controller, which ends the run with it.
+
+    By itself xdist takes a worker that stops while it collects for a crash, and fails an assertion.
+    """
+    try:
+        yield
+    except pytest.UsageError as error:
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[USAGE_ERROR] = str(error)
+        raise
+
+
+def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raises pytest.UsageError for an unknown marker argument, axis or an unreadable baseline."""
+    for item in items:
+        if item.get_closest_marker(MARKER) is not None:
+            marker_of(item)
+    if not asked(config):
+        return
+    settings = settings_of(config)
+    if settings.axes:
+        _refuse_bad_axes(settings.axes, items)
+    if settings.benchmark and settings.baseline != "off":
+        _refuse_bad_baselines(config, items)
+
+
+def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
+    """Refuses an axis that no selected problem has, and text or a fraction where it has whole numbers."""
+    known: dict[str, list[Any]] = {}
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        for name, axis in declared[0].axes.items() if declared is not None else ():
+            known.setdefault(name, []).extend((*axis.smoke, *axis.values("full")))
+    for name, values in axes.items() if known else ():
+        if name not in known:
+            raise pytest.UsageError(
+                f"--gpukern-axis {name}=…: no selected problem has this axis; "
+                f"there is {', '.join(sorted(known))}"
+            )
+        for value in values:
+            if not any(_alike(value, own) for own in known[name]):
+                raise pytest.UsageError(
+                    f"--gpukern-axis {name}={value}: a problem with this axis takes values such as "
+                    f"{', '.join(map(str, dict.fromkeys(known[name])))}"
+                )
+
+
+def _alike(value: Any, own: Any) -> bool:
+    if isinstance(value, str) or isinstance(own, str):
+        return isinstance(value, str) and isinstance(own, str)
+    return isinstance(own, float) or not isinstance(value, float)
+
+
+def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Reads every baseline that a selected test would be judged by, once, before anything is measured."""
+    from pytest_gpukern.values.file_error import FileError
+
+    environment = environment_of(config)
+    for item in items:
+        info = measured_case(config, item)
+        if info is None or (info.on_gpu and not environment.has_gpu):
+            continue
+        try:
+            environment.recorded(info, "", on_gpu=info.on_gpu)
+        except FileError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
+    """Which case or plain test an item would measure; None for one that measures nothing."""
+    from pytest_gpukern.run.plain_case import plain_case_info
+    from pytest_gpukern.run.run_case import case_info
+    from pytest_gpukern.run.take_over_benchmark import is_taken_over
+
+    if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
+        return None
+    case, path = case_of(item), Path(item.path)
+    if case:
+        return case_info(case, case.point, path)
+    return plain_case_info(item.nodeid, path, shared_folder=settings_of(config).shares_baselines)
+
+
+def header(config: pytest.Config) -> list[str]:
+    """The lines of the run's header."""
+    from pytest_gpukern.gpu.fingerprint import header_lines
+
+    environment = environment_of(config)
+    reason = environment.simulated.reason if environment.simulated.active else environment.missing_gpu
+    lines = header_lines(environment.device, environment.fingerprint, reason)
+    seed = environment.settings.seed
+    if seed is not None:
+        lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
+    return lines + [f"gpukern warning: {warning}" for warning in environment.warnings]
+
+
+def notes(config: pytest.Config) -> list[str]:
+    """A line for each library that works here only with help, once collecting has opened it."""
+    return [f"gpukern note: {note}" for note in environment_of(config).notes]

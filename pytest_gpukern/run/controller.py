@@ -1,0 +1,411 @@
+"""Collects results in the process that reports, and writes everything that is written, once, at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_gpukern.package import __version__
+from pytest_gpukern.run.stash import (
+    KNOWN_CASES,
+    KNOWN_CASES_OF_A_WORKER,
+    TRY_THE_SIMULATOR,
+    USAGE_ERROR,
+    environment_of,
+    settings_of,
+)
+from pytest_gpukern.values.options import asked
+from pytest_gpukern.values.printable import printable, printable_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
+
+    from pytest_gpukern.baseline.store import KnownCases, WriteReport
+    from pytest_gpukern.findings.common_shift import Shift
+    from pytest_gpukern.processes.extra_sessions import Further
+    from pytest_gpukern.report.head import Compared
+    from pytest_gpukern.values.result import JsonDict, Result
+
+T = TypeVar("T")
+
+
+class Controller:
+    """Gathers what travels on the reports of a run; registered in the controller only."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._results: dict[str, Result] = {}
+        self._sessions: dict[str, list[Result]] = {}
+        self.skips: list[tuple[str, str]] = []
+        self.groups: dict[str, str | None] = {}
+        self.listed: dict[str, JsonDict] = {}
+        self._failed: set[str] = set()
+        self._failed_by_themselves: set[str] = set()
+        self._failed_by_the_gate: set[str] = set()
+        self.problems: list[str] = []
+        self.heading: list[str] = []
+        self.closing: list[str] = []
+        self.compared_with = "baseline"
+        self._run_file: Path | None = None
+        self.write_report: WriteReport | None = None
+        self._compared: list[Compared] = []
+        self._shift: Shift | None = None
+        self._further: Further | None = None
+        self._short: dict[str, list[str]] = {}
+        self._stale: list[str] = []
+        self._total = 0
+        self._finished = 0
+        self._progress: Any = None
+        self._started_s = time.monotonic()
+
+    @property
+    def results(self) -> list[Result]:
+        """What the tests found out, in order; of a test that was run again, the last attempt."""
+        return list(self._results.values())
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Notes how many tests there are."""
+        self._total = len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Notes how many tests there are where workers collect them."""
+        self._total = len(ids)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
+
+        Workers collect, so one of them also tells which cases there are.
+
+        Raises:
+            pytest.UsageError: a worker said what is wrong while it collected (see
+                `collecting.telling_the_controller`), or died of it before.
+        """
+        message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
+        _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
+        if message is not None or died_of_one:
+            raise pytest.UsageError(message or text.strip())
+        known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
+        if known is not None and KNOWN_CASES not in self._config.stash:
+            from pytest_gpukern.baseline.store import KnownCases
+
+            self._config.stash[KNOWN_CASES] = tuple(
+                KnownCases(folder, name, frozenset(ids)) for folder, name, ids in known
+            )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes the result off a report, from this process or a worker."""
+        carried = getattr(report, "gpukern", None)
+        if report.when == "teardown":
+            self._finished += 1
+            if self._results:
+                self._show_progress(next(reversed(self._results.values())))
+            self._take_teardown(report, carried or {})
+            return
+        if carried is None or (report.when == "setup" and report.passed):
+            return
+        from pytest_gpukern.values.result import Result
+
+        if report.skipped:
+            self.skips.append((carried["id"], _why_skipped(report)))
+            return
+        if report.failed:
+            self._failed.add(report.nodeid)
+        if carried["result"] is None:
+            return
+        result = Result.from_json(carried["result"])
+        self._results.pop(report.nodeid, None)
+        self._results[report.nodeid] = result
+        self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
+        self._failed_by_themselves.discard(report.nodeid)
+        # An `update` is there to accept what became slower, but not what the test itself found wrong.
+        by_the_gate = carried.get("failed_by_the_gate")
+        if report.failed:
+            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
+        self.groups[report.nodeid] = carried["group"]
+
+    def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
+        """How pytest-benchmark lists the test, what it left on the device, and whether it fails after all."""
+        if carried.get("listed") is not None:
+            self.listed[report.nodeid] = carried["listed"]
+        result, memory = self._results.get(report.nodeid), carried.get("memory")
+        if result is None:
+            return
+        if memory is not None:
+            from pytest_gpukern.measure.device_memory import TeardownMemory
+
+            self._results[report.nodeid] = TeardownMemory.from_json(memory).added_to(result)
+        if report.failed:
+            self._failed.add(report.nodeid)
+            by_the_gate = carried.get("failed_by_the_gate")
+            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, Any, Any]:
+        """Has what is to be recorded measured in further sessions, once the tests have ended."""
+        looped = yield
+        if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
+            self._further = self._measure_further()
+            for nodeid, found in self._further.results.items():
+                self._sessions[nodeid] += found
+        return looped
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
+        """Writes files, fails a run that judged nothing and publishes to pytest-benchmark.
+
+        All of it before the terminal's own wrapper, whose summary tells of it.
+        """
+        ran = exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly")
+        if asked(self._config) and ran:
+            self._compare_all()
+            self._write()
+            if settings_of(self._config).require_gpu and not self._judged_on_gpu():
+                self.problems.append(
+                    "--gpukern-require=gpu: nothing was measured on a GPU in this run"
+                    + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
+                )
+        if self.results:
+            from pytest_gpukern.benchmark_interop.publishing import publish
+
+            publish(self._config, self.results, self.groups, self.listed)
+        if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tables, skips, what was written, and the last line."""
+        if not (self.results or self.skips or self.problems):
+            return
+        from pytest_gpukern.report import terminal
+        from pytest_gpukern.report.head import head
+
+        def write(text: str, **markup: bool) -> None:
+            terminalreporter.write_line(printable_lines(text), **markup)
+
+        width = terminalreporter._tw.fullwidth
+        for text in self.heading:
+            write(text)
+        for line in head(self._compared, self._shift, width=width):
+            write(line.text, **line.markup)
+        for line in terminal.render(
+            self.results,
+            self.skips,
+            width=width,
+            failed=len(self._failed),
+            by_themselves=self._failed_by_themselves,
+            gate=settings_of(self._config).gate,
+            strict=settings_of(self._config).strict,
+            gate_on=settings_of(self._config).gate_on,
+            accepts=settings_of(self._config).accepts,
+            verbose=self._config.get_verbosity() > 0,
+            compared_with=self.compared_with,
+            told=self._told_above,
+        ):
+            write(line.text, **line.markup)
+        for text in (*self.closing, *self._written_lines()):
+            write(text)
+        if not asked(self._config) and any(reason.startswith("no GPU") for _, reason in self.skips):
+            write(f"gpukern: {TRY_THE_SIMULATOR}")
+        for problem in self.problems:
+            write(f"gpukern: {problem}", red=True)
+
+    @property
+    def _told_above(self) -> set[str]:
+        """The tests that the gate failed and whose failure tells why; what all share comes to that later."""
+        shown = self._config.option.tbstyle not in ("no", "line")
+        common = self._shift is not None and self._shift.common
+        return self._failed_by_the_gate if shown and not common else set()
+
+    def _compare_all(self) -> None:
+        """Looks at all compared results together, before anything is written."""
+        settings, environment = settings_of(self._config), environment_of(self._config)
+        if not settings.benchmark or settings.baseline == "off":
+            return
+        from pytest_gpukern.findings.common_shift import beside_shift
+        from pytest_gpukern.report.head import Compared, shift_among
+        from pytest_gpukern.values.file_error import FileError
+
+        for result in self.results:
+            judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
+            try:
+                past = environment.past(result.case, judged) if judged is not None else None
+            except FileError as error:
+                self.problems.append(str(error))
+                return
+            if past is not None:
+                self._compared.append(Compared(result, past))
+        self._shift = shift_among(self._compared)
+        if self._shift is not None and self._shift.common:
+            told = beside_shift(self.results, self._shift)
+            self._results = dict(zip(self._results, told, strict=True))
+
+    def _write(self) -> None:
+        """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
+        settings = settings_of(self._config)
+        environment = environment_of(self._config)
+        if self._writes_baselines:
+            for nodeid, result in self._results.items():
+                self._record(nodeid, result)
+            if settings.prune:
+                self._of_known_cases(environment.store.prune)
+            self.write_report = environment.store.flush()
+            self.problems += [str(error) for error in self.write_report.errors]
+        self._stale = sorted(itertools.chain(*self._of_known_cases(environment.store.stale)))
+        if settings.output is not None:
+            from pytest_gpukern.report.run_file import write_run_file
+            from pytest_gpukern.values.file_error import FileError
+
+            try:
+                write_run_file(
+                    settings.output,
+                    self.results,
+                    [each for nodeid in self._results for each in self._sessions[nodeid]],
+                    created=datetime.now(UTC),
+                    version=__version__,
+                )
+                self._run_file = settings.output
+            except FileError as error:
+                self.problems.append(str(error))
+
+    @property
+    def _writes_baselines(self) -> bool:
+        settings = settings_of(self._config)
+        return settings.benchmark and settings.baseline not in ("compare", "off")
+
+    def _measure_further(self) -> Further:
+        """Further sessions of every test that is to be recorded, one whole session after the other."""
+        from pytest_gpukern.processes.extra_sessions import Further, measure_further
+        from pytest_gpukern.report.progress import SessionProgress
+
+        environment, settings = environment_of(self._config), settings_of(self._config)
+        nodeids = [
+            nodeid
+            for nodeid, result in self._results.items()
+            if nodeid not in self._failed_by_themselves
+            and not self._is_other_code(result)
+            and environment.store.would_write(result, model_key=self._model_key(result))
+        ]
+        if settings.sessions == 1 or not nodeids:
+            return Further()
+        progress = SessionProgress(settings.sessions)
+        return measure_further(
+            environment.children,
+            nodeids,
+            first=2,
+            last=settings.sessions,
+            environ=environment.for_children,
+            progress=lambda number, finished, total: self._write_line(
+                progress.update(number, finished, total, time.monotonic())
+            ),
+        )
+
+    def _record(self, nodeid: str, result: Result) -> None:
+        """Queues a test's sessions for its baseline, or says why they are not recorded."""
+        from pytest_gpukern.baseline.selection import unselected
+        from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
+
+        store, model_key = environment_of(self._config).store, self._model_key(result)
+        asked = settings_of(self._config).sessions
+        by_itself = nodeid in self._failed_by_themselves
+        if by_itself or not store.would_write(result, model_key=model_key):
+            store.add(result, model_key=model_key, test_failed=by_itself)  # which says why
+            return
+        if self._is_other_code(result):
+            store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
+            return
+        if self._further is None and asked > 1:
+            store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
+            return
+        _, reason = self._further.of(nodeid, asked - 1) if self._further is not None else ([], None)
+        to_record = unselected(result, self._sessions[nodeid])
+        short = len(to_record) < FEWEST_TO_RECORD
+        if reason is not None and (short or (self._further and nodeid in self._further.refused)):
+            store.refuse(result.case, reason)
+            return
+        if reason is not None:
+            told = f"{len(to_record)} of {asked} sessions recorded: {reason}"
+            self._short.setdefault(told, []).append(result.case.id)
+        for session in to_record:
+            store.add(session, model_key=model_key)
+
+    def _is_other_code(self, result: Result) -> bool:
+        """Whether a result is to be appended to an epoch than which it was confirmed to be slower.
+
+        With two times in it, an epoch would spread so far that neither that slowdown nor others are seen.
+        """
+        from pytest_gpukern.baseline.selection import confirmed_slower
+
+        appends = settings_of(self._config).baseline == "append"
+        return appends and result.case.on_gpu and confirmed_slower(result)
+
+    def _model_key(self, result: Result) -> str:
+        return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)
+
+    def _of_known_cases(self, ask: Callable[[KnownCases, str], T]) -> list[T]:
+        """What the store says of the cases that there are, for each model that this run has times of.
+
+        A file that cannot be read is complained about elsewhere.
+        """
+        from pytest_gpukern.values.file_error import FileError
+
+        environment, found = environment_of(self._config), []
+        for known in self._config.stash.get(KNOWN_CASES, ()):
+            for model_key in {environment.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}:
+                with contextlib.suppress(FileError):
+                    found.append(ask(known, model_key))
+        return found
+
+    def _written_lines(self) -> list[str]:
+        from pytest_gpukern.report.records import lines_about_records, to_accept, to_create
+
+        report = self.write_report
+        lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
+        settings = settings_of(self._config)
+        if settings.benchmark and settings.baseline == "compare":
+            lines += to_create(self._config, self.results)
+            lines += to_accept(self._config, self.results, self._run_file, settings.baseline_dir)
+        folder = settings.baseline_dir
+        if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
+            lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
+        lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
+        return [*lines, *lines_about_records(report, self._stale, self.results)]
+
+    def _judged_on_gpu(self) -> bool:
+        return any(
+            result.measurements and not result.simulated and result.case.on_gpu for result in self.results
+        )
+
+    def _show_progress(self, result: Result) -> None:
+        from pytest_gpukern.report.progress import Progress
+
+        if self._progress is None:
+            self._progress = Progress(started_s=self._started_s)
+        self._write_line(self._progress.update(result, self._finished, self._total, time.monotonic()))
+
+    def _write_line(self, line: str | None) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if line is not None and reporter is not None:
+            reporter.ensure_newline()
+            if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
+                reporter.write_line("")
+            reporter.write_line(printable(line))
+
+
+def _which(cases: Sequence[str]) -> str:
+    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
+        return f"expected to fail: {report.wasxfail or 'no reason given'}"
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")

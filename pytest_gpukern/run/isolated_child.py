@@ -1,0 +1,190 @@
+"""What runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
+
+The other end is `measuring.py`, in the process that reports. Both send pairs as JSON: a word, and what
+belongs to it. This one is told
+
+- `run`, with the names of a test and of the next one (or None), whose fixtures stay;
+- `end`.
+
+It tells
+
+- `collected`: it is ready; with what could not be collected, and what libraries were supplied with;
+- `report`, `warning`: what pytest has to say of the test that runs;
+- `tell`: a line for the user;
+- `pause`, `resume`: the test waits for what is not its own, as for the device;
+- `begun`: a test begins;
+- `entries`: what pytest-benchmark itself measured in the test;
+- `pids`: under which process ids NVML knows it, as far as it has found out;
+- `done`: the test has ended; with why the CUDA context is lost, or None;
+- `missing`: there is no test of this name;
+- `exit`: the test ended the run, by `pytest.exit` or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpukern.benchmark_interop.entries import take_entries
+from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
+from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
+
+if TYPE_CHECKING:
+    import warnings
+    from collections.abc import Iterator
+
+    from pytest_gpukern.values.result import JsonDict
+
+TELLS_WHERE = signal.SIGUSR1
+"""Has every thread's stack written to the file that the spec names, whatever the process is doing."""
+
+
+def main(spec: dict[str, Any]) -> int:
+    """Runs the tests of a spec as it is told to; the exit status is pytest's."""
+    become_child(spec)
+    return int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
+
+
+class MeasuringChild:
+    """The plugin of that process.
+
+    Args:
+        spec: as of any child; besides, `connection` is the file descriptor of this end, `stacks` the file
+            that stacks are written to, `terminal` the one for what pytest itself prints, and `children` what
+            starts child sessions.
+    """
+
+    def __init__(self, spec: JsonDict) -> None:
+        os.set_inheritable(spec["connection"], False)  # a process of a test's would keep it open
+        self._connection = Connection(spec["connection"])
+        self._wanted = frozenset(spec["nodeids"])
+        self._terminal = Path(spec["terminal"])
+        self._uncollected: list[str] = []
+        self.children: JsonDict = spec["children"]
+        """What starts child sessions of the run's tests, as JSON."""
+        self._stacks = Path(spec["stacks"]).open("w", encoding="utf-8")  # noqa: SIM115 - for good
+        faulthandler.register(TELLS_WHERE, self._stacks, all_threads=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Collects the files of the wanted tests only."""
+        config.stash[MEASURING] = config.stash[WAITS] = self
+        self._config = config
+        files = files_to_collect(self._wanted, config.rootpath)
+        if files is not None:
+            config.args, config.option.pyargs = files, False
+
+    def pytest_sessionstart(self) -> None:
+        """Keeps what pytest prints apart from what tests print, which `-s` shows to the user."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter._tw._file = self._terminal.open("a", encoding="utf-8", errors="replace")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Notes what could not be collected."""
+        if report.failed:
+            self._uncollected.append(f"{report.nodeid}: {report.longrepr}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects what runs elsewhere."""
+        deselect_others(config, items, self._wanted)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Runs what it is told to, until the other end has no more to run, or is gone."""
+        items = {item.nodeid: item for item in session.items}
+        notes = environment_of(session.config).notes
+        self._tell("collected", {"uncollected": self._uncollected, "notes": notes})
+        while (told := self._told()) is not None:
+            nodeid, following = told
+            if nodeid not in items:
+                self._tell("missing", nodeid)
+                self._tell("done", None)
+            elif not self._run(items[nodeid], items.get(following or "")):
+                break
+        return True
+
+    def _told(self) -> tuple[str, str | None] | None:
+        """The test to run and the next one; None where that was all."""
+        try:
+            word, what = json.loads(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        return what if word == "run" else None
+
+    def _run(self, item: pytest.Item, following: pytest.Item | None) -> bool:
+        """Runs one test; whether the run goes on."""
+        self._tell("begun", None)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            returncode = getattr(error, "returncode", None)
+            self._tell("exit", {"text": str(error), "returncode": returncode, "interrupted": interrupted})
+            return False
+        if entries := take_entries(item.config):
+            self._tell("entries", entries)
+        self._tell("pids", environment_of(item.config).own_pids)
+        lost = item.config.stash.get(LOST, None)
+        self._tell("done", lost.error if lost is not None else None)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Passes a report on."""
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._tell("report", data)
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        """Passes a test's warning on; those of collecting the other process has itself."""
+        if when == "runtest":
+            kind = warning_message.category
+            told = {
+                "category": [kind.__module__, kind.__qualname__],
+                "text": str(warning_message.message),
+                "filename": warning_message.filename,
+                "lineno": warning_message.lineno,
+            }
+            self._tell("warning", {"warning": told, "nodeid": nodeid, "location": location})
+
+    def tell_user(self, text: str) -> None:
+        """Has a line shown where the user sees it."""
+        self._tell("tell", text)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Has time pass that does not count against the test: it waits for what is not its own."""
+        self._tell("pause", None)
+        try:
+            yield
+        finally:
+            self._tell("resume", None)
+
+    def _tell(self, word: str, what: Any) -> None:
+        try:
+            send(self._connection, word, what)
+        except (TypeError, ValueError) as error:  # by what a test put on its report
+            send(self._connection, "unsendable", f"{type(error).__name__}: {error}")
+        except OSError:
+            sys.exit("the process that reports has ended")
+
+
+def send(connection: Connection, word: str, what: Any) -> None:
+    """Sends a word and what belongs to it; what JSON has no form for as text.
+
+    Raises:
+        TypeError, ValueError: it cannot be said in JSON at all.
+        OSError: nobody listens any more.
+    """
+    connection.send_bytes(json.dumps([word, what], default=str).encode())

@@ -1,0 +1,361 @@
+"""What is timed in each scope, and by which timer: the launch, the copies, or both."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
+from pytest_gpukern.measure.energy import NOT_ASKED, OF_INVALID, energy_of_a_call, with_energy
+from pytest_gpukern.measure.measure import CONTRADICTION, Repeated, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.measure.validity.energy import Energy
+from pytest_gpukern.measure.watch import BatchWatch
+from pytest_gpukern.problems.variants import SCOPES
+from pytest_gpukern.run.buffer_rotation import Rotation
+from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.measure.measure import Executions
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.values.call_by_name import Point
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import Measurement
+
+
+def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
+    """The scopes in which a case is measured: those asked for, among those that make sense for it."""
+    asked = environment.settings.scopes
+    if not asked:
+        return case.scopes
+    possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
+    return tuple(scope for scope in asked if scope in possible)
+
+
+def measure_scopes(
+    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
+) -> tuple[Measurement, ...]:
+    """Measures a checked case in each of its scopes, on outputs that are poisoned first.
+
+    Args:
+        sets: the case prepared on buffer sets with different contents; the first one is warmed up.
+        point: where.
+        environment: device, settings and backends.
+        marker: the test's own settings.
+
+    Raises:
+        IncorrectError: after one of the executions, chosen at random, an output was wrong.
+    """
+    first = sets[0]
+    case, backend = first.case, first.backend
+    if not poisoned_in_turn(case, backend) and scopes_of(case, environment) != ("transfer",):
+        first.workspace.poison()  # a transfer launches nothing that could write again
+    measurements: list[Measurement] = []
+    for scope in scopes_of(case, environment):
+        calls = [scope_call(prepared, scope) for prepared in sets]
+        with backend.current():
+            call_ns = first.last_call_ns or 0.0
+            launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
+            compiled = not backend.on_gpu or call_ns != first.first_call_ns
+            if not (launched and compiled and is_slow(first)):
+                by_host = scope != "kernel" or not backend.on_gpu
+                call_ns = warm_up(calls[0], backend.synchronize, compiled=True, by_host=by_host).settled_ns
+            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+    return tuple(measurements)
+
+
+def poisoned_in_turn(case: Case, backend: Backend) -> bool:
+    """Whether outputs are poisoned before each execution, which on the host would cost more than the call."""
+    return backend.on_gpu and not case.variant.host_data
+
+
+def _measure_scope(
+    sets: list[Prepared],
+    calls: list[Callable[[], Any]],
+    scope: str,
+    point: Point,
+    environment: Environment,
+    marker: MarkerOptions,
+    call_ns: float,
+) -> list[Measurement]:
+    """One scope by its main timer and, where that says what the device did, by a second one beside it."""
+    first = sets[0]
+    case, backend = first.case, first.backend
+    kernel = scope == "kernel"
+    executions = _executions(sets, calls, scope)
+    cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
+    flops = None if scope == "transfer" else case.problem.flops(point)
+    traffic_bytes = case.problem.traffic_bytes(point)
+    floor = None
+    if kernel and environment.peaks is not None:
+        floor = environment.peaks.floor(
+            cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
+        )
+    looks = backend.on_gpu and scope != "transfer"
+
+    def by(timer: Timer, *, beside: bool) -> Measurement:
+        return measure(
+            executions,
+            timer,
+            scope=scope,
+            cache=cache,
+            call_ns=call_ns,
+            rule=rule_beside(call_ns) if beside else rule_for(call_ns, by_host=timer.name == "host"),
+            watch=BatchWatch(
+                environment.instruments if backend.on_gpu else None,
+                floor=floor,
+                device_timed=timer.name != "host",
+                beside=beside,
+                memory=environment.memory if backend.on_gpu else None,
+            ),
+            inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
+            traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
+            flops=flops,
+            beside=beside,
+        )
+
+    wanted = marker.timer or environment.settings.timer
+    if not backend.on_gpu:
+        return [by(HostTimer(backend.synchronize), beside=False)]
+    stream = backend.timed_stream
+    any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
+    try:
+        found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+    except NothingLaunched as reason:
+        found = [not_of_the_device(by, stream, reason)]
+    if found[0].timer == "graph" and cache == "cold":
+        found[0] = _perhaps_warm(found[0], first, len(sets))
+    if kernel and environment.settings.energy:
+        found[0] = with_energy(found[0], _energy(found[0], executions, environment, backend))
+    return found
+
+
+def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
+    """Executions on each buffer set in turn, or on the host of one call again and again."""
+    case, backend = sets[0].case, sets[0].backend
+    if not backend.on_gpu:
+        return Repeated(calls[0])
+    poisons = scope != "transfer" and poisoned_in_turn(case, backend)
+    return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+
+def _energy(
+    measurement: Measurement, executions: Executions, environment: Environment, backend: Backend
+) -> Energy:
+    """Energy of a call that was measured, or why it cannot be told."""
+    if measurement.invalid is not None:  # what disturbs a time disturbs this too
+        return Energy(untold=OF_INVALID)
+    if environment.instruments is None:
+        return Energy(untold=NOT_ASKED)
+    return energy_of_a_call(
+        executions,
+        environment.instruments.states.state,
+        backend.synchronize,
+        backend.timed_stream.record,
+        call_ns=measurement.summary.median_ns,
+        busy_ns=measurement.busy_ns,
+    )
+
+
+def _check_last(executions: Executions, first: Prepared) -> None:
+    """Checks what the last execution left behind, on the set that it used.
+
+    Raises:
+        IncorrectError: it was wrong.
+    """
+    last = executions.last if isinstance(executions, Rotation) else first
+    last.backend.synchronize()
+    check_guards(last)
+    adopt_last(last)
+    check_outputs(last)
+
+
+def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
+    """A cold graph's measurement, with a warning where its buffer sets are too few to evict each other."""
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.timers.graph import sets_needed
+
+    dataset = prepared.dataset
+    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+    if sets >= needed:
+        return measurement
+    return with_warning(
+        measurement,
+        f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
+        f"the {needed} that evict each other",
+    )
+
+
+def measured_by(
+    by: Callable[..., Measurement], wanted: str, *, scope: str, stream: Any, any_stream: bool
+) -> list[Measurement]:
+    """Measurements of work on a GPU by the timer that was asked for; by two of them where none was.
+
+    `auto` is CUPTI for kernels, with events beside it, and events alone where CUPTI cannot be used; the
+    summary then says why. What ends on the host is timed by its clock, end to end with CUPTI beside it, which
+    tells copies from kernels.
+
+    Args:
+        by: measures with a timer: `by(timer, beside=…)`.
+        wanted: the timer by its name in `--gpukern-timer`.
+        scope: `kernel`, `transfer` or `end_to_end`.
+        stream: the timed stream, as a cuda.core stream.
+        any_stream: whether the call may use streams of its own.
+
+    Raises:
+        NothingLaunched: CUPTI saw that the call puts nothing on the device.
+    """
+    if scope != "kernel":
+        found = [by(gpu_timer("host", stream), beside=False)]
+        if scope == "end_to_end" and wanted in ("auto", "cupti"):
+            with contextlib.suppress(TimerUnavailable):  # the time is the host's; this only explains it
+                found.append(by(gpu_timer("cupti", stream, any_stream=True, queues=False), beside=True))
+        return found
+    if wanted != "auto":
+        try:
+            return [by(gpu_timer(wanted, stream, any_stream=any_stream), beside=False)]
+        except NothingLaunched:
+            raise
+        except TimerUnavailable as reason:
+            why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
+            return [_instead(by, stream, why)]
+    try:
+        timer = gpu_timer("cupti", stream, any_stream=any_stream)
+        main = by(timer, beside=False)
+    except NothingLaunched:
+        raise  # events would time each other
+    except TimerUnavailable as reason:
+        main = by(gpu_timer("event", stream), beside=False)
+        return [with_warning(main, f"timed by events, not by CUPTI: {reason}")]
+    try:
+        other = by(gpu_timer("event", stream, queues=timer.queues), beside=True)
+    except TimerUnavailable:
+        return [main]
+    return _agreeing(main, other)
+
+
+def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
+    """Both measurements, with a warning where they contradict each other.
+
+    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
+    kernel runs more slowly while CUPTI records it, which then is in the main number.
+    """
+    short = 1 - other.summary.median_ns / main.summary.median_ns
+    if short <= CONTRADICTION:
+        return [main, other]
+    warning = (
+        f"events read {100 * short:.1f} % less than CUPTI: they missed work on another stream, or the kernel "
+        "is slower while CUPTI records it (--gpukern-timer=event)"
+    )
+    return [with_warning(main, warning), other]
+
+
+def not_of_the_device(by: Callable[..., Measurement], stream: Any, reason: NothingLaunched) -> Measurement:
+    """The host's time of a call that puts nothing on the device, INVALID as a time of the device's.
+
+    Args:
+        by: measures with a timer: `by(timer, beside=…)`.
+        stream: the timed stream, as a cuda.core stream.
+        reason: what the timer that looked says.
+    """
+    remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
+    return _instead(by, stream, f"{reason}; {remedy}")
+
+
+def _instead(by: Callable[..., Measurement], stream: Any, why: str) -> Measurement:
+    """The host's time in the place of the device's, INVALID for this reason."""
+    return dataclasses.replace(by(gpu_timer("host", stream), beside=False), invalid=why)
+
+
+def gpu_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool = True) -> Timer:
+    """The timer `name` for work on `stream` of the pinned device.
+
+    Raises:
+        TimerUnavailable: it cannot be used here; the message says why.
+    """
+    from pytest_gpukern.gpu.runtime import runtime
+
+    if name == "cupti":
+        from pytest_gpukern.timers.cupti.timer import CuptiTimer
+
+        return CuptiTimer(runtime(), stream, any_stream=any_stream, queues=queues)
+    if name == "graph":
+        from pytest_gpukern.timers.graph import GraphTimer
+
+        return GraphTimer(runtime(), stream)
+    if name == "event":
+        from pytest_gpukern.timers.event import EventTimer
+
+        return EventTimer(runtime(), stream, queues=queues)
+    return HostTimer(runtime().synchronize, lambda: runtime().flush_l2(stream))
+
+
+def with_warning(measurement: Measurement, warning: str) -> Measurement:
+    """The same measurement with one warning more, said first."""
+    summary = measurement.summary
+    summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
+    return dataclasses.replace(measurement, summary=summary)
+
+
+def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:
+    """What is timed in a scope: the launch, the copies, or both; host memory is pageable, as a user's is."""
+    workspace, dataset = prepared.workspace, prepared.dataset
+    launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
+    if scope == "kernel" or not prepared.backend.on_gpu or prepared.case.variant.host_data:
+        return launch
+    results = host_results(dataset)
+
+    def copy_out() -> None:
+        for name, into in results.items():
+            workspace.fetch(name, into)
+
+    def transfer() -> None:
+        workspace.load(dataset.inputs)
+        copy_out()
+
+    def end_to_end() -> None:
+        workspace.load(dataset.inputs)
+        launch()
+        prepared.backend.synchronize()
+        if prepared.case.variant.allocates:
+            adopt_last(prepared)
+        copy_out()
+
+    return transfer if scope == "transfer" else end_to_end
+
+
+def kept(prepared: Prepared) -> Callable[[], Any]:
+    """The launch of an allocating variant, keeping what it returned last so that it can be checked."""
+
+    def launch() -> None:
+        prepared.last_returned = prepared.launch()
+
+    return launch
+
+
+def adopt_last(prepared: Prepared) -> None:
+    """Makes the arrays that the last launch returned the outputs."""
+    if prepared.last_returned is not None:
+        adopt(prepared, prepared.last_returned)
+
+
+def host_results(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
+    """Host arrays for the outputs, touched once so that their pages exist before anything is timed."""
+    import numpy as np
+
+    return {name: np.ones(spec.shape, spec.dtype) for name, spec in dataset.specs.items()}
+
+
+def transfer_bytes(prepared: Prepared, point: Point) -> float:
+    """Bytes copied in and out for one call, declared or counted."""
+    declared = prepared.case.problem.transfer_bytes(point)
+    return declared or float(prepared.dataset.input_bytes + prepared.dataset.output_bytes)

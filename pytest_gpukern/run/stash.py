@@ -1,0 +1,293 @@
+"""What the plugin keeps on pytest's objects, and where it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pytest_gpukern.processes.child_main import NAME as CHILD
+from pytest_gpukern.processes.child_main import measures as measures_in
+from pytest_gpukern.values.options import SettingsError, measures
+from pytest_gpukern.values.printable import printable_lines
+from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+
+if TYPE_CHECKING:
+    from pytest_gpukern.baseline.store import KnownCases
+    from pytest_gpukern.gpu.simulator.switch import SimulatorState
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.settings import Settings
+
+MARKER = "gpu_benchmark"
+USAGE_ERROR = "gpukern_usage_error"
+"""Under which a worker of xdist tells the controller what is wrong with the options or the tests."""
+TRY_THE_SIMULATOR = "without a GPU, --gpukern-simulator=auto checks Numba's kernels in its CUDA simulator"
+"""What a run is told that did not ask for this plugin and lacks a GPU."""
+SETTINGS = pytest.StashKey["Settings"]()
+SIMULATOR = pytest.StashKey["SimulatorState"]()
+ENVIRONMENT = pytest.StashKey["Environment"]()
+BENCHMARK = pytest.StashKey["GpuBenchmark"]()
+TAKEN_OVER = pytest.StashKey[Any]()
+"""What measures for the `benchmark` fixture of a test; missing where that is pytest-benchmark's alone."""
+KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
+"""The cases that there are, in a run of all tests of the files that it selects."""
+LOST = pytest.StashKey["LostContext"]()
+"""Why this process's CUDA context cannot be used any more, once that is so."""
+MEASURING = pytest.StashKey[Any]()
+"""The plugin that tells the process that reports, in one that measures for it."""
+ISOLATED_WHEN_MEASURED = True
+"""Whether tests that may use the GPU run in a process of their own when they are measured, unless said."""
+_INSIDE = {
+    "--pdb": "usepdb",
+    "--trace": "trace",
+    "--setup-show": "setupshow",
+    "--setup-only": "setuponly",
+    "--setup-plan": "setupplan",
+}
+"""Options of pytest that have something looked at in the process in which tests run → where it keeps them."""
+WAITS = pytest.StashKey[Any]()
+"""What minds how long a test takes, where a process may be ended for it; its `waiting()` stops the clock."""
+FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
+"""Our fixtures: a test that asks for one may use the GPU."""
+KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
+"""Under which a worker of xdist tells the controller the same."""
+
+
+class GpukernWarning(UserWarning):
+    """A verdict that would fail its test, under `--gpukern-gate=warn`; a marked test that is not measured."""
+
+
+class LostContext(NamedTuple):
+    """What made a process's CUDA context unusable: the test after which that was found, and CUDA's error."""
+
+    nodeid: str
+    error: str
+
+
+def reports(config: pytest.Config) -> bool:
+    """Whether this process collects what tests find out and writes it: no worker of xdist's, and none that
+    measures for another."""
+    return not (hasattr(config, "workerinput") or MEASURING in config.stash)
+
+
+def isolates(config: pytest.Config) -> bool:
+    """Whether tests that may use the GPU run in a process of their own, so that this one has no CUDA context.
+
+    Where tests are distributed, xdist's workers are such processes; a child session is one too.
+
+    Raises:
+        pytest.UsageError: that was asked for, and something else that can be had in this process only.
+    """
+    settings = settings_of(config)
+    is_child = config.pluginmanager.has_plugin(CHILD) or not reports(config)
+    if is_child or settings.against or settings.sanitize or distributes(config):
+        return False
+    inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
+    if settings.isolate and inside is not None:
+        raise pytest.UsageError(
+            f"--gpukern-isolate=on: {inside} looks into pytest's own process; drop one of them"
+        )
+    usually = settings.benchmark and ISOLATED_WHEN_MEASURED and inside is None
+    wanted = usually if settings.isolate is None else settings.isolate
+    return wanted and environment_of(config).has_gpu
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Whether this process has workers of xdist run the tests."""
+    return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
+
+
+def is_replaceable(config: pytest.Config) -> bool:
+    """Whether another process takes over where this one has lost its CUDA context."""
+    is_worker = hasattr(config, "workerinput") and measures(config)
+    return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
+
+
+def may_use_gpu(item: pytest.Item) -> bool:
+    """Whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
+    names = getattr(item, "fixturenames", ())
+    return not FIXTURES.isdisjoint(names) or measures_in(item)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """The parsed options of a run.
+
+    Raises:
+        pytest.UsageError: an option is impossible or contradicts another.
+    """
+    if SETTINGS not in config.stash:
+        from pytest_gpukern.values.settings import Settings
+
+        try:
+            settings = Settings.from_config(config)
+        except SettingsError as error:
+            raise pytest.UsageError(str(error)) from error
+        if settings.seed is not None:  # which may have been drawn: child sessions are to have the same
+            config.option.gpukern_seed = str(settings.seed)
+        config.stash[SETTINGS] = settings
+    return config.stash[SETTINGS]
+
+
+def simulator_of(config: pytest.Config) -> SimulatorState:
+    """Whether this run uses the simulator; switched on by the first call, before anything imports Numba.
+
+    Raises:
+        pytest.UsageError: the environment or a loaded Numba contradicts the option.
+    """
+    if SIMULATOR not in config.stash:
+        from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.gpu.simulator.errors import SimulatorError
+        from pytest_gpukern.gpu.simulator.switch import activate, deactivate, decide
+        from pytest_gpukern.gpu.visibility import missing_gpu_reason
+
+        settings = settings_of(config)
+        try:
+            state = decide(
+                settings.simulator,
+                asked=settings.asked,
+                gpu_missing=lambda: missing_gpu_reason(os.environ),
+                environ=os.environ,
+                modules=sys.modules,
+            )
+            config.add_cleanup(deactivate)  # also where the run ends before it is configured
+            activate(state)
+        except (SimulatorError, DeviceError) as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[SIMULATOR] = state
+    return config.stash[SIMULATOR]
+
+
+def environment_of(config: pytest.Config) -> Environment:
+    """The run's environment, made on first use.
+
+    Raises:
+        pytest.UsageError: no device fits the selection.
+    """
+    if ENVIRONMENT not in config.stash:
+        from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.run.environment import Environment
+
+        told = getattr(config, "workerinput", {})  # which xdist adds after the options were read
+        if told.get("gpukern_seed") is not None:
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=told["gpukern_seed"])
+        environment = Environment(
+            settings_of(config),
+            simulator_of(config),
+            device_spec=told.get("gpukern_device"),
+            on_wait=lambda message: tell(config, message),
+            children=lambda: children_of(config),
+            waiting=lambda: waiting(config),
+        )
+        config.add_cleanup(environment.close)
+        try:
+            environment.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
+        except DeviceError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[ENVIRONMENT] = environment
+    return config.stash[ENVIRONMENT]
+
+
+def children_of(config: pytest.Config) -> ChildSessions:
+    """What starts child sessions of a run's tests; a worker of xdist was told by its controller."""
+    from pytest_gpukern.processes.child_sessions import ChildSessions
+
+    if config.pluginmanager.has_plugin(CHILD):
+        raise RuntimeError("a child session starts no others: it neither records nor judges")
+    measuring = config.stash.get(MEASURING, None)
+    told = getattr(config, "workerinput", {}).get("gpukern_children")
+    if measuring is not None:
+        told = measuring.children
+    if told is not None:
+        return ChildSessions.from_json(told)
+    return ChildSessions.of(config, device=device_uuid(config))
+
+
+def device_uuid(config: pytest.Config) -> str | None:
+    """The UUID of the run's GPU, or None where there is none."""
+    device = environment_of(config).device
+    return None if device is None or device.is_simulated else device.uuid
+
+
+def waiting(config: pytest.Config) -> AbstractContextManager[None]:
+    """Holds while a test waits for what is not its own, which does not count against `--gpukern-timeout`."""
+    minding = config.stash.get(WAITS, None)
+    return nullcontext() if minding is None else minding.waiting()
+
+
+def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
+    """The one `GpuBenchmark` of an attempt at a test item; a test that is run again gets a new one."""
+    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+
+    benchmark = GpuBenchmark(environment, marker_of(item), item.nodeid, item.path)
+    benchmark.replaceable = is_replaceable(item.config)
+    item.stash[BENCHMARK] = benchmark
+    return benchmark
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """The case that an item was made for, or None for a plain test."""
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec is not None else None
+    if case is None:
+        return None  # as for every test of a run that never heard of this plugin: nothing more is loaded
+    from pytest_gpukern.problems.cases import Case
+
+    return case if isinstance(case, Case) else None
+
+
+def marker_of(item: pytest.Item) -> MarkerOptions:
+    """The arguments of an item's marker; those of a closer marker win over a class's or module's.
+
+    Raises:
+        pytest.UsageError: an argument is unknown or impossible.
+    """
+    from pytest_gpukern.values.marker import MarkerOptions
+
+    merged: dict[str, object] = {}
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        try:
+            MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
+        except SettingsError as error:
+            raise pytest.UsageError(str(error)) from error
+        merged.update(mark.kwargs)
+    return MarkerOptions.from_mark((), merged, item.nodeid)
+
+
+def timeout_of(item: pytest.Item) -> float | None:
+    """How long a test may take in the process that measures it, in seconds, or None."""
+    own = marker_of(item).timeout
+    timeout_s = own if own is not None else settings_of(item.config).timeout_s
+    return None if timeout_s == math.inf else timeout_s
+
+
+def tell(config: pytest.Config, message: str) -> None:
+    """Shows a line at once, past pytest's capture."""
+    measuring = config.stash.get(MEASURING, None)
+    if measuring is not None:
+        measuring.tell_user(message)
+        return
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    line = f"gpukern: {printable_lines(message)}\n"
+    if reporter is None:  # in a worker of xdist's: whatever the terminal shows may end in dots
+        line = f"\n{line}"
+    else:
+        reporter.ensure_newline()
+        if reporter._tw.width_of_current_line:
+            reporter.write_line("")
+        reporter.flush()
+    if capture is None:
+        sys.stderr.write(line)
+        return
+    with capture.global_and_fixture_disabled():
+        sys.stderr.write(line)
+        sys.stderr.flush()

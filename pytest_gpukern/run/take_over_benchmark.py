@@ -1,0 +1,194 @@
+"""Existing suites: what a test hands to pytest-benchmark's own `benchmark` fixture is measured here.
+
+In a run with `--gpu-benchmark`, and for tests that carry the `gpu_benchmark` marker or all of them under
+`--gpukern-all`. Any other test, and any other run, is pytest-benchmark's alone: nothing of it is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpukern.benchmark_interop.entries import give_stats, listed_as
+from pytest_gpukern.benchmark_interop.fixture import hand_over, is_its_fixture
+from pytest_gpukern.benchmark_interop.plugin import switched_off
+from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.run.stash import (
+    MARKER,
+    TAKEN_OVER,
+    GpukernWarning,
+    environment_of,
+    new_benchmark,
+    settings_of,
+)
+from pytest_gpukern.timers.timer import NothingLaunched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.result import JsonDict
+
+
+class TakenOver:
+    """A `benchmark` fixture whose calls `GpuBenchmark` measures; one object a test.
+
+    How long is sampled is decided here: that plugin's `min_rounds`, `max_time`, `timer` and so on belong to
+    the loop that does not run. Only the rounds of `pedantic` are kept, since it promises them.
+
+    A call that puts nothing on the GPU is INVALID where the test is marked. Under `--gpukern-all` alone it is
+    left to pytest-benchmark, once a few untimed calls have shown what it is.
+
+    Args:
+        item: the test.
+        fixture: its, from pytest-benchmark.
+        environment: device, settings, backends and baselines; without a GPU the target is called once, or the
+            test skipped.
+    """
+
+    def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
+        self._item = item
+        self._fixture = fixture
+        self._gpu = new_benchmark(item, environment)
+        self._gpu.leaves_host_calls = item.get_closest_marker(MARKER) is None
+        self._gpu.runs_once = True
+        self._gpu.begin()
+        self._measures = environment.has_gpu
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
+        __tracebackhide__ = True
+        try:
+            returned = self._gpu(function, *args, **kwargs)
+            if self._measures:
+                returned = self._gpu.once_more(lambda: function(*args, **kwargs))
+            return returned
+        except NothingLaunched:
+            run, _ = self._leave()
+        finally:
+            self._give_stats()
+        return run(function, *args, **kwargs)
+
+    def pedantic(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., Any] | None = None,
+        rounds: int = 1,
+        warmup_rounds: int = 0,
+        iterations: int = 1,
+        *,
+        rounds_given: bool = True,
+    ) -> Any:
+        """Measures `target` in rounds; returns what a call after measuring returned.
+
+        Args:
+            target: what is measured.
+            args: its positional arguments, where there is no `setup`.
+            kwargs: its named arguments, where there is no `setup`.
+            setup: untimed, right before each call; returns (args, kwargs), or nothing.
+            teardown: untimed, right after each call, with the same arguments.
+            rounds: number of samples.
+            warmup_rounds: rounds before them; the device then settles as always.
+            iterations: calls in a sample, where the cache is hot; with a cold one each sample is one call.
+            rounds_given: whether the test asked for `rounds`; else samples are taken as of any other test.
+
+        Raises:
+            ValueError: a number is no whole number or too small, or a `setup` is to serve several calls.
+            TypeError: both `setup` and the test give arguments, or `setup` returns something else.
+        """
+        __tracebackhide__ = True
+        count = rounds if rounds_given else None
+        asked = Rounds(target, args, kwargs or {}, setup, teardown, count, warmup_rounds, iterations)
+        try:
+            return self._gpu.measure_rounds(asked)
+        except NothingLaunched:
+            asked.finish()
+            _, run = self._leave()
+        finally:
+            self._give_stats()
+        return run(target, args, kwargs, setup, teardown, rounds, warmup_rounds, iterations)
+
+    def listed(self) -> JsonDict | None:
+        """How pytest-benchmark lists the test, as plain JSON, or None where nothing was measured."""
+        measured = self._gpu.result is not None and self._gpu.result.measurements
+        return listed_as(self._fixture) if measured else None
+
+    def _leave(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Leaves the test to pytest-benchmark and says so; returns how that runs a call, and `pedantic`."""
+        self._gpu.result = None
+        _warn(self._item, "it launches nothing there, and is left to pytest-benchmark")
+        return self._hand_back()
+
+    def _give_stats(self) -> None:
+        """What pytest-benchmark leaves on the fixture, also where the call after measuring failed."""
+        result = self._gpu.result
+        if result is None or not result.measurements:
+            return
+        self._gpu.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
+        give_stats(self._fixture, result.measurements[0])
+
+
+def take_over(item: Any, value: Any) -> None:
+    """Measures with us what `item` hands to `value`, a `benchmark` fixture that was just made for it."""
+    if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or switched_off(item.config):
+        return
+    if is_its_fixture(value):
+        item.stash[TAKEN_OVER] = TakenOver(item, value, environment_of(item.config))
+
+
+def is_taken_over(item: pytest.Item) -> bool:
+    """Whether a collected test will be measured through its `benchmark` fixture."""
+    return _is_chosen(item) and _uses(item, "benchmark") and not switched_off(item.config)
+
+
+def warn_if_not_taken_over(item: pytest.Item) -> None:
+    """Warns, once a test is set up, where it asks to be measured through its `benchmark` and cannot be."""
+    value = getattr(item, "funcargs", {}).get("benchmark")  # None under --setup-plan
+    if not _is_chosen(item) or value is None or item.stash.get(TAKEN_OVER, None):
+        return
+    kind = type(value)
+    if switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
+        reason = "--benchmark-disable runs it once; --benchmark-enable lets it be measured"
+    else:
+        reason = (
+            f"its `benchmark` is a {kind.__module__}.{kind.__qualname__}, and only the fixture of "
+            "pytest-benchmark 5.3 is known here; use the `gpu_benchmark` fixture"
+        )
+    _warn(item, reason)
+
+
+def _warn(item: pytest.Item, reason: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
+        item.warn(GpukernWarning(f"not measured on the GPU: {reason}"))
+
+
+def _is_chosen(item: Any) -> bool:
+    """Whether a test asks for its `benchmark` to be measured here; one that has ours too keeps both."""
+    if not isinstance(item, pytest.Item) or _uses(item, "gpu_benchmark"):
+        return False
+    settings = settings_of(item.config)
+    return settings.benchmark and (settings.measure_all or item.get_closest_marker(MARKER) is not None)
+
+
+def _uses(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
+def _ignored(item: pytest.Item) -> tuple[str, ...]:
+    """What the user asked pytest-benchmark for that has no meaning for us, in words."""
+    mark = item.get_closest_marker("benchmark")
+    names = [name for name in (mark.kwargs if mark is not None else ()) if name != "group"]
+    of_mark = (
+        [f"pytest.mark.benchmark({', '.join(names)}) changes nothing: its loop does not run"] if names else []
+    )
+    profiles = item.config.getoption("benchmark_cprofile", default=None)
+    of_option = ["--benchmark-cprofile: what is measured on the GPU is not profiled"] if profiles else []
+    return (*of_mark, *of_option)

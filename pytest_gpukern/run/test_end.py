@@ -1,0 +1,200 @@
+"""The end of a test: verdict, skips for what the simulator lacks, and the result on the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpukern.run.stash import (
+    BENCHMARK,
+    ENVIRONMENT,
+    LOST,
+    TAKEN_OVER,
+    GpukernWarning,
+    LostContext,
+    case_of,
+    environment_of,
+    marker_of,
+    may_use_gpu,
+    settings_of,
+)
+from pytest_gpukern.values.printable import printable_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.values.result import JsonDict, Result
+
+
+@contextmanager
+def skip_what_the_simulator_lacks() -> Iterator[None]:
+    """Turns `SimulatorUnsupported` into a skip that names the feature."""
+    try:
+        yield
+    except Exception as error:
+        reason = simulator_lacks(error)
+        if reason is not None:
+            pytest.skip(reason)
+        raise
+
+
+def simulator_lacks(error: BaseException) -> str | None:
+    """The reason for a skip where `error` says that the simulator lacks a feature, else None."""
+    module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
+    if module is None or not isinstance(error, module.SimulatorUnsupported):
+        return None
+    return f"not in the simulator: {error.feature}"
+
+
+def forget(item: pytest.Item) -> None:
+    """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
+    if BENCHMARK in item.stash:
+        del item.stash[BENCHMARK]
+    if TAKEN_OVER in item.stash:
+        del item.stash[TAKEN_OVER]
+
+
+def refuse_without_context(item: pytest.Item) -> None:
+    """Fails a test that may use the GPU where an earlier one has lost this process's CUDA context."""
+    lost = item.config.stash.get(LOST, None)
+    if lost is not None and may_use_gpu(item):
+        pytest.fail(
+            f"not run: this process lost its CUDA context in {lost.nodeid} ({lost.error}), and only a new "
+            "one has another; --gpukern-isolate=on starts one",
+            pytrace=False,
+        )
+
+
+def fail_where_context_is_lost(item: pytest.Item) -> None:
+    """Fails a test whose asynchronous work has failed since its last call, which nobody else would notice."""
+    error = _context_fault(item)
+    if error is None:
+        return
+    from pytest_gpukern.values.result import Correctness  # by an error only: every run loads this module
+
+    benchmark = item.stash.get(BENCHMARK, None)
+    rejected = benchmark.rejected if benchmark is not None else None
+    if rejected is not None and rejected.variant.loses_context:
+        return  # on purpose; the next test has another process
+    message = f"launch failed: {error}, told when all of the test's work on the device was waited for"
+    if benchmark is not None and benchmark.result is not None:
+        benchmark.result = dataclasses.replace(
+            benchmark.result, correctness=Correctness.INCORRECT, diagnosis=message
+        )
+    pytest.fail(f"INCORRECT: {message}", pytrace=False)
+
+
+def note_lost_context(item: pytest.Item) -> None:
+    """Notes, once a test has been torn down, that the CUDA context is not usable any more."""
+    error = None if LOST in item.config.stash else _context_fault(item)
+    if error is not None:
+        item.config.stash[LOST] = LostContext(item.nodeid, error)
+
+
+def _context_fault(item: pytest.Item) -> str | None:
+    """Why the CUDA context is lost, where the test may have used the GPU; None where nothing was opened."""
+    if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
+        return None
+    return environment_of(item.config).context_fault()
+
+
+def conclude(item: pytest.Item) -> None:
+    """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
+    fail_where_context_is_lost(item)
+    benchmark = item.stash.get(BENCHMARK, None)
+    if case_of(item) is not None and (benchmark is None or not (benchmark.result or benchmark.rejected)):
+        pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
+    if benchmark is None:
+        return
+    _complain(item, benchmark, benchmark.conclude())
+
+
+def stop_observing(item: pytest.Item) -> None:
+    """Before a teardown, which may fail: the code that the test loads is no longer looked at."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is not None:
+        benchmark.stop_observing()
+
+
+def look_at_memory(item: pytest.Item) -> None:
+    """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is not None and benchmark.result is not None:
+        benchmark.let_go()
+        values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
+        passed = benchmark.concluded
+        _complain(
+            item, benchmark, benchmark.memory.finish(benchmark.result, passed=passed, let_go=values.clear)
+        )
+
+
+def _complain(item: pytest.Item, benchmark: GpuBenchmark, complaint: str | None) -> None:
+    """Fails a test with why the gate does, if it does; warns instead under `--gpukern-gate=warn`."""
+    if complaint is None:
+        return
+    complaint = printable_lines(complaint)  # it may quote the record
+    if settings_of(item.config).gate == "warn":
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
+            warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
+        return
+    benchmark.failed_by_the_gate = True
+    pytest.fail(complaint, pytrace=False)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
+
+    The report of the teardown carries how pytest-benchmark lists the test, to which fixtures may still add,
+    and what became of the device's memory.
+    """
+    if report.when == "teardown":
+        note_lost_context(item)
+        if LOST in item.config.stash:
+            report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
+    benchmark = item.stash.get(BENCHMARK, None)
+    if benchmark is None:
+        return
+    if report.when == "teardown":
+        taken_over = item.stash.get(TAKEN_OVER, None)
+        listed = taken_over.listed() if taken_over is not None else None
+        found = benchmark.memory.found
+        told: JsonDict = {"listed": listed, "memory": None if found is None else found.to_json()}
+        if any(each is not None for each in told.values()):
+            told |= {"failed_by_the_gate": benchmark.memory.failed}
+            report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
+        return
+    report.gpukern = carried(  # type: ignore[attr-defined]
+        item, benchmark.result, benchmark.sessions, failed_by_the_gate=benchmark.failed_by_the_gate
+    )
+
+
+def carried(
+    item: pytest.Item,
+    result: Result | None,
+    sessions: Iterable[Result] = (),
+    *,
+    failed_by_the_gate: bool = False,
+) -> JsonDict:
+    """What travels on the report of a test, as plain JSON.
+
+    Args:
+        item: the test.
+        result: what it found out, if anything.
+        sessions: what further sessions of it did.
+        failed_by_the_gate: whether the gate, and nothing before it, failed it.
+    """
+    case = case_of(item)
+    return {
+        "id": case.id if case else item.nodeid,
+        "group": marker_of(item).group,
+        "result": result.to_json() if result is not None else None,
+        "sessions": [session.to_json() for session in sessions],
+        "failed_by_the_gate": failed_by_the_gate,
+    }

@@ -1,0 +1,75 @@
+"""Libraries under compute-sanitizer: without pools that hide where an array ends, and kernels with lines."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.backends import backend as backends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def prepare_libraries() -> Callable[[], None]:
+    """Has CuPy ask the driver for each array, and Numba compile with line information, where they are there.
+
+    What has a variable for that, as PyTorch's pool and nvcc's flags, was set before this process began.
+    Returns what undoes it.
+    """
+    undo: list[Callable[[], None]] = []
+    cupy = _imported("cupy")
+    if cupy is not None:
+        cupy.cuda.set_allocator(None)
+        undo.append(lambda: cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc))
+    cuda = _imported("numba.cuda")
+    if cuda is not None:
+        original = cuda.jit
+        cuda.jit = with_lines(original)
+        undo.append(lambda: setattr(cuda, "jit", original))
+
+    def undone() -> None:
+        while undo:
+            undo.pop()()
+
+    return undone
+
+
+def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's `cuda.jit` whose default is `lineinfo=True`, which changes no machine code.
+
+    Kernels that are compiled for debugging have their lines already. What Numba itself makes for a ufunc has
+    no source that lines could be of; asked for them, Numba warns, and where warnings are errors a test fails.
+    """
+
+    @functools.wraps(jit)
+    def jit_with_lines(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("debug") or "lineinfo" in kwargs:
+            return jit(*args, **kwargs)
+        compiled = args[0] if args else kwargs.get("func_or_sig")
+        if callable(compiled):  # which no signature is
+            return jit(*args, **kwargs, **_lines_of(compiled))
+        return lambda function: jit(*args, **kwargs, **_lines_of(function))(function)
+
+    return jit_with_lines
+
+
+def _lines_of(function: Any) -> dict[str, bool]:
+    """The option that keeps the lines of a function, where it has a source."""
+    try:
+        inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return {}
+    return {"lineinfo": True}
+
+
+def _imported(module: str) -> Any:
+    """A library that is installed and can be imported, else None: then no test can use it either."""
+    if not backends.installed(module):
+        return None
+    try:
+        return importlib.import_module(module)
+    except Exception:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new
+        return None

@@ -1,0 +1,154 @@
+"""What a test says of the tools that looked at it: values in, words out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.sanitizer.finding_text import in_words
+from pytest_gpukern.sanitizer.judge import State
+from pytest_gpukern.sanitizer.source_lines import python_line
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from pytest_gpukern.sanitizer.attribution import TestRun
+    from pytest_gpukern.sanitizer.finding import Finding
+    from pytest_gpukern.sanitizer.source_lines import Home
+
+_SHOWN_FINDINGS = 5
+_SHOWN_RECORDS = 2
+_MOST_LINES_OF_A_RECORD = 120
+_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a test ends, and what it says.
+
+    Attributes:
+        outcome: `passed`, `failed`, `skipped` or `xfailed`.
+        text: why, in words.
+        rejected: whether a variant that is broken on purpose was rejected by the tool that is to do so.
+    """
+
+    outcome: str
+    text: str = ""
+    rejected: bool = False
+
+
+def told(found: Mapping[str, TestRun], *, judged_by: str | None, home: Home) -> Told:
+    """How a test ends that the tools have looked at.
+
+    It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
+    on purpose passes where the tool that is to judge it has found something.
+
+    Args:
+        found: tool → what it has to say.
+        judged_by: the tool that must reject the test's variant, or None.
+        home: where the test or its variant is written.
+    """
+    if judged_by is not None:
+        return _of_broken(found[judged_by], judged_by)
+    complaints = [line for tool, test in found.items() for line in _complaints(tool, test, home)]
+    if complaints:
+        return Told("failed", "\n".join(complaints))
+    ends = [test.outcome for test in found.values() if test.outcome is not None]
+    for outcome in ("failed", "xfailed", "skipped"):
+        texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
+        if texts and (outcome != "skipped" or len(texts) == len(ends)):
+            if outcome == "failed" and texts[0].startswith(_PASSED_AGAINST_A_STRICT_MARK):
+                return Told("passed")  # which is what the mark here fails
+            return Told(outcome, texts[0])
+    return Told("passed")
+
+
+def _of_broken(test: TestRun, tool: str) -> Told:
+    if test.outcome is not None and test.outcome[0] == "skipped":
+        return Told("skipped", test.outcome[1])
+    if test.judgement.is_in_a_kernel:
+        return Told("passed", rejected=True)
+    if test.judgement.state is State.FOUND:
+        said = "; ".join(finding.text for finding in test.judgement.findings)
+        return Told("failed", f"broken on purpose, and {tool} names no kernel that it rejects: {said}")
+    if test.judgement.state is State.CLEAN:
+        return Told("failed", f"broken on purpose, to be rejected by {tool}, and {tool} found nothing")
+    return Told("failed", f"not checked by {tool}: {test.judgement.reason}")
+
+
+def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
+    judgement = test.judgement
+    if judgement.state is State.UNCHECKED:
+        return [f"not checked by {tool}: {judgement.reason}"]
+    if judgement.state is State.CLEAN:
+        return []
+    lines = list(in_lines(tool, judgement.findings, home))
+    if judgement.count > len(judgement.findings):
+        lines.append(f"  {tool} counted {judgement.count}, of which it saved {len(judgement.findings)}")
+    if test.together > 1:
+        lines.append(
+            f"  found only where {test.together} tests ran in one process, so that any may be to blame"
+        )
+    if test.outcome is not None and test.outcome[0] == "failed":
+        lines.append(f"  and the test failed: {test.outcome[1]}")
+    return lines
+
+
+def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str]:
+    """A line for each finding that says something new; threads that do the same are counted."""
+    alike: dict[Hashable, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(_without_threads(finding, home), []).append(finding)
+    for number, same in enumerate(alike.values()):
+        if number == _SHOWN_FINDINGS:
+            yield f"  and {len(alike) - number} more"
+            return
+        more = f" ({len(same)} records)" if len(same) > 1 else ""
+        yield f"{tool}: {in_words(same[0], home)}{more}"
+
+
+def _without_threads(finding: Finding, home: Home) -> Hashable:
+    """What findings have in common that differ in their threads and blocks only."""
+    accesses = tuple((access.what, access.place) for access in finding.accesses)
+    return finding.text, finding.kernel, finding.device, accesses, python_line(finding, home)
+
+
+def records_of(findings: Sequence[Finding]) -> str:
+    """The first records as the tool wrote them, as far as anybody reads on."""
+    texts = []
+    for finding in findings[:_SHOWN_RECORDS]:
+        lines = finding.record.splitlines()
+        more = len(lines) - _MOST_LINES_OF_A_RECORD
+        texts += [*lines[:_MOST_LINES_OF_A_RECORD], *([f"and {more} lines more"] if more > 0 else [])]
+    if len(findings) > _SHOWN_RECORDS:
+        texts.append(f"and {len(findings) - _SHOWN_RECORDS} records more")
+    return "\n".join(texts)
+
+
+def counted(tests: Iterable[TestRun]) -> str:
+    """How many tests were checked and how they came out, in words."""
+    states = Counter(_state(test) for test in tests)
+    checked = states["clean"] + states["with findings"]
+    parts = [f"{states[state]} {state}" for state in ("clean", "with findings") if states[state]]
+    others = [f"{states[state]} {state}" for state in ("not checked", "skipped") if states[state]]
+    return ", ".join([f"{checked} checked" + (f" ({', '.join(parts)})" if parts else ""), *others])
+
+
+def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
+    """Why a tool has not vouched for or against any test, in words, or None where it has."""
+    states = {_state(test) for test in tests}
+    if not states.isdisjoint(("clean", "with findings")):
+        return None
+    if not tests:
+        return "no test that uses this plugin's fixtures on a GPU is selected"
+    reasons = [test.judgement.reason for test in tests if test.judgement.state is State.UNCHECKED]
+    return reasons[0] if reasons else f"all {len(tests)} were skipped"
+
+
+def _state(test: TestRun) -> str:
+    if test.judgement.state is State.FOUND:
+        return "with findings"
+    if test.judgement.state is State.UNCHECKED:
+        return "not checked"
+    return "skipped" if test.outcome is not None and test.outcome[0] == "skipped" else "clean"

@@ -1,0 +1,170 @@
+"""The five kernels that `gpukern selftest` times: problems like any user's, also launched on other streams.
+
+Their references are computed in the outputs' own precision: what a self-test waits for is not its host.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.problems.axes import Axis
+from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.problem import Problem
+from pytest_gpukern.problems.random_arrays import random_array
+from pytest_gpukern.values.call_by_name import call_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.problems.cases import Case
+
+EXP_SIZES = {"exp 64 K f32": 65_536, "exp 10 M f32": 10_000_000, "exp 100 M f32": 100_000_000}
+ADD, ADD_SIZE = "add 32 M f64", 32_000_000
+SGEMM, SGEMM_SIZE = "sgemm 2048", 2048
+_BLOCK = 256
+
+
+def _exp_problem() -> Problem:
+    import numpy as np
+
+    problem = Problem(
+        "selftest_exp",
+        version=1,
+        axes={"n": Axis(smoke=(1024,), full=tuple(EXP_SIZES.values()))},
+        make_inputs=lambda rng, n: {"x": random_array(rng, n, "float32", distribution="normal")},
+        outputs=lambda n: {"y": ((n,), "float32")},
+        reference=lambda x: np.exp(x),
+        tolerance=Tolerance(rtol=8 * 2.0**-23),  # 2 ULP of CUDA's expf, under 3 of NumPy's
+        traffic_bytes=lambda n: 8 * n,
+    )
+
+    @problem.variant("cupy")
+    def exp(x: Any, y: Any) -> Callable[[], Any]:
+        import cupy
+
+        return lambda: cupy.exp(x, out=y)
+
+    return problem
+
+
+@functools.cache
+def _add_kernel() -> Any:
+    from numba import cuda
+
+    @cuda.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def add(a: Any, out: Any) -> None:
+        i = cuda.grid(1)
+        if i < a.size:
+            out[i] = a[i] + 2.0
+
+    return add
+
+
+def _add_problem() -> Problem:
+    problem = Problem(
+        "selftest_add",
+        version=1,
+        axes={"n": Axis(smoke=(1024,), full=(ADD_SIZE,))},
+        make_inputs=lambda rng, n: {"a": random_array(rng, n, "float64")},
+        outputs=lambda n: {"out": ((n,), "float64")},
+        reference=lambda a: a + 2.0,
+        tolerance=Tolerance(),
+        traffic_bytes=lambda n: 16 * n,
+    )
+
+    @problem.variant("numba")
+    def add(a: Any, out: Any, n: int, stream: Any) -> Callable[[], Any]:
+        kernel = _add_kernel()
+        grid = -(-n // _BLOCK)
+        return lambda: kernel[grid, _BLOCK, stream](a, out)
+
+    return problem
+
+
+def _sgemm_problem() -> Problem:
+    problem = Problem(
+        "selftest_sgemm",
+        version=1,
+        axes={"n": Axis(smoke=(32,), full=(SGEMM_SIZE,))},
+        make_inputs=lambda rng, n: {
+            "A": random_array(rng, (n, n), "float32"),
+            "B": random_array(rng, (n, n), "float32"),
+        },
+        outputs=lambda n: {"C": ((n, n), "float32")},
+        reference=lambda A, B: A @ B,
+        # Sums of 2048 positive products, each side rounding in an order of its own.
+        tolerance=Tolerance(rtol=2048 * 2.0**-24),
+        flops=lambda n: 2.0 * n**3,
+    )
+
+    @problem.variant("cupy")
+    def cublas(A: Any, B: Any, C: Any) -> Callable[[], Any]:
+        import cupy
+
+        return lambda: cupy.matmul(A, B, out=C)
+
+    return problem
+
+
+def selftest_cases() -> dict[str, Case]:
+    """Name of each kernel → its case, in the order of the table."""
+    cases: dict[str, Case] = {}
+    for case in cases_of(_exp_problem(), "full"):
+        name = next(name for name, n in EXP_SIZES.items() if n == case.point["n"])
+        cases[name] = case
+    (cases[ADD],) = cases_of(_add_problem(), "full")
+    (cases[SGEMM],) = cases_of(_sgemm_problem(), "full")
+    return cases
+
+
+class _ForeignStream:
+    """Somebody else's stream, by CUDA's stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+def launch_elsewhere(case: Case, arrays: Mapping[str, Any], handle: int = 0) -> Callable[[], Any]:
+    """The launch that is timed, on another stream than ours: that of another tool.
+
+    Args:
+        case: of `selftest_cases`.
+        arrays: of the workspace that it was prepared in.
+        handle: of the stream; 0 is the legacy default one, which CuPy and PyTorch launch on.
+    """
+    assert case.variant.prepare is not None
+    stream: Any = None
+    if case.variant.backend == "numba":
+        from numba import cuda
+
+        stream = cuda.external_stream(handle) if handle else cuda.default_stream()
+    launch = call_by_name(case.variant.prepare, {**case.point, **case.parameters, **arrays, "stream": stream})
+    if case.variant.backend == "numba" or not handle:
+        return launch  # type: ignore[no-any-return]
+    return _on_cupy_stream(launch, handle)
+
+
+def _on_cupy_stream(launch: Callable[[], Any], handle: int) -> Callable[[], Any]:
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        stream = cupy.cuda.Stream.from_external(_ForeignStream(handle))
+    else:  # CuPy < 14
+        stream = cupy.cuda.ExternalStream(handle)
+
+    def on_stream() -> None:
+        with stream:
+            launch()
+
+    return on_stream
+
+
+def synchronize() -> None:
+    """Waits for the whole device."""
+    runtime().synchronize()

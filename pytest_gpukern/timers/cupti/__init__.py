@@ -1,0 +1,4 @@
+"""Reads CUPTI: activity records, loaded modules and their machine code. No other code does.
+
+Start with `timer.py`.
+"""

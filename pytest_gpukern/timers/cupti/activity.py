@@ -1,0 +1,285 @@
+"""CUPTI's activity records: what the device really did, when, and for which of our calls.
+
+CUPTI is attached by the first recording of a process and asked for records only while one is open, since it
+costs 8 to 15 % on the host's API calls.
+
+The record types are those of CUPTI 13 (`cupti-python`'s version is CUPTI's). Calls are told apart by external
+correlation: an id pushed on the launching thread's stack before a call and popped behind it, which CUPTI
+writes beside each API call's correlation id.
+https://docs.nvidia.com/cupti/main/main.html#external-correlation
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.timers.cupti.records import LayoutUnknownError, RecordBuffers
+from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.result import LaunchShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_BUFFER_BYTES = 4 << 20
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
+_MEMORY_KINDS = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}  # …MemoryKind
+OURS = 1
+"""The external id of what this plugin launches around the calls, which have larger ones."""
+_REMEDIES = {
+    "ERROR_INSUFFICIENT_PRIVILEGES": "the driver lets only administrators profile "
+    "(NVreg_RestrictProfilingToAdminUsers)",
+    "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": "another profiler is attached to this process",
+    "ERROR_NOT_COMPATIBLE": "CUPTI and the driver are of versions that do not fit; install the cupti-python "
+    "of the driver's CUDA",
+    "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": "this virtual GPU does not allow profiling",
+}
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One kernel, copy or memset as the device executed it.
+
+    Attributes:
+        kind: `kernel`, `memcpy` or `memset`.
+        name: the kernel's mangled name, empty for one of ours; for a copy, its direction and the host's kind
+            of memory; else `memset`.
+        start_ns: since the first activity of the recording began.
+        end_ns: the same.
+        stream: CUPTI's number of the stream.
+        call: the external id that was on the launching thread's stack; None for another thread's work.
+        size_bytes: copied or set; 0 for a kernel.
+        shape: of a kernel.
+    """
+
+    kind: str
+    name: str
+    start_ns: float
+    end_ns: float
+    stream: int
+    call: int | None
+    size_bytes: int = 0
+    shape: LaunchShape | None = None
+
+
+class ActivityTrace:
+    """Records the device's activities between `open` and `close`; one a process.
+
+    Attributes:
+        cupti: the module of cupti-python.
+        listeners: for other kinds of records, by kind: what takes them.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from cupti import cupti
+        except ImportError as error:
+            if error.name in ("cupti", "cupti.cupti"):
+                raise TimerUnavailable("cupti-python is not installed") from None
+            raise TimerUnavailable(f"cupti-python does not load: {error}") from None
+        except Exception as error:
+            raise TimerUnavailable(f"cupti-python does not load: {error}") from error
+        self.cupti = cupti
+        kinds = cupti.ActivityKind
+        self._kinds = [
+            kinds.MEMCPY,
+            kinds.MEMSET,
+            kinds.EXTERNAL_CORRELATION,
+            kinds.DRIVER,
+        ]
+        self._id_kind = cupti.ExternalCorrelationKind.CUSTOM0
+        self._kernels = kinds.KERNEL
+        self.listeners: dict[int, Callable[[Any], None]] = {}
+        self._enabled: list[Any] = []
+        self._depth = 0
+        self._calls: dict[int, int] = {}
+        self._found: list[Any] = []
+        self._error: BaseException | None = None
+        # Kept also where objects are read later: CUPTI may still have one of its buffers.
+        self._buffers: RecordBuffers | None = None
+        try:
+            self._buffers = RecordBuffers(cupti, self._completed, self._failed)
+            self._reads_buffers = self._buffers.register()
+        except LayoutUnknownError:
+            self._reads_buffers = False
+        if not self._reads_buffers:
+            self.read_objects()
+
+    def read_objects(self) -> None:
+        """Has cupti-python read the records from now on: slower, where its layouts do not fit."""
+        self.attempt(lambda: self.cupti.activity_register_callbacks(_request_buffer, self._completed))
+        self._reads_buffers = False
+
+    @property
+    def reads_buffers(self) -> bool:
+        """Whether records are read from CUPTI's buffers, not from cupti-python's objects."""
+        return self._reads_buffers
+
+    def open(self, *, concurrently: bool) -> None:
+        """Begins to record; what this thread launches counts as `OURS` until a call is pushed.
+
+        Args:
+            concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer`
+                says what either way costs.
+        """
+        self._clear()
+        kinds = self.cupti.ActivityKind
+        self._kernels = kinds.CONCURRENT_KERNEL if concurrently else kinds.KERNEL
+        try:
+            for kind in (self._kernels, *self._kinds):
+                self.attempt(lambda kind=kind: self.cupti.activity_enable(kind))
+                self._enabled.append(kind)
+            self.push(OURS)
+        except TimerUnavailable:
+            self._disable()  # or events, which are used instead, would pay for it
+            raise
+
+    def push(self, call: int) -> None:
+        """What this thread launches from now on belongs to `call`, a number above `OURS`."""
+        self.attempt(lambda: self.cupti.activity_push_external_correlation_id(self._id_kind, call))
+        self._depth += 1
+
+    def pop(self) -> None:
+        """Goes back to what was there before the last `push`."""
+        self._depth -= 1
+        self.attempt(lambda: self.cupti.activity_pop_external_correlation_id(self._id_kind))
+
+    def close(self) -> list[Activity]:
+        """Stops recording; the activities in the order of their start. The device must be idle."""
+        try:
+            while self._depth:  # more than one where a call failed
+                self.pop()
+            self.attempt(lambda: self.cupti.activity_flush_all(1))
+        finally:
+            self._disable()
+        try:
+            if self._error is not None:
+                raise self._error
+            # A float holds nanoseconds since 1970 in steps of 256: of whole numbers the difference is exact.
+            origin = min((record.start for record in self._found), default=0)
+            found = [self._activity(record, origin) for record in self._found]
+        except Exception as error:
+            raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
+        self._clear()
+        return sorted(found, key=lambda activity: activity.start_ns)
+
+    def follow_runtime_api(self) -> bool:
+        """Has launches through CUDA's runtime API attributed too, from the next recording on.
+
+        External ids come beside the API call that launched: the driver's for most libraries, the runtime's
+        for those that link that one statically. Records of the runtime's calls cost as much time as all the
+        others together, so they are asked for only where work turned up that belongs to nobody.
+
+        Returns:
+            Whether that is new.
+        """
+        runtime = self.cupti.ActivityKind.RUNTIME
+        if runtime in self._kinds:
+            return False
+        self._kinds.append(runtime)
+        return True
+
+    def stream_number(self, handle: int) -> int:
+        """CUPTI's number of a stream of the current context."""
+        from pytest_gpukern.gpu.runtime import checked
+
+        context = int(checked("cuCtxGetCurrent"))
+        return int(self.cupti.get_stream_id_ex(context, handle, 0))
+
+    def _clear(self) -> None:
+        self._calls, self._found, self._error = {}, [], None
+
+    def _disable(self) -> None:
+        while self._enabled:
+            kind = self._enabled.pop()
+            self.attempt(lambda kind=kind: self.cupti.activity_disable(kind))
+
+    def attempt(self, call: Any) -> Any:
+        """Calls CUPTI.
+
+        Raises:
+            TimerUnavailable: it refused; the message says why.
+        """
+        try:
+            return call()
+        except self.cupti.cuptiError as error:
+            name = str(error).partition(" ")[0]
+            why = _REMEDIES.get(name, str(error))
+            raise TimerUnavailable(f"CUPTI: {why}") from error
+        except RuntimeError as error:  # cupti-python's where it finds no library, or no driver
+            raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
+
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+
+    def _completed(self, records: Sequence[Any]) -> None:
+        """Takes a full buffer; runs on a thread of CUPTI's, to which an error must not get through."""
+        try:
+            for record in records:
+                self._take(record)
+        except Exception as error:  # noqa: BLE001
+            self._error = error
+
+    def _take(self, record: Any) -> None:
+        """Sorts a record; reading a field takes microseconds, so that waits until it is known to matter."""
+        kinds, kind = self.cupti.ActivityKind, record.kind
+        if kind == kinds.EXTERNAL_CORRELATION:
+            if record.external_kind == self._id_kind:
+                self._calls[record.correlation_id] = record.external_id
+        elif kind in self.listeners:
+            self.listeners[kind](record)
+        elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
+            self._found.append(record)
+
+    def _activity(self, record: Any, origin: int) -> Activity:
+        call = self._calls.get(record.correlation_id)
+        kinds, kind = self.cupti.ActivityKind, record.kind
+        name, what = "", "kernel"
+        size_bytes, shape = 0, None
+        if kind == self._kernels:
+            if call != OURS:
+                name, shape = record.name, _shape(record)
+        elif kind == kinds.MEMCPY:
+            what, name, size_bytes = "memcpy", _direction(record), record.bytes
+        else:
+            what, name, size_bytes = "memset", "memset", record.bytes
+        start_ns, end_ns = float(record.start - origin), float(record.end - origin)
+        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, shape)
+
+
+def _request_buffer() -> tuple[int, int]:
+    """Size of a buffer of records, and as many records as fit."""
+    return _BUFFER_BYTES, 0
+
+
+def _shape(record: Any) -> LaunchShape:
+    return LaunchShape(
+        grid=(record.grid_x, record.grid_y, record.grid_z),
+        block=(record.block_x, record.block_y, record.block_z),
+        registers=record.registers_per_thread,
+        static_shared_bytes=record.static_shared_memory,
+        dynamic_shared_bytes=record.dynamic_shared_memory,
+        local_bytes=record.local_memory_per_thread,
+    )
+
+
+def _direction(record: Any) -> str:
+    """From where to where a copy goes; of the host's memory also whether it was pinned."""
+    direction = _COPY_KINDS.get(record.copy_kind, f"kind {record.copy_kind}")
+    kind = {"HtoD": record.src_kind, "DtoH": record.dst_kind}.get(direction)
+    host = "" if kind is None else f", {_MEMORY_KINDS.get(kind, f'kind {kind}')}"
+    return f"memcpy {direction}{host}"
+
+
+@functools.cache
+def activity_trace() -> ActivityTrace:
+    """The one of this process.
+
+    Raises:
+        TimerUnavailable: there can be none; the message says why.
+    """
+    return ActivityTrace()

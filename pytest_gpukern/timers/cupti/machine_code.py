@@ -1,0 +1,258 @@
+"""The machine code that libraries load into the device, by CUPTI's callback on each module.
+
+Whatever compiled it, a module is loaded through the driver, so that one place serves every library. Its
+SHA-256 is kept: the same hash before and after a driver upgrade says that the compiler did not change the
+kernel, and another one that it did. So is the code, until somebody asks what one of its kernels spills.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpukern.gpu import cubin
+from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
+from pytest_gpukern.timers.cupti.loaded_modules import KernelModules
+from pytest_gpukern.timers.timer import TimerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_KEPT_BYTES = 256 << 20
+"""Of modules of which nothing was asked yet; the oldest go first. Reading one of 18 kB took 0.14 ms, 0.5 MB
+with 46 kernels that spill 4 ms: too long to add it to each first call."""
+
+_FEWEST_REGISTERS = 16
+"""Of a launch's record, however few the kernel takes: 14 were recorded as 16 (H200, CUDA 13.0)."""
+
+
+class _ModuleResource(ctypes.Structure):
+    """CUpti_ModuleResourceData; cupti-python turns the code into text, which it is not."""
+
+    _fields_ = (("module_id", ctypes.c_uint32), ("size", ctypes.c_size_t), ("code", ctypes.c_void_p))
+
+
+class _ApiCall(ctypes.Structure):
+    """The beginning of CUpti_CallbackData; cupti-python does not show the parameters of the call."""
+
+    _fields_ = (
+        ("site", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("returned", ctypes.c_void_p),
+        ("kernel", ctypes.c_char_p),
+    )
+
+
+_PLACE_OF_HANDLE = {
+    "cuLaunchKernel": 0,
+    "cuLaunchKernel_ptsz": 0,
+    "cuLaunchCooperativeKernel": 0,
+    "cuLaunchCooperativeKernel_ptsz": 0,
+    "cuLaunchKernelEx": 1,
+    "cuLaunchKernelEx_ptsz": 1,
+}
+"""Calls of the driver that launch a kernel → which of their parameters is its handle, of eight bytes each."""
+
+
+class MachineCode:
+    """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
+
+    CUPTI's records of functions tell which kernels a module has. On an H200 there were none for what was
+    loaded before kernels were recorded for the first time in a process, as the first kernel under test is, so
+    an empty recording goes ahead of it; all 337 kernels of these suites were told then. By the symbols of a
+    module some kernels of cuBLAS are not known.
+
+    Of several modules with a kernel of one name, `KernelModules` tells from which it was launched, or the
+    launch's registers do. Where both leave open which of several codes it was, none is known.
+
+    Args:
+        trace: CUPTI of this process.
+    """
+
+    def __init__(self, trace: ActivityTrace) -> None:
+        self._trace = trace
+        self._cupti = cupti = trace.cupti
+        self._function = cupti.ActivityKind.FUNCTION
+        trace.listeners[self._function] = self._take
+        calls = cupti.driver_api_trace_cbid.__members__
+        self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items() if name in calls}
+        self._loaded = 0
+        self._has_recorded = False
+        self._from = KernelModules()
+        self._modules: dict[int, str] = {}
+        self._known: dict[str, _Known] = {}
+        self._images: dict[str, bytes] = {}
+        self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
+        self.refused: str | None = None
+        """Why modules that were loaded could not be looked at, the last time that was so."""
+
+    def sha256(self, kernel: str, registers: int) -> str | None:
+        """The hash of the code that a kernel came with; None where it is not known.
+
+        `code:` and what `cubin.code_sha256` says, or, of what is no cubin that can be read, `module:` and the
+        hash of all of it. Of what a call launches from several modules, the hash of their hashes.
+
+        Args:
+            kernel: mangled name.
+            registers: of a thread, as its launch was recorded.
+        """
+        modules, each = self._candidates(kernel, registers)
+        codes = sorted({self._read(module).code for module in modules})
+        if len(codes) > 1 and each:
+            method = "module" if any(code.startswith("module:") for code in codes) else "code"
+            return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
+        return codes[0] if len(codes) == 1 else None
+
+    def spills(self, kernel: str, registers: int) -> cubin.Spills | None:
+        """What a kernel spills; None where it is not known, see `cubin.spills`.
+
+        A module is read when it is first asked for, once however often it was loaded.
+
+        Args:
+            kernel: mangled name.
+            registers: of a thread, as its launch was recorded.
+        """
+        modules, _ = self._candidates(kernel, registers)
+        found = {self._spills_of(module).get(kernel) for module in modules}
+        return found.pop() if len(found) == 1 else None
+
+    def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
+        """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
+        origin = self._from.of(kernel)
+        loaded = {self._modules[number] for number in origin.modules if number in self._modules}
+        return {module for module in loaded if self._read(module).may_take(registers, kernel)}, origin.each
+
+    def _read(self, module: str) -> _Known:
+        """What is known of a module's code, by its hash; it is read when it is first asked for."""
+        if module not in self._known:
+            image = self._images.get(module, b"")
+            code = cubin.code_sha256(image)
+            self._known[module] = _Known(
+                f"module:{module}" if code is None else f"code:{code}", cubin.registers(image)
+            )
+        return self._known[module]
+
+    def _spills_of(self, module: str) -> dict[str, cubin.Spills | None]:
+        self._read(module)  # while the image is there
+        image = self._images.pop(module, None)
+        if image is not None:
+            self._spills[module] = cubin.spills(image)
+        return self._spills.get(module, {})
+
+    @contextmanager
+    def loading(self, *, own: bool = True) -> Iterator[None]:
+        """While it is entered, modules that are loaded are hashed.
+
+        Args:
+            own: whether what is launched meanwhile is to be timed, so that `sha256` and `spills` are asked
+                for its kernels.
+
+        Raises:
+            TimerUnavailable: another profiler is attached, or the records cannot be had.
+        """
+        cupti, trace = self._cupti, self._trace
+        if not self._has_recorded:
+            trace.open(concurrently=True)
+            trace.close()
+            self._has_recorded = True
+        self._from.begin(own=own)
+        subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
+        try:
+            domain, loaded = cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED
+            trace.attempt(lambda: cupti.enable_callback(1, subscriber, domain, loaded))
+            for call in self._places:
+                trace.attempt(
+                    lambda call=call: cupti.enable_callback(
+                        1, subscriber, cupti.CallbackDomain.DRIVER_API, call
+                    )
+                )
+            trace.attempt(lambda: cupti.activity_enable(self._function))
+            before = self._loaded
+            try:
+                yield
+            finally:
+                try:
+                    if self._loaded > before:
+                        trace.attempt(lambda: cupti.activity_flush_all(1))
+                finally:
+                    self._from.end()
+                    trace.attempt(lambda: cupti.activity_disable(self._function))
+        finally:
+            trace.attempt(lambda: cupti.unsubscribe(subscriber))
+
+    def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
+        if domain == self._cupti.CallbackDomain.DRIVER_API:
+            call = _ApiCall.from_address(int(data.ptr))
+            # When it returns, since a library that loads lazily loads the module in its first launch.
+            if call.site == self._cupti.ApiCallbackSite.API_EXIT and call.kernel and call.parameters:
+                handle = ctypes.c_uint64.from_address(call.parameters + 8 * self._places[callback])
+                self._from.launched(call.kernel.decode(), handle.value)
+            return
+        module = _ModuleResource.from_address(int(data.resource_descriptor))
+        if not (module.code and module.size):
+            return
+        code = ctypes.string_at(module.code, module.size)
+        digest = hashlib.sha256(code).hexdigest()
+        self._loaded += 1
+        self._modules[module.module_id] = digest
+        self._from.loaded(module.module_id)
+        if digest not in self._spills:
+            self._keep(digest, code)
+
+    def _keep(self, digest: str, code: bytes) -> None:
+        self._images[digest] = code
+        while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
+            oldest = next(iter(self._images))
+            self._read(oldest)
+            del self._images[oldest]
+
+    def _take(self, record: Any) -> None:
+        self._from.has(record.module_id, record.name)
+
+
+class _Known(NamedTuple):
+    """What is kept of a module's code: its hash, and the registers of its kernels by their mangled names."""
+
+    code: str
+    registers: Mapping[str, int]
+
+    def may_take(self, recorded: int, kernel: str) -> bool:
+        """Whether a launch of a kernel of this module may be recorded with so many registers."""
+        registers = self.registers.get(kernel)
+        return registers is None or recorded == max(registers, _FEWEST_REGISTERS)
+
+
+@functools.cache
+def machine_code() -> MachineCode | None:
+    """The one of this process; None where CUPTI cannot be used."""
+    try:
+        return MachineCode(activity_trace())
+    except TimerUnavailable:
+        return None
+
+
+@contextmanager
+def loading_observed(*, own: bool = True) -> Iterator[None]:
+    """Has modules that are loaded meanwhile hashed, where CUPTI can be used; see `MachineCode.loading`."""
+    found = machine_code()
+    if found is None:
+        yield
+        return
+    observing = found.loading(own=own)
+    try:
+        observing.__enter__()
+    except TimerUnavailable as error:
+        found.refused = str(error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        try:
+            observing.__exit__(None, None, None)
+        except TimerUnavailable as error:  # what was loaded is known all the same
+            found.refused = str(error)

@@ -1,0 +1,369 @@
+"""Durations from CUPTI's activity records: the device's own start and end of each kernel.
+
+Neither the host's launch cost nor an event's fixed cost is in the number. Everything is queued behind a
+blocking kernel all the same, so that a call of several kernels has no gaps that the host made.
+
+CUPTI records kernels in two ways, and neither suits all. *Concurrently*, each block is instrumented: exact
+for a kernel of few blocks, but one of many short blocks becomes slower, by 8 to 11 % with one element a
+thread in blocks of 256 to 1024 on an H200, also by the kernel's own clock. *Serially*, the device finishes
+one kernel before the next: whatever their blocks, kernels run as fast as unobserved, and a constant is added,
+1.7 µs there. So a kernel of many blocks is recorded serially, and the constant, measured with an empty kernel
+in the same session, is taken off; `measures` says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.timers.calibration import empty_kernel
+from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
+from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
+from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.result import DeviceWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpukern.gpu.runtime import CudaRuntime
+
+_ROUNDING_NS = 100
+"""Activities of one stream do not overlap; their ends and starts are rounded."""
+_JITTER_NS = 8.0
+"""What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an H200
+had medians within 0.4 %, and a tick is 32 ns, of which the median of many samples shows less."""
+_SERIAL_JITTER_NS = 50.0
+"""The same recorded serially, where what is taken off is known to some tens of nanoseconds: spins of 1.5 to
+100 µs read 1617 to 1746 ns more than the slope of their graphs."""
+_FEW_BLOCKS = 4
+"""Blocks for each multiprocessor up to which recording them costs less than a tick: about 10 ns each."""
+_NEAR_NS = 256.0
+_CALIBRATION = 64
+_OWN_STREAMS = (
+    "the call waits for the device or uses streams of its own, so the host's launch cost is in the number"
+)
+_TICK_NS = 32.0
+"""Steps between durations that were seen on an H200: 32 ns, one more or less by rounding."""
+
+
+class CuptiTimer:
+    """Times on the device by its own records.
+
+    A sample is the span of its call: from the start of its first activity to the end of its last, kernels,
+    copies and memsets alike. Batches also hold how long kernels were busy and what the call was made of.
+
+    Args:
+        runtime: context, kernels and L2 of the pinned device.
+        stream: the stream that the call launches on, as a cuda.core stream; by default the runtime's.
+        any_stream: whether a call may also use other streams. Where work there does not wait for the timed
+            one, each execution then begins from an idle device. Otherwise all work elsewhere is a suspicion.
+        queues: whether calls are queued; those that are known to wait for the device need not be tried.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+
+    name = "cupti"
+    fixed_cost_ns = None
+    resolution_ns = _TICK_NS
+
+    def __init__(
+        self, runtime: CudaRuntime, stream: Any = None, *, any_stream: bool = False, queues: bool = True
+    ) -> None:
+        self._runtime = runtime
+        self._stream = stream or runtime.stream
+        self._any_stream = any_stream
+        self._queue = LaunchQueue(runtime, self._stream, queues=queues)
+        self._trace = proven_trace(runtime)
+        self._concurrently = True
+        self.jitter_ns = _JITTER_NS
+        self._few_blocks = False
+        self._apart = not queues
+        self._elsewhere: str | None = None
+        self._looked = False
+
+    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
+        """Takes a sample of each iteration; see `LaunchQueue` for calls that wait for the device.
+
+        Raises:
+            NothingLaunched: the calls put nothing on the device.
+            TimerUnavailable: another thread launched what they did, or records were lost.
+        """
+        queued, activities, ids = self._recorded(iterations, cold=cold)
+        while self._record_otherwise(activities, _by_call(activities, ids)):
+            iterations = [iteration.again() for iteration in iterations]
+            queued, activities, ids = self._recorded(iterations, cold=cold)
+        calls = _by_call(activities, ids)
+        missing = sum(not work for work in calls)
+        if missing == len(calls):
+            strangers = _strangers(activities)
+            if strangers:
+                raise TimerUnavailable(f"another thread than the call's launched {_shown(strangers)}")
+            raise NothingLaunched("the call puts nothing on the device: no kernel, copy or memset")
+        if missing:
+            raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
+        self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
+        self._looked = True
+        if not self._concurrently:
+            cost_ns = serial_cost_ns(self._runtime, cold=cold)
+            calls = [[_shortened(activity, cost_ns) for activity in work] for work in calls]
+        # A single kernel or copy reads the same however long the host took to launch it.
+        with_gaps = not queued and any(len(work) > 1 for work in calls)
+        return Batch(
+            [_span(work) for work in calls],
+            launch_included=with_gaps,
+            warnings=[_OWN_STREAMS if self._any_stream else LAUNCH_COST] if with_gaps else [],
+            busy_ns=[busy(work) for work in calls],
+            work=summed(calls),
+        )
+
+    @property
+    def queues(self) -> bool:
+        """Whether its calls are queued, as far as is known by now."""
+        return self._queue.queues
+
+    def _record_otherwise(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> bool:
+        """Whether the calls have to be recorded in another way, which is then set.
+
+        It is decided by what a call launches and by its grid, so alike in every session. A call that once
+        launched something else than one kernel of many blocks stays recorded concurrently: one that launches
+        now this, now that would be recorded again for ever.
+        """
+        if any(activity.call is None for activity in activities) and self._trace.follow_runtime_api():
+            return True
+        if self._any_stream and not self._apart and overlapping(activities):
+            # Only the timed stream waits behind the blocking kernel: elsewhere the calls ran ahead, at once.
+            self._apart = True
+            self._queue.give_up()
+            return True
+        before = self._concurrently
+        few = _FEW_BLOCKS * self._runtime.multiprocessors
+        self._few_blocks |= any(len(work) != 1 or _blocks(work[0]) <= few for work in calls)
+        self._concurrently = self._few_blocks
+        self.jitter_ns = _JITTER_NS if self._concurrently else _SERIAL_JITTER_NS
+        return self._concurrently != before
+
+    @property
+    def measures(self) -> str:
+        """What its number contains, in words."""
+        text = "device time from the start of the call's first kernel or copy to the end of its last"
+        if self._concurrently:
+            return text
+        return f"{text}; recorded serially for its many blocks, and what that adds is taken off"
+
+    def _recorded(
+        self, iterations: Sequence[Iteration], *, cold: bool
+    ) -> tuple[bool, list[Activity], list[int]]:
+        """Whether the executions were queued, all activities, and the id of each execution."""
+        marks = _Marks(self._trace)
+        self._trace.open(concurrently=self._concurrently)
+        try:
+            queued = self._queue.execute(iterations, marks, cold=cold)
+        finally:
+            try:
+                self._runtime.synchronize()
+            finally:  # also where a call has lost the context
+                activities = self._trace.close()
+        return queued, activities, marks.calls
+
+    def suspicion(self, iteration: Iteration) -> str | None:
+        """Work on another stream or from another thread in any batch so far; before the first, in a call."""
+        if not self._looked:
+            self.collect([iteration.again()], cold=False)
+        return self._elsewhere
+
+    def _found_elsewhere(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
+        strangers = _strangers(activities)
+        if strangers:
+            return (
+                f"{_shown(strangers)} ran meanwhile, launched by another thread than the call's; "
+                "let the call wait for it, or stop it while timing"
+            )
+        if self._any_stream:
+            return None
+        timed = self._trace.stream_number(int(self._stream.handle))
+        escaped = [activity for work in calls for activity in work if activity.stream != timed]
+        if escaped:
+            return f"{_shown(escaped)} ran outside the timed stream; launch it on the given stream"
+        return None
+
+
+@functools.cache
+def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
+    """CUPTI, after it has recorded one kernel of ours: some set-ups attach and then stay silent.
+
+    Raises:
+        TimerUnavailable: why it cannot be used here.
+    """
+    trace = activity_trace()
+    runtime.flush_l2()  # the first one also fills its memory
+    runtime.synchronize()
+    try:
+        activities = _of_one_flush(trace, runtime)
+    except TimerUnavailable:
+        if not trace.reads_buffers:
+            raise
+        trace.read_objects()
+        activities = _of_one_flush(trace, runtime)
+    found = [activity for activity in activities if activity.call == OURS + 1]
+    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
+        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
+    return trace
+
+
+def _of_one_flush(trace: ActivityTrace, runtime: CudaRuntime) -> list[Activity]:
+    trace.open(concurrently=True)
+    try:
+        trace.push(OURS + 1)
+        runtime.flush_l2()
+        trace.pop()
+        runtime.synchronize()
+    finally:
+        activities = trace.close()
+    return activities
+
+
+@functools.cache
+def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
+    """What serial recording adds: an empty kernel recorded so, less the same one recorded concurrently.
+
+    Means of what lies near the median. Measured once a process for each cache policy, in a few milliseconds.
+    """
+    launch = empty_kernel(runtime, runtime.stream)
+    means = []
+    for concurrently in (True, False):
+        timer = CuptiTimer(runtime)
+        timer._concurrently = concurrently
+        _, activities, ids = timer._recorded([Iteration(launch)] * _CALIBRATION, cold=cold)
+        spans = [_span(work) for work in _by_call(activities, ids)]
+        median = statistics.median_low(spans)  # one of them, so that something is near it
+        means.append(statistics.fmean(span for span in spans if abs(span - median) <= _NEAR_NS))
+    return max(0.0, means[1] - means[0])
+
+
+@dataclass
+class _Marks:
+    """Gives each execution its own external id, and remembers those that count."""
+
+    trace: ActivityTrace
+
+    def __post_init__(self) -> None:
+        self.calls: list[int] = []
+        self._last = OURS
+        self._part: list[int] = []
+
+    def open(self, count: int) -> None:  # noqa: ARG002 - part of the Protocol
+        self._part = []
+
+    def start(self, number: int) -> None:  # noqa: ARG002
+        self._last += 1
+        self._part.append(self._last)
+        self.trace.push(self._last)
+
+    def end(self, number: int) -> None:  # noqa: ARG002
+        self.trace.pop()
+
+    def close(self) -> None:
+        """Nothing to do: the records come when all is done."""
+
+    def take(self, count: int) -> None:
+        self.calls += self._part[:count]
+
+    def restart(self) -> None:
+        self.calls = []
+
+
+def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[Activity]]:
+    """The activities of each call, in the order of the calls."""
+    found: dict[int, list[Activity]] = {call: [] for call in calls}
+    for activity in activities:
+        if activity.call in found:
+            found[activity.call].append(activity)
+    return list(found.values())
+
+
+def _strangers(activities: Sequence[Activity]) -> list[Activity]:
+    """What no call of this thread launched."""
+    return [activity for activity in activities if activity.call is None]
+
+
+def overlapping(activities: Sequence[Activity]) -> list[Activity]:
+    """Activities of calls that ran while something of ours did, which is on the timed stream.
+
+    Args:
+        activities: of all, sorted by start.
+    """
+    found: list[Activity] = []
+    ours_until = 0.0
+    latest: Activity | None = None  # of the calls', the one that ends last
+    for activity in activities:
+        if activity.call == OURS:
+            if latest is not None and latest.end_ns > activity.start_ns + _ROUNDING_NS:
+                found.append(latest)
+                latest = None
+            ours_until = max(ours_until, activity.end_ns)
+            continue
+        if activity.start_ns + _ROUNDING_NS < ours_until:
+            found.append(activity)
+        elif latest is None or activity.end_ns > latest.end_ns:
+            latest = activity
+    return found
+
+
+def _blocks(activity: Activity) -> int:
+    return math.prod(activity.shape.grid) if activity.shape is not None else 0
+
+
+def _shortened(activity: Activity, by_ns: float) -> Activity:
+    """A kernel whose record is longer than the kernel by so much; never shorter than a tick."""
+    end_ns = max(activity.end_ns - by_ns, activity.start_ns + _TICK_NS)
+    return dataclasses.replace(activity, end_ns=end_ns)
+
+
+def _span(work: Sequence[Activity]) -> float:
+    return float(max(a.end_ns for a in work) - min(a.start_ns for a in work))
+
+
+def busy(work: Sequence[Activity], kind: str = "kernel") -> float:
+    """How long at least one activity of `kind` was running, in nanoseconds; `work` is sorted by start."""
+    total, until = 0.0, 0.0
+    for activity in work:
+        if activity.kind == kind and activity.end_ns > until:
+            total += activity.end_ns - max(activity.start_ns, until)
+            until = activity.end_ns
+    return total
+
+
+def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
+    """What a call is made of: an entry for each kernel, direction of copy and memset, in order of start.
+
+    Kernels of one name with different grids are entries of their own. Times are medians over the calls of
+    the sum within a call; a call that lacks an entry counts as 0 there.
+    """
+    groups: dict[tuple[Any, ...], list[list[Activity]]] = {}
+    for number, work in enumerate(calls):
+        for activity in work:
+            key = (activity.kind, activity.name, activity.shape)
+            groups.setdefault(key, [[] for _ in calls])[number].append(activity)
+    return tuple(
+        DeviceWork(
+            kind=kind,
+            name=name,
+            shape=shape,
+            count=statistics.fmean(len(found) for found in each),
+            time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in found) for found in each),
+            size_bytes=statistics.fmean(sum(a.size_bytes for a in found) for found in each),
+        )
+        for (kind, name, shape), each in groups.items()
+    )
+
+
+def _shown(activities: Sequence[Activity]) -> str:
+    names = list(dict.fromkeys(activity.name for activity in activities))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    total = sum(activity.end_ns - activity.start_ns for activity in activities) / 1e3
+    return f"{names[0]}{more} ({total:.0f} µs in all)"

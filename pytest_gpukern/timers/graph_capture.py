@@ -1,0 +1,154 @@
+"""Calls captured into one CUDA graph, which replays them without the host.
+
+The capture is begun on the timed stream itself, so whatever library launches there is captured without
+knowing of it. What cannot be captured is refused in words, and the stream can be used afterwards.
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/#creating-a-graph-using-stream-capture
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gpu.runtime import CudaError, checked
+from pytest_gpukern.timers.timer import TimerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+LEGACY_STREAMS = (0, 1)
+"""Handles of the legacy default stream: NULL and CU_STREAM_LEGACY."""
+
+
+@contextmanager
+def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[Callable[[], None], int]]:
+    """Captures calls that were executed before, and gives what replays them all and how many nodes it has.
+
+    What the calls return is kept until the end, since the graph may write to it.
+
+    Args:
+        stream: where the calls launch, as a cuda.core stream.
+        runs: the calls, in order; none of them is executed by capturing it.
+
+    Raises:
+        TimerUnavailable: a call was not captured, or they were not all captured alike.
+    """
+    graph, nodes, _kept = _capture(stream, runs)
+    try:
+        try:
+            executable = checked("cuGraphInstantiate", graph, 0)
+        except CudaError as error:
+            raise TimerUnavailable(f"what was captured cannot be replayed: {error}") from error
+        try:
+            checked("cuGraphUpload", executable, stream.handle)
+            yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
+        finally:
+            checked("cuGraphExecDestroy", executable)
+    finally:
+        checked("cuGraphDestroy", graph)
+
+
+def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
+    """A graph of the calls, its number of nodes, and what the calls returned."""
+    kept: list[Any] = []
+    nodes = [0]
+    with _capturing(stream) as graphs:
+        for run in runs:
+            kept.append(run())
+            nodes.append(_nodes_so_far(stream))
+    (graph,) = graphs
+    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
+    refusal = _refusal(added, graph)
+    if refusal is not None:
+        checked("cuGraphDestroy", graph)
+        raise TimerUnavailable(refusal)
+    return graph, nodes[-1], kept
+
+
+@contextmanager
+def _capturing(stream: Any) -> Iterator[list[Any]]:
+    """Captures what is launched on the stream; afterwards the list holds the graph.
+
+    Only this thread is captured, and strictly: a call that allocates, frees or waits is refused, rather than
+    replayed on memory that it has given back.
+    """
+    from cuda.bindings import driver
+
+    if int(stream.handle) in LEGACY_STREAMS:
+        raise TimerUnavailable(
+            "work on the legacy default stream cannot be captured; launch on a stream of its own"
+        )
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    graphs: list[Any] = []
+    collecting = gc.isenabled()
+    gc.disable()  # an array that is freed during a capture would end it
+    try:
+        checked("cuStreamBeginCapture", stream.handle, mode)
+        try:
+            yield graphs
+        except BaseException:
+            _discard(stream)
+            raise
+        graphs.append(checked("cuStreamEndCapture", stream.handle))
+    except TimerUnavailable:
+        raise
+    except Exception as error:  # the call has run before: what fails now is capturing it
+        raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _discard(stream: Any) -> None:
+    """Ends a capture, whatever its state, so that the stream executes again."""
+    from cuda.bindings import driver
+
+    status, graph = driver.cuStreamEndCapture(stream.handle)
+    if status == driver.CUresult.CUDA_SUCCESS:
+        checked("cuGraphDestroy", graph)
+
+
+def _nodes_so_far(stream: Any) -> int:
+    """Nodes captured until now; refuses where something has invalidated the capture."""
+    from cuda.bindings import driver
+
+    status, _, graph, *_ = checked("cuStreamGetCaptureInfo", stream.handle)
+    if status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+        raise TimerUnavailable("the call cannot be captured: it waits for the device, allocates or frees")
+    return int(checked("cuGraphGetNodes", graph)[1])
+
+
+def _refusal(added: Sequence[int], graph: Any) -> str | None:
+    """Why a graph does not hold the calls that added so many nodes each, or None."""
+    from cuda.bindings import driver
+
+    calls, complete = len(added), sum(1 for count in added if count)
+    if complete < calls:
+        return (
+            f"{complete} of {calls} calls were captured: work is launched on another stream or waits for "
+            "the host"
+        )
+    total = checked("cuGraphGetNodes", graph)[1]
+    if total != sum(added):
+        return f"{sum(added)} operations were captured, and the graph holds {total}"
+    kinds = Counter(
+        checked("cuGraphNodeGetType", node) for node in checked("cuGraphGetNodes", graph, total)[0]
+    )
+    if kinds[driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC]:
+        return "the call allocates memory, which a graph that is replayed cannot do"
+    kernels = kinds[driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL]
+    if len(set(added)) > 1 or kernels % calls:
+        return (
+            f"the calls are not alike: {kernels} kernels among {total} operations were captured of {calls} "
+            f"calls, between {min(added)} and {max(added)} operations a call"
+        )
+    return None
+
+
+def _in_one_line(error: Exception) -> str:
+    """An exception's type and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,118 @@
+"""Timers: ways to take samples of a call, behind one small Protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpukern.values.result import DeviceWork
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One execution to be timed.
+
+    Attributes:
+        run: what is timed.
+        before: untimed work queued on the timed stream first, such as re-poisoning the outputs, or None.
+        fresh: makes another like it with fresh arguments, where `run` may be called only once because it
+            changes its own; None where `run` may be called any number of times.
+        launches: kernels, copies and memsets that `before` and `run` queue together, where that is known:
+            it bounds how many iterations are queued at once.
+    """
+
+    run: Callable[[], Any]
+    before: Callable[[], Any] | None = None
+    fresh: Callable[[], Iteration] | None = None
+    launches: int | None = None
+
+    def execute(self) -> Any:
+        """Executes it untimed; returns what `run` returned."""
+        if self.before is not None:
+            self.before()
+        return self.run()
+
+    def again(self) -> Iteration:
+        """What to execute in its place when it was executed already, and not before that."""
+        return self if self.fresh is None else self.fresh()
+
+
+@dataclass
+class Batch:
+    """Samples taken in one go.
+
+    Attributes:
+        samples_ns: time of each sample in nanoseconds, in the order of the iterations; from the first start
+            to the last end where several kernels run.
+        iterations: calls in a sample; a sample is their mean.
+        launch_included: the host's launch cost is in the number, because the call could not be queued.
+        warnings: what the timer had to do differently, in words.
+        busy_ns: how long kernels were running in each sample, where the timer knows.
+        work: what a call had the device do, where the timer knows.
+    """
+
+    samples_ns: list[float]
+    iterations: int = 1
+    launch_included: bool = False
+    warnings: list[str] = field(default_factory=list)
+    busy_ns: list[float] = field(default_factory=list)
+    work: tuple[DeviceWork, ...] = ()
+
+
+class TimerUnavailable(Exception):  # noqa: N818 - it says what is so, not what went wrong
+    """A timer cannot time this call, or not here; the message says why, in words."""
+
+
+class NothingLaunched(TimerUnavailable):
+    """The call puts nothing on the device, so that no timer finds a time of the device's in it."""
+
+
+class Timer(Protocol):
+    """One way to time a call.
+
+    Attributes:
+        name: as in `--gpukern-timer`.
+        jitter_ns: standard deviation of a session's median from what the timer itself adds.
+    """
+
+    name: str
+    jitter_ns: float
+
+    @property
+    def measures(self) -> str:
+        """What its number contains, in words; of some calls another than of others."""
+
+    @property
+    def resolution_ns(self) -> float:
+        """Differences between samples that are smaller than this mean nothing."""
+
+    @property
+    def queues(self) -> bool:
+        """Whether calls are queued ahead of the device, as far as is known; not those that wait for it."""
+
+    @property
+    def fixed_cost_ns(self) -> float | None:
+        """What it reads for an empty kernel in this session beyond that kernel's own time.
+
+        It is reported beside the number and never subtracted; None where there is none or it is not known.
+        """
+
+    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
+        """Takes one sample of each iteration, in order; `GraphTimer` takes one of each replay of them all.
+
+        The order of each: `before`, then a flush of the L2 where `cold`, then `run`, which alone is timed.
+
+        Raises:
+            NothingLaunched: it saw that the call puts nothing on the device.
+            TimerUnavailable: it cannot time this call.
+        """
+
+    def suspicion(self, iteration: Iteration) -> str | None:
+        """Why its numbers for the call cannot be trusted, in words, or None; not part of any sample.
+
+        Args:
+            iteration: one that was executed; where the timer has to look, it executes others like it.
+        """

@@ -1,0 +1,147 @@
+"""Writing a baseline file: whole or not at all, and one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.values.file_error import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WAIT_S = 30.0
+_POLL_S = 0.05
+_BUSY = (errno.EACCES, errno.EAGAIN)
+_REMEDIES = {
+    errno.ENOSPC: "Free some space on that disk",
+    errno.EDQUOT: "Free some of your disk quota",
+    errno.EROFS: "The file system is read-only: choose another folder with --gpukern-baseline-dir",
+}
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder against other runs that write baselines in it, from reading to replacing.
+
+    The lock is advisory, on the folder itself, so no lock file stays behind, and it goes with the process.
+    Where the system or the file system has none, the run goes on without.
+
+    Raises:
+        FileError: the folder cannot be made or opened, or another run has held it for 30 s.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    try:
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _BUSY:
+                    break  # a file system without locks
+                if time.monotonic() > deadline:
+                    problem = f"another run has been writing baselines here for {_WAIT_S:g} s"
+                    raise FileError(folder, problem, "Wait for it to end, or end it") from error
+                time.sleep(_POLL_S)
+            else:
+                _sweep(folder)
+                break
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what a writer left that was killed: nobody else writes baselines here now."""
+    for left in folder.glob(".*.json.????????.tmp"):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Writes a file so that readers see the old content or the new, never a part, and keeps its permissions.
+
+    A link is followed. Owner and group become those of the writer.
+
+    Raises:
+        FileError: it cannot be written, or it was made read-only; the old file is as it was.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        mode = _mode(target)
+        if mode is not None and not mode & 0o222:
+            raise FileError(path, "is read-only", f"Make it writable: chmod u+w {path.name}")
+        try:
+            _write(temporary, content, mode)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise _refused(path, error) from error
+    _sync_folder(target.parent)
+
+
+def remove(path: Path) -> None:
+    """Removes a file; raises FileError where it cannot be."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise _refused(path, error) from error
+    _sync_folder(path.parent)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, content: bytes, mode: int | None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    if mode is not None:
+        path.chmod(mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name survive a power cut; some file systems cannot, and the file is in place anyway."""
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _refused(path: Path, error: OSError) -> FileError:
+    code = error.errno or 0
+    remedy = _REMEDIES.get(
+        code, "Check the permissions, or choose another folder with --gpukern-baseline-dir"
+    )
+    return FileError(path, f"cannot be written: {error.strerror or error}", remedy)

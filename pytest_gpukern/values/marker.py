@@ -1,0 +1,114 @@
+"""Arguments of the `gpu_benchmark` marker; unknown ones are refused."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.options import TIMERS, SettingsError, parse_threshold, parse_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class MarkerOptions:
+    """Arguments of `@pytest.mark.gpu_benchmark`, all optional.
+
+    They hold for what a test gives to `gpu_benchmark` and, in a run with `--gpu-benchmark`, for what it gives
+    to pytest-benchmark's `benchmark`, which the marker lets be measured here.
+
+    Attributes:
+        bytes: fewest bytes that one call moves through device memory; gives GB/s.
+        flops: floating-point operations of one call; gives GFLOP/s.
+        threshold: smallest relative slowdown that matters for this test, 0.02 or "2%".
+        timer: `auto`, `cupti`, `event`, `graph` or `host`.
+        cache: `cold` or `hot`.
+        group: pytest-benchmark's group; by default the test's module.
+        timeout: seconds that the test may take in the process that measures; `inf` for "off".
+        outputs: arguments that are arrays and that each call writes all of: positions, counted from 0 or,
+            negative, from the end, and names, such as `outputs=3` or `outputs=(2, "out")`. They are poisoned
+            before each call that is checked, and every other array must stay as it is.
+        determinism: `bitwise` or `run-to-run` where calls on the same inputs must give the same bits;
+            `tolerant` where they need not.
+    """
+
+    bytes: float | None = None
+    flops: float | None = None
+    threshold: float | None = None
+    timer: str | None = None
+    cache: str | None = None
+    group: str | None = None
+    timeout: float | None = None
+    outputs: tuple[int | str, ...] = ()
+    determinism: Determinism | None = None
+
+    @classmethod
+    def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
+        """Reads a mark's arguments.
+
+        Raises:
+            SettingsError: an argument is unknown, positional or impossible; the message names the test.
+        """
+        known = tuple(cls.__dataclass_fields__)
+        if args:
+            raise SettingsError(
+                f"{where}: gpu_benchmark takes no positional arguments, found {args!r}; "
+                f"name them: {', '.join(known)}"
+            )
+        values = dict(kwargs)
+        for name in values:
+            if name not in known:
+                raise SettingsError(
+                    f"{where}: gpu_benchmark has no argument {name!r}; it takes {', '.join(known)}"
+                )
+        for name in ("bytes", "flops"):
+            value = values.get(name)
+            if value is None:
+                continue
+            # Real: np.prod(shape) is a NumPy integer
+            if isinstance(value, bool) or not (
+                isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
+            ):
+                raise SettingsError(
+                    f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
+                )
+            values[name] = float(value)
+        for name, choices in (("timer", ("auto", *TIMERS)), ("cache", ("cold", "hot"))):
+            if values.get(name) is not None and values[name] not in choices:
+                raise SettingsError(
+                    f"{where}: gpu_benchmark({name}={values[name]!r}): one of {', '.join(choices)}"
+                )
+        if values.get("threshold") is not None:
+            label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"
+            values["threshold"] = parse_threshold(str(values["threshold"]), label)
+        if values.get("timeout") is not None:
+            label = f"{where}: gpu_benchmark(timeout={values['timeout']!r})"
+            parsed = parse_timeout(str(values["timeout"]), label)
+            values["timeout"] = float("inf") if parsed is None else parsed
+        if values.get("group") is not None and not isinstance(values["group"], str):
+            raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
+        if values.get("determinism") is not None:
+            values["determinism"] = _determinism(values["determinism"], where)
+        values["outputs"] = () if values.get("outputs") is None else _outputs(values["outputs"], where)
+        return cls(**values)
+
+
+def _determinism(value: Any, where: str) -> Determinism:
+    if value not in tuple(Determinism):
+        raise SettingsError(f"{where}: gpu_benchmark(determinism={value!r}): one of {', '.join(Determinism)}")
+    return Determinism(value)
+
+
+def _outputs(value: Any, where: str) -> tuple[int | str, ...]:
+    """Positions and names of arguments, as one of them or several."""
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
+    if not (several and all(right)) or len(set(several)) < len(several):
+        raise SettingsError(
+            f"{where}: gpu_benchmark(outputs={value!r}): positions, counted from 0, and names of the "
+            "arguments that the call writes, each once, such as outputs=3 or outputs=(2, 'out')"
+        )
+    return tuple(several)

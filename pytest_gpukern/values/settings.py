@@ -1,0 +1,336 @@
+"""Options and ini values, parsed once into frozen `Settings`.
+
+Every option of the command line but `--gpu-benchmark` has an ini twin: `--gpukern-device` is
+`gpukern_device`. The command line wins. Units are converted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.conflicts import refuse_contradictions
+from pytest_gpukern.values.literals import constant
+from pytest_gpukern.values.options import (
+    DEFAULT_DRIFT,
+    DEFAULT_THRESHOLD,
+    DEFAULT_TIMEOUT_S,
+    NOT_GIVEN,
+    OPTIONS,
+    Option,
+    SettingsError,
+    parse_drift,
+    parse_threshold,
+    parse_timeout,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pytest
+
+
+SESSIONS_TO_RECORD = 5
+"""How many processes measure what is recorded, unless somebody says otherwise."""
+SESSIONS_A_SIDE = 4
+"""How many processes measure each of two revisions, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked to do.
+
+    Attributes:
+        benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
+        asked: the run mentions this plugin at all; only then may the simulator be switched on.
+        measure_all: tests that use pytest-benchmark's fixture are measured here without a marker too.
+        device: how to choose the GPU, or None for the first visible.
+        simulator: `auto`, `always` or `never`.
+        timer: `auto`, `cupti`, `event`, `graph` or `host`.
+        cache: `cold` or `hot`.
+        scopes: scopes asked for; empty for each problem's own.
+        backends: backends asked for; empty for all.
+        size: `smoke`, `full`, `huge`, or None for what fits the machine.
+        axes: axis → values that replace the problem's own.
+        seeds: on how many seeds each case is checked, or None for what its check and timing take.
+        seed: of all inputs, or None for each problem's own.
+        sessions: processes that measure each test, this one among them; with `against`, those of each side.
+        baseline: `compare`, `create`, `append`, `update` or `off`.
+        reason: why the times changed, kept with what an update records; None where nothing was said.
+        prune: whether an update removes recorded cases that no longer exist.
+        baseline_dir: folder that replaces `baselines/` beside each test.
+        output: run file to write.
+        against: revision whose merge base with HEAD the working tree is measured against, or None.
+        against_setup: shell command that sets the base's worktree up, or None.
+        gate: `fail`, `warn` or `off`.
+        gate_on: which of `time`, `resources`, `accuracy`, `memory` and `host` fail a test.
+        drift: factor by which an error may grow beyond the largest recorded.
+        energy: whether the energy of a call is measured too, which takes a second or two a case.
+        strict: whether verdicts that say "don't know" fail.
+        require_gpu: whether a run without any judged GPU measurement fails.
+        threshold: relative slowdown that matters, 0.02 for 2 %.
+        isolate: whether tests that may use the GPU run in a process of their own; None where nobody said.
+        timeout_s: how long one of them may take there, in seconds, or None.
+        sanitize: tools of compute-sanitizer that each test is run under; none for an ordinary run.
+    """
+
+    benchmark: bool = False
+    asked: bool = False
+    measure_all: bool = False
+    device: str | None = None
+    simulator: str = "auto"
+    timer: str = "auto"
+    cache: str = "cold"
+    scopes: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    size: str | None = None
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    seeds: int | None = None
+    seed: int | None = None
+    sessions: int = 1
+    baseline: str = "compare"
+    reason: str | None = None
+    prune: bool = False
+    baseline_dir: Path | None = None
+    output: Path | None = None
+    against: str | None = None
+    against_setup: str | None = None
+    gate: str = "fail"
+    gate_on: tuple[str, ...] = ("time",)
+    drift: float = DEFAULT_DRIFT
+    energy: bool = False
+    strict: bool = False
+    require_gpu: bool = False
+    threshold: float = DEFAULT_THRESHOLD
+    isolate: bool | None = None
+    timeout_s: float | None = DEFAULT_TIMEOUT_S
+    sanitize: tuple[str, ...] = ()
+
+    @property
+    def shares_baselines(self) -> bool:
+        """Whether all baselines lie in one folder instead of beside each test."""
+        return self.baseline_dir is not None
+
+    @property
+    def accepts(self) -> bool:
+        """Whether what is measured becomes the record, however it compares with the last one."""
+        return self.baseline == "update"
+
+    @classmethod
+    def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Reads options and ini values of a configured run.
+
+        Raises:
+            SettingsError: a value is impossible, or two contradict each other.
+        """
+        return cls.from_values(
+            *values_of(config),
+            environ,
+            invocation_dir=config.invocation_params.dir,
+            ini_dir=config.rootpath,
+        )
+
+    @classmethod
+    def from_values(
+        cls,
+        benchmark: bool,
+        given: Mapping[str, Any],
+        ini: Mapping[str, Any],
+        environ: Mapping[str, str],
+        *,
+        invocation_dir: Path | None = None,
+        ini_dir: Path | None = None,
+    ) -> Settings:
+        """As `from_config`, from plain mappings: option name → value, empty or None where not given."""
+        values, labels = _parsed(given, ini, invocation_dir, ini_dir)
+        refuse_contradictions(benchmark, values, labels, in_ci(environ))
+        # A runner that lost its driver must not go green where a baseline was named for it.
+        records = values.get("baseline") in ("create", "update", "append")
+        against = values.get("against") if benchmark and not records else None
+        judges = _names_baseline(values) or against is not None
+        named = benchmark and judges and _uses_gpu(values)
+        require = values.get("require", "gpu" if named and in_ci(environ) else "none")
+        return cls(
+            benchmark=benchmark,
+            asked=benchmark or bool(values),
+            measure_all=values.get("all", False),
+            device=values.get("device"),
+            simulator=values.get("simulator", "auto"),
+            timer=values.get("timer", "auto"),
+            cache=values.get("cache", "cold"),
+            scopes=values.get("scope", ()),
+            backends=values.get("backend", ()),
+            size=values.get("size"),
+            axes=values.get("axis", {}),
+            seeds=values.get("seeds"),
+            seed=values.get("seed"),
+            sessions=values.get("sessions", SESSIONS_A_SIDE if against else _usual_sessions(values)),
+            baseline="off" if against is not None else values.get("baseline", "compare"),
+            reason=values.get("reason"),
+            prune=values.get("prune", False),
+            baseline_dir=values.get("baseline-dir"),
+            output=values.get("output"),
+            against=against,
+            against_setup=values.get("against-setup"),
+            gate=values.get("gate", "fail"),
+            gate_on=values.get("gate-on", ("time",)),
+            drift=values.get("drift", DEFAULT_DRIFT),
+            energy=values.get("energy", False),
+            strict=values.get("strict", False),
+            require_gpu=require == "gpu",
+            threshold=values.get("threshold", DEFAULT_THRESHOLD),
+            isolate={"on": True, "off": False}.get(values.get("isolate", "")),
+            timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
+            sanitize=() if benchmark else values.get("sanitize", ()),
+        )
+
+
+def _parsed(
+    given: Mapping[str, Any], ini: Mapping[str, Any], invocation_dir: Path | None, ini_dir: Path | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of the options that were given, by name, and how errors call them.
+
+    Args:
+        given: on the command line, where relative paths begin at `invocation_dir`.
+        ini: in pytest's ini, where they begin at `ini_dir`.
+        invocation_dir: the working folder where it is None.
+        ini_dir: the same.
+
+    Raises:
+        SettingsError: a value is impossible.
+    """
+    values: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    bases: dict[str, Path | None] = {}
+    for option in OPTIONS:
+        if given.get(option.name) == "":
+            raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
+        from_cli = given.get(option.name) not in NOT_GIVEN
+        value = given.get(option.name) if from_cli else ini.get(option.name)
+        if value in NOT_GIVEN:
+            continue
+        shown = " ".join(value) if isinstance(value, list) else value
+        label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
+        labels[option.name] = option.cli if option.flag and from_cli else label
+        values[option.name] = _parse(option, value, labels[option.name])
+        bases[option.name] = invocation_dir if from_cli else ini_dir
+    for name in ("baseline-dir", "output"):
+        if name in values:
+            values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
+    return values, labels
+
+
+def _usual_sessions(values: Mapping[str, Any]) -> int:
+    return SESSIONS_TO_RECORD if values.get("baseline", "compare") not in ("compare", "off") else 1
+
+
+def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `CI` is set in the environment: baselines are then written on request only."""
+    return environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def _names_baseline(values: Mapping[str, Any]) -> bool:
+    return values.get("baseline") == "compare" or (
+        "baseline-dir" in values and values.get("baseline", "compare") == "compare"
+    )
+
+
+def _uses_gpu(values: Mapping[str, Any]) -> bool:
+    return values.get("simulator") != "always" and values.get("backend") != ("host",)
+
+
+def _parse(option: Option, value: Any, label: str) -> Any:
+    if option.flag:
+        return _truth(value, label)
+    if option.name == "axis":
+        return _axes(value, label)
+    if option.name == "threshold":
+        return parse_threshold(str(value), label)
+    if option.name == "timeout":
+        return parse_timeout(str(value), label)
+    if option.name == "drift":
+        return parse_drift(str(value), label)
+    if option.name in _COUNTED:
+        return _whole_number(str(value), label, _COUNTED[option.name])
+    if option.name == "seed":
+        return _seed(str(value), label)
+    if option.listed:
+        entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
+        for entry in entries:
+            if entry not in option.choices:
+                raise SettingsError(f"{label}: {entry!r} is none of {', '.join(option.choices)}")
+        if not entries:
+            raise SettingsError(f"{label}: names none of {', '.join(option.choices)}")
+        return entries
+    if option.choices and value not in option.choices:
+        raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
+    return str(value)
+
+
+_COUNTED = {"sessions": "processes", "seeds": "seeds"}
+_MOST_DIGITS = 6
+_SEEDS = 2**32
+
+
+def _whole_number(text: str, label: str, counted: str) -> int:
+    stripped = text.strip()
+    number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
+    if not (number and int(stripped) >= 1):
+        raise SettingsError(f"{label}: a whole number of {counted}, 1 or more, such as 5")
+    return int(stripped)
+
+
+def _seed(text: str, label: str) -> int:
+    """A seed, or with `random` one that no kernel can have been tuned to."""
+    stripped = text.strip()
+    if stripped == "random":
+        return secrets.randbelow(_SEEDS)
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 10 and int(stripped) < _SEEDS):
+        raise SettingsError(f"{label}: a seed is a whole number from 0 to {_SEEDS - 1}, or random")
+    return int(stripped)
+
+
+def _path(text: str, label: str) -> Path:
+    if "\0" in text:
+        raise SettingsError(f"{label}: a path has no NUL character")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"{label}: the home folder in it is not known; give the whole path") from error
+
+
+def _truth(value: Any, label: str) -> bool:
+    """A flag: given on the command line, or the words that pytest's own ini values take."""
+    words = {"1": True, "yes": True, "true": True, "on": True}
+    words |= {"0": False, "no": False, "false": False, "off": False}
+    text = str(value).strip().lower()
+    if text not in words:
+        raise SettingsError(f"{label}: must be true or false")
+    return words[text]
+
+
+def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
+    axes: dict[str, tuple[Any, ...]] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        values = tuple(_axis_value(part.strip()) for part in text.split(",") if part.strip())
+        if not equals or not name.strip().isidentifier() or not values:
+            raise SettingsError(f"{label}: an axis is written NAME=VALUE or NAME=VALUE,VALUE, such as n=1000")
+        if name.strip() in axes:
+            raise SettingsError(f"{label}: axis {name.strip()!r} is given twice; write n=1000,2000")
+        axes[name.strip()] = values
+    return axes
+
+
+def _axis_value(text: str) -> Any:
+    """A number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
+    try:
+        value = constant(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
+        return text
+    return int(value) if isinstance(value, float) and value.is_integer() else value
