@@ -16,7 +16,7 @@ from pytest_gpukern.selftest import command as gate_command
 from pytest_gpukern.selftest import gate_processes, gate_targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 
-CHILD = Path(__file__).with_name("made_up_gate.py")
+CHILD = Path(__file__).parents[1].joinpath("made_up_gate.py")
 PACKAGE = str(Path(cli.__file__).parents[2])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SUITES = Path(__file__).parents[2] / "suites"
+SUITES = Path(__file__).parents[3] / "suites"
 
 
 def sources():

@@ -264,7 +264,7 @@ def test_pruning_where_nothing_is_stale_writes_nothing(tmp_path):
 
 APPEND = """
 import sys
-sys.path[:0] = [sys.argv[1]]
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/baseline"]
 from test_baseline_sessions import record, session
 from pathlib import Path
 folder, first = Path(sys.argv[2]), int(sys.argv[3])
@@ -276,7 +276,7 @@ for number in range(first, first + 8):
 
 
 def python(script, *arguments):
-    command = [sys.executable, "-c", script, str(Path(__file__).parent), *map(str, arguments)]
+    command = [sys.executable, "-c", script, str(Path(__file__).parents[1]), *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -297,7 +297,7 @@ def test_two_processes_that_append_at_once_lose_nothing(tmp_path):
 
 KILLED = """
 import os, signal, sys
-sys.path[:0] = [sys.argv[1]]
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/baseline"]
 from test_baseline_sessions import record, session
 from pathlib import Path
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pytest_gpukern.problems.discovery import declared_variants
 from pytest_gpukern.values.options import SANITIZERS
 
-SUITES = Path(__file__).parents[2] / "suites"
+SUITES = Path(__file__).parents[3] / "suites"
 JUDGED = {
     f"{path.parent.name}/{declared.backend}.{declared.function}": declared.arguments
     for path in sorted(SUITES.glob("*/wrong*.py"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.cubin import Spills, registers, spills
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 NEW = ("spills.cuda-12.9.sm_75", "spills.cuda-13.5.sm_90", "spills.cuda-13.5.sm_120")
 OLD = "spills.cuda-12.4.sm_80"
 KERNELS = {"plain", "spilling", "array", "places", "both", "dividing", "calling"}

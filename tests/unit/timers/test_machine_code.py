@@ -195,7 +195,7 @@ def test_a_kernel_that_was_launched_with_other_registers_is_not_of_the_module_th
 
 
 def cubin_of(name):
-    return gzip.decompress((Path(__file__).parent / "data" / f"{name}.cubin.gz").read_bytes())
+    return gzip.decompress((Path(__file__).parents[1] / "data" / f"{name}.cubin.gz").read_bytes())
 
 
 def test_a_kernel_of_numbas_has_the_same_hash_whatever_was_compiled_before_it(cupti):
@@ -278,7 +278,7 @@ def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
 
 # spills
 
-CUBIN = gzip.decompress((Path(__file__).parent / "data" / "spills.cuda-13.5.sm_90.cubin.gz").read_bytes())
+CUBIN = gzip.decompress((Path(__file__).parents[1] / "data" / "spills.cuda-13.5.sm_90.cubin.gz").read_bytes())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.schema import SCHEMA, load, parse, render
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.file_error import FileError
 
-OLD = Path(__file__).parents[1] / "data" / "baseline-schema-1.json"
+OLD = Path(__file__).parents[2] / "data" / "baseline-schema-1.json"
 CONTENT = json.loads(OLD.read_text())
 CASE = min(CONTENT["cases"])
 NAME = "discount_streamed"

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 
-RECORDED = Path(__file__).parent.parent / "data" / "selftest-h200.json"
+RECORDED = Path(__file__).parents[1].parent / "data" / "selftest-h200.json"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pytest_gpukern.gate.judge import confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
-RECORDED = json.loads((Path(__file__).parent.parent / "data" / "devices-h200.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[1].parent / "data" / "devices-h200.json").read_text())
 HERE = Conditions(1, {}, "nvidia-h200")
 TIMERS = ("kernel/cupti/cold", "kernel/event/cold")
 WHOLE = sorted(

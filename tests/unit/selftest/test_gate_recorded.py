@@ -9,7 +9,7 @@ import pytest
 from pytest_gpukern.selftest.gate_recording import read_gate_recording
 from pytest_gpukern.selftest.gate_targets import conclude
 
-RECORDED = Path(__file__).parent.parent / "data" / "selftest-gate-h200.json"
+RECORDED = Path(__file__).parents[1].parent / "data" / "selftest-gate-h200.json"
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,7 +234,7 @@ print(hashlib.sha256(doubling().inputs({"n": 1000}, 3)["a"].tobytes()).hexdigest
 
 def test_inputs_are_the_same_in_every_process():
     here = hashlib.sha256(doubling().inputs({"n": 1000}, 3)["a"].tobytes()).hexdigest()
-    environ = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "PYTHONHASHSEED": "12345"}  # noqa: PTH120
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONHASHSEED": "12345"}
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
     there = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     assert there.strip() == here

@@ -15,7 +15,7 @@ from pytest_gpukern.cli import main as cli
 from pytest_gpukern.selftest import processes
 from pytest_gpukern.selftest.recording import read_recording, write_recording
 
-CHILD = Path(__file__).with_name("made_up_selftest.py")
+CHILD = Path(__file__).parents[1].joinpath("made_up_selftest.py")
 PACKAGE = str(Path(cli.__file__).parents[2])
 
 
