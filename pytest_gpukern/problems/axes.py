@@ -96,7 +96,7 @@ class Axes(dict[str, Axis]):
         for named in call_by_name(declared, parameters) if callable(declared) else declared:
             if not isinstance(named, Mapping) or not named or not set(named) <= set(self):
                 raise ProblemError(
-                    f"problem {problem!r}: checked_at has {named!r}; write axes with their values, such as "
+                    f"problem {problem!r}: check_points has {named!r}; write axes with their values, such as "
                     f"{{{next(iter(self), 'n')!r}: 257}}; its axes are {sorted(self)}"
                 )
             label = " ".join(f"{name}={value}" for name, value in named.items())

@@ -176,10 +176,10 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
             if constant is not None:
                 yield f"{constant}; have make_inputs draw from rng, so that results vary"
         lower = None
-        if problem.lower_precision is None and zeros is None:
+        if problem.allow_lower_precision is None and zeros is None:
             lower = passes_lower_precision(name, expected, dtype, tolerance, again)
         if lower is not None:
-            yield f"{lower}; tighten the tolerance, or say in lower_precision why that may pass"
+            yield f"{lower}; tighten the tolerance, or say in allow_lower_precision why that may pass"
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:

@@ -131,8 +131,8 @@ def _why_not(
 
 
 _ATTRIBUTES = (
-    "limits",
-    "least",
+    "max_size",
+    "min_size",
     "allocates",
     "needs_gpu",
     "scopes",
@@ -142,8 +142,8 @@ _ATTRIBUTES = (
     "dtypes",
     "at",
     "loses_context",
-    "rejected_for",
-    "judged_by",
+    "expected_fault",
+    "detected_by",
 )
 
 

@@ -27,7 +27,7 @@ class Contents:
         call_at: calls what is declared at a point.
         seed: recorded one of the problem.
         make_inputs: takes `rng` and axes; returns name → array or scalar.
-        special: input → values such as NaN, or a callable that takes axes and returns that.
+        special_values: input → values such as NaN, or a callable that takes axes and returns that.
         exact_inputs: as `make_inputs`, of small integers.
         has_reference: whether there is something to compare with.
 
@@ -39,14 +39,14 @@ class Contents:
     call_at: CallAt
     seed: int
     make_inputs: Make
-    special: SpecialValues | Callable[..., SpecialValues] | None
+    special_values: SpecialValues | Callable[..., SpecialValues] | None
     exact_inputs: Make | None
     has_reference: bool
 
     def __post_init__(self) -> None:
-        if not self.has_reference and (self.special is not None or self.exact_inputs is not None):
+        if not self.has_reference and (self.special_values is not None or self.exact_inputs is not None):
             raise ProblemError(
-                f"problem {self.problem!r}: special and exact_inputs need a reference to compare with"
+                f"problem {self.problem!r}: special_values and exact_inputs need a reference to compare with"
             )
 
     def rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
@@ -76,7 +76,7 @@ class Contents:
         """
         import numpy as np
 
-        declared = self.special
+        declared = self.special_values
         if callable(declared):
             declared = self.call_at(point, declared)
         inputs, rng = self.random(point, 0, seed), self.rng(point, 1, seed)
@@ -85,8 +85,8 @@ class Contents:
             changed = np.array(inputs.get(name))
             if changed.dtype.kind not in "fc" or len(values) > changed.size:
                 raise ProblemError(
-                    f"problem {self.problem!r}: special has {len(values)} values for {name!r}, which takes "
-                    f"an input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
+                    f"problem {self.problem!r}: special_values has {len(values)} values for {name!r}, which "
+                    f"takes an input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
                 )
             places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
             planted[name] = dict(zip(places, map(float, values), strict=True))
@@ -98,7 +98,7 @@ class Contents:
 
     def kinds(self, point: Point) -> tuple[str, ...]:
         """The contents that variants are checked on once besides random ones; see `corners.Corner`."""
-        found = {"special": self.special is not None, "exact": self.exact_inputs is not None}
+        found = {"special": self.special_values is not None, "exact": self.exact_inputs is not None}
         inputs = self.random(point, 0, None) if self.has_reference else {}
         found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
         return tuple(name for name, there in found.items() if there)

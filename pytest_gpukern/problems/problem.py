@@ -46,7 +46,7 @@ class Problem(VariantRegistry):
         tolerance: a `Tolerance`, a dict of them by output, or a callable that takes axes and returns either;
             by default `Tolerance.for_dtype` of the output. One that the next lower precision would meet too,
             or an output of zeros, is refused at the points of `axes`; elsewhere a note says so.
-        lower_precision: why the next lower precision may pass, in words; then it is not refused.
+        allow_lower_precision: why the next lower precision may pass, in words; then it is not refused.
         traffic_bytes: takes axes; the fewest bytes that device memory must move.
         flops: takes axes; floating-point operations of the work.
         transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
@@ -58,13 +58,13 @@ class Problem(VariantRegistry):
         speedup_against: label of the variant that speed-up is reported against.
         shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.
         host_bytes: takes axes; host memory that inputs, outputs and reference need.
-        checked_at: further points at which every variant is checked and never timed, such as
+        check_points: further points at which every variant is checked and never timed, such as
             `[{"n": n} for n in boundaries()]`; axes that one does not name keep their first smoke value. Or
             what returns them, given the case's parameters by name, as `lambda block=256: …`. They are checked
             once a variant and set of parameters, at the first point of a run that chooses no axis.
-        special: input → values such as NaN, infinities, subnormals and -0.0, or a callable that takes axes
-            and returns that. Every variant is checked once with all of them among random values, at the first
-            smoke point: NaN is right where the reference has it, and only there.
+        special_values: input → values such as NaN, infinities, subnormals and -0.0, or a callable that takes
+            axes and returns that. Every variant is checked once with all of them among random values, at the
+            first smoke point: NaN is right where the reference has it, and only there.
         exact_inputs: as `make_inputs`, of integers so small that every sum and product of them is exact in
             the outputs' dtypes, for work that is linear in its inputs. Every variant is checked on them once,
             at the first smoke point, and must equal the reference, whatever the order of its sums.
@@ -75,7 +75,7 @@ class Problem(VariantRegistry):
         dtypes: names of the dtypes in which the work is declared; every callable gets one of them as `dtype`.
             The first is that of all cases, which do not name it. Variants that declare others are checked in
             each once, at the first smoke point, and never timed in it. Dtypes to be timed are an axis.
-        simulator_limits: axis → largest value that the simulator is given in `checked_at`.
+        simulator_limits: axis → largest value that the simulator is given in `check_points`.
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
@@ -94,7 +94,7 @@ class Problem(VariantRegistry):
         reference: Callable[..., Any] | None = None,
         rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
-        lower_precision: str | None = None,
+        allow_lower_precision: str | None = None,
         traffic_bytes: Callable[..., float] | None = None,
         flops: Callable[..., float] | None = None,
         transfer_bytes: Callable[..., float] | None = None,
@@ -104,8 +104,8 @@ class Problem(VariantRegistry):
         speedup_against: str | None = None,
         shrink: str | None = None,
         host_bytes: Callable[..., float] | None = None,
-        checked_at: DeclaredPoints = (),
-        special: SpecialValues | Callable[..., SpecialValues] | None = None,
+        check_points: DeclaredPoints = (),
+        special_values: SpecialValues | Callable[..., SpecialValues] | None = None,
         exact_inputs: Callable[..., Mapping[str, Any]] | None = None,
         layouts: Mapping[str, Sequence[str]] | None = None,
         dtypes: Sequence[str] = (),
@@ -118,16 +118,22 @@ class Problem(VariantRegistry):
         if reference is None and check is None:
             raise ProblemError(f"problem {name!r} has neither reference nor check: nothing could ever fail")
         self.version, self.package = version, package
-        self.speedup_against, self.lower_precision = speedup_against, lower_precision
+        self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
         self.shrink, self.simulator_limits = shrink, dict(simulator_limits or {})
-        self._checked_at = checked_at
+        self._checked_at = check_points
         its_axes, call_at = Axes(axes), CallAt(tuple(dtypes))
         self._call_at = call_at
         self._outputs = Outputs(name, call_at, outputs, reference, rearrange, tolerance)
         self._work = Work(name, call_at, its_axes, traffic_bytes, flops, transfer_bytes, shrink, host_bytes)
         self._contents = Contents(
-            name, call_at, seed, make_inputs, special, exact_inputs, has_reference=reference is not None
+            name,
+            call_at,
+            seed,
+            make_inputs,
+            special_values,
+            exact_inputs,
+            has_reference=reference is not None,
         )
         its_axes.refuse_unknown(self.simulator_limits, f"problem {name!r}: simulator_limits")
         super().__init__(name, its_axes, scopes, layouts or {}, call_at.dtypes)
@@ -181,7 +187,7 @@ class Problem(VariantRegistry):
         return self.axes.smoke_point
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
-        """The points of `checked_at` for a variant with these parameters, each with what it names, as text.
+        """The points of `check_points` for a variant with these parameters, each with what it names, as text.
 
         Raises:
             ProblemError: one is no mapping of axes to values.

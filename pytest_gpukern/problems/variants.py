@@ -60,8 +60,8 @@ class VariantRegistry:
         self,
         backend: str,
         *,
-        limits: Mapping[str, float] | None = None,
-        least: Mapping[str, float] | None = None,
+        max_size: Mapping[str, float] | None = None,
+        min_size: Mapping[str, float] | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
         scopes: tuple[str, ...] | None = None,
@@ -80,8 +80,8 @@ class VariantRegistry:
         return self._decorator(
             backend,
             parameters,
-            limits=dict(limits or {}),
-            least=dict(least or {}),
+            max_size=dict(max_size or {}),
+            min_size=dict(min_size or {}),
             allocates=allocates,
             needs_gpu=needs_gpu,
             scopes=scopes,
@@ -95,8 +95,8 @@ class VariantRegistry:
         self,
         backend: str,
         *,
-        rejected_for: str | None = None,
-        judged_by: str | None = None,
+        expected_fault: str | None = None,
+        detected_by: str | None = None,
         allocates: bool = False,
         needs_gpu: str | None = None,
         determinism: str | None = None,
@@ -108,9 +108,9 @@ class VariantRegistry:
     ) -> Callable[[Prepare], Prepare]:
         """Registers a deliberately broken variant, which must be rejected.
 
-        Either the checker does so for `rejected_for`, a value of `verify.Fault` such as "not written"; or,
-        where its values may be right by luck, the tool `judged_by` of compute-sanitizer, such as "racecheck",
-        in a run with `--gpukern-sanitize`.
+        Either the checker does so for `expected_fault`, a value of `verify.Fault` such as "not written"; or,
+        where its values may be right by luck, the tool `detected_by` of compute-sanitizer, such as
+        "racecheck", in a run with `--gpukern-sanitize`.
 
         What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
         `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
@@ -122,13 +122,13 @@ class VariantRegistry:
         Raises:
             ProblemError: both are given or neither, or there is no such tool.
         """
-        if (rejected_for is None) == (judged_by is None):
+        if (expected_fault is None) == (detected_by is None):
             raise ProblemError(
-                f"problem {self.name!r}: a broken variant has either rejected_for= or judged_by=, not both"
+                f"problem {self.name!r}: a broken variant has expected_fault= or detected_by=, not both"
             )
-        if judged_by is not None and judged_by not in SANITIZERS:
+        if detected_by is not None and detected_by not in SANITIZERS:
             raise ProblemError(
-                f"problem {self.name!r}: judged_by={judged_by!r} is none of {', '.join(SANITIZERS)}"
+                f"problem {self.name!r}: detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}"
             )
         return self._decorator(
             backend,
@@ -140,8 +140,8 @@ class VariantRegistry:
             dtypes=tuple(dtypes),
             at=dict(at or {}),
             loses_context=loses_context,
-            rejected_for=rejected_for,
-            judged_by=judged_by,
+            expected_fault=expected_fault,
+            detected_by=detected_by,
         )
 
     def _decorator(
@@ -177,7 +177,7 @@ class VariantRegistry:
             raise ProblemError(f"problem {self.name!r} has two variants named {variant.label!r}")
 
     def _refuse_unknown_axes(self, variant: Variant) -> None:
-        unknown = [axis for axis in (*variant.limits, *variant.least) if axis not in self.axes]
+        unknown = [axis for axis in (*variant.max_size, *variant.min_size) if axis not in self.axes]
         if unknown:
             raise ProblemError(
                 f"variant {variant.label!r} limits {unknown[0]!r}, none of the axes {sorted(self.axes)}"
@@ -239,8 +239,8 @@ class Variant:
         prepare: takes inputs, outputs, point and parameters by name, returns the callable that is timed;
             None where the variant's file could not be imported.
         parameters: the variant's own parameters, each with the values to try.
-        limits: for an axis, the largest value at which the variant can finish.
-        least: for an axis, the least value that the variant takes.
+        max_size: for an axis, the largest value at which the variant can finish.
+        min_size: for an axis, the smallest value that the variant takes.
         allocates: the launch returns new arrays instead of writing those it was given.
         needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
         scopes: scopes in which it is measured, or None for the problem's.
@@ -251,8 +251,8 @@ class Variant:
         dtypes: those of the problem's, besides the first, that it takes; it is checked, never timed in them.
         at: for a deliberately broken variant, axis → value of the point at which alone it is rejected.
         loses_context: a deliberately broken variant whose launch takes the CUDA context along.
-        rejected_for: for a deliberately broken variant, the diagnosis it must get.
-        judged_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
+        expected_fault: for a deliberately broken variant, the diagnosis it must get.
+        detected_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
             something in it instead.
         unavailable: why its file could not be imported, in words.
     """
@@ -261,8 +261,8 @@ class Variant:
     backend: str
     prepare: Prepare | None
     parameters: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
-    least: dict[str, float] = field(default_factory=dict)
+    max_size: dict[str, float] = field(default_factory=dict)
+    min_size: dict[str, float] = field(default_factory=dict)
     allocates: bool = False
     needs_gpu: str | None = None
     scopes: tuple[str, ...] | None = None
@@ -272,14 +272,14 @@ class Variant:
     dtypes: tuple[str, ...] = ()
     at: dict[str, Any] = field(default_factory=dict)
     loses_context: bool = False
-    rejected_for: str | None = None
-    judged_by: str | None = None
+    expected_fault: str | None = None
+    detected_by: str | None = None
     unavailable: str | None = None
 
     @property
     def is_broken(self) -> bool:
         """Whether it is there to be rejected."""
-        return self.rejected_for is not None or self.judged_by is not None
+        return self.expected_fault is not None or self.detected_by is not None
 
     @property
     def label(self) -> str:
@@ -288,10 +288,10 @@ class Variant:
 
     def limit_exceeded(self, point: Names) -> str | None:
         """Why the variant cannot run at `point`, in words, or None."""
-        for axis, limit in self.limits.items():
-            if point[axis] > limit:
-                return f"too large: {axis}={point[axis]}, and the variant declares a limit of {limit:g}"
-        for axis, least in self.least.items():
-            if point[axis] < least:
-                return f"too small: {axis}={point[axis]}, and the variant takes {least:g} or more"
+        for axis, largest in self.max_size.items():
+            if point[axis] > largest:
+                return f"too large: {axis}={point[axis]}, and the variant declares a limit of {largest:g}"
+        for axis, smallest in self.min_size.items():
+            if point[axis] < smallest:
+                return f"too small: {axis}={point[axis]}, and the variant takes {smallest:g} or more"
         return None

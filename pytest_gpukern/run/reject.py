@@ -27,7 +27,7 @@ def why_not_rejected(case: Case, environment: Environment, *, replaceable: bool)
     Raises:
         NotRunError: it cannot run here, with the reason.
     """
-    judge = case.variant.judged_by
+    judge = case.variant.detected_by
     if judge is not None and judge != sanitizing_tool():
         raise NotRunError(f"judged by {judge}: --gpukern-sanitize={judge}")
     refuse_what_cannot_run(case, environment)
@@ -36,7 +36,7 @@ def why_not_rejected(case: Case, environment: Environment, *, replaceable: bool)
     diagnosis = diagnose_case(case, environment)
     if judge is not None:
         return None
-    declared = case.variant.rejected_for
+    declared = case.variant.expected_fault
     if diagnosis is None:
         return f"{case.id} is broken on purpose ({declared}), and the checker passed it"
     if diagnosis.fault != declared:

@@ -38,7 +38,7 @@ class Told:
     rejected: bool = False
 
 
-def told(found: Mapping[str, TestRun], *, judged_by: str | None, home: Home) -> Told:
+def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Told:
     """How a test ends that the tools have looked at.
 
     It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
@@ -46,11 +46,11 @@ def told(found: Mapping[str, TestRun], *, judged_by: str | None, home: Home) -> 
 
     Args:
         found: tool → what it has to say.
-        judged_by: the tool that must reject the test's variant, or None.
+        detected_by: the tool that must reject the test's variant, or None.
         home: where the test or its variant is written.
     """
-    if judged_by is not None:
-        return _of_broken(found[judged_by], judged_by)
+    if detected_by is not None:
+        return _of_broken(found[detected_by], detected_by)
     complaints = [line for tool, test in found.items() for line in _complaints(tool, test, home)]
     if complaints:
         return Told("failed", "\n".join(complaints))

@@ -120,7 +120,7 @@ class Sanitizer:
             return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
         if case.variant.backend == "host":
             return False
-        judge = case.variant.judged_by
+        judge = case.variant.detected_by
         return judge in self._tools if judge is not None else not case.variant.is_broken
 
     def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
@@ -169,7 +169,7 @@ class Sanitizer:
         """Has a test tell what the tools found, in place of its set-up and its body."""
         environment, found = environment_of(self._config), self._of(item.nodeid)
         home, case = self._home(item), case_of(item)
-        telling = told(found, judged_by=_judge_of(item), home=home)
+        telling = told(found, detected_by=_judge_of(item), home=home)
 
         def runtest() -> None:
             benchmark = new_benchmark(item, environment)
@@ -192,7 +192,7 @@ class Sanitizer:
 
 def _judge_of(item: pytest.Item) -> str | None:
     case = case_of(item)
-    return case.variant.judged_by if case is not None else None
+    return case.variant.detected_by if case is not None else None
 
 
 def _end(telling: Told) -> None:

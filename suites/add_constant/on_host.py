@@ -7,7 +7,7 @@ import numpy as np
 from .problem import add_constant
 
 
-@add_constant.variant("host", limits={"z": 64, "y": 64}, layouts=("misaligned", "strided"))
+@add_constant.variant("host", max_size={"z": 64, "y": 64}, layouts=("misaligned", "strided"))
 def python_loops(a, out):
     """The seed's triple loop in the interpreter: about a quarter of a second a million elements."""
 
@@ -26,7 +26,7 @@ def add(a, out):
     return lambda: np.add(a, 2.0, out=out)
 
 
-@add_constant.variant("host", allocates=True, limits={"x": 64}, layouts=("misaligned", "strided"))
+@add_constant.variant("host", allocates=True, max_size={"x": 64}, layouts=("misaligned", "strided"))
 def add_allocating(a):
     """`a + 2` as in the seed: the page faults of a new array are part of its time."""
     return lambda: a + 2

@@ -58,7 +58,7 @@ def add_ufunc(target):
     return vectorize(["float64(float64, float64)"], target=target)(add_to_scalar)
 
 
-@add_constant.variant("host", limits={"x": 64}, layouts=("misaligned",))
+@add_constant.variant("host", max_size={"x": 64}, layouts=("misaligned",))
 def jit_worst_order(a, out):
     """Compiled loops in the seed's order (x, z, y): one cache line fetched for each element.
 
@@ -67,7 +67,7 @@ def jit_worst_order(a, out):
     return lambda: add_in_worst_order(a, out)
 
 
-@add_constant.variant("host", limits={"x": 64}, layouts=("misaligned", "strided"))
+@add_constant.variant("host", max_size={"x": 64}, layouts=("misaligned", "strided"))
 def jit_good_order(a, out):
     """The same loops in the order of memory: one thread, vectorised by LLVM."""
     return lambda: add_in_good_order(a, out)
@@ -79,13 +79,15 @@ def jit_prange(a, out):
     return lambda: add_parallel(a, out)
 
 
-@add_constant.variant("host", limits={"x": 64}, layouts=("misaligned",))
+@add_constant.variant("host", max_size={"x": 64}, layouts=("misaligned",))
 def jit_stencil(a, out):
     """`@stencil` with the relative index 0 alone, called from compiled code."""
     return lambda: add_by_stencil(a, out)
 
 
-@add_constant.variant("host", limits={"x": 64}, target=("cpu", "parallel"), layouts=("misaligned", "strided"))
+@add_constant.variant(
+    "host", max_size={"x": 64}, target=("cpu", "parallel"), layouts=("misaligned", "strided")
+)
 def vectorize_host(a, out, target):
     """A Numba ufunc, on one core or on all."""
     ufunc = add_ufunc(target)

@@ -46,7 +46,7 @@ def flops(z, y, x):
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1.7976931348623157e308, -2.0, 2.0**53, 2.0**54, 1e17)
 
 
-def checked_at(block=256, width=32):
+def check_points(block=256, width=32):
     """The edges of a block along x, alone and in a volume, and of a block's height; no planes are no work."""
     rows = [{"z": 1, "y": 1, "x": n} for n in boundaries(block, minimum=1)]
     height = 256 // width
@@ -62,8 +62,8 @@ add_constant = Problem(
         "x": Axis(smoke=(16, 13), full=(512, 37)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
-    checked_at=checked_at,
-    special={"a": SPECIAL},
+    check_points=check_points,
+    special_values={"a": SPECIAL},
     layouts={"misaligned": ("a", "out"), "strided": ("a", "out")},
     make_inputs=make_inputs,
     outputs=outputs,

@@ -87,13 +87,13 @@ def copy_flat(source, target):
         target[index] = source[index]
 
 
-@add_constant.wrong("numba", rejected_for="not written")
+@add_constant.wrong("numba", expected_fault="not written")
 def does_nothing(out):
     """Launches nothing: right whenever the output buffer still holds somebody else's answer."""
     return lambda: None
 
 
-@add_constant.wrong("numba", rejected_for="not written")
+@add_constant.wrong("numba", expected_fault="not written")
 def tail_missing(a, out, stream):
     """One block too few: (n − 1) // block where ⌈n / block⌉ was meant."""
     source, target = a.ravel(), out.ravel()
@@ -101,48 +101,48 @@ def tail_missing(a, out, stream):
     return lambda: add_flat[blocks, BLOCK, stream](source, target)
 
 
-@add_constant.wrong("numba", rejected_for="not written")
+@add_constant.wrong("numba", expected_fault="not written")
 def half_the_columns(a, out, x, stream):
     """Starts threads for half of the columns only."""
     return lambda: add_to_first_columns[blocks_for(x), BLOCK, stream](a, out, x // 2)
 
 
-@add_constant.wrong("numba", rejected_for="wrong values")
+@add_constant.wrong("numba", expected_fault="wrong values")
 def constant_answer(out, stream):
     """Never reads its input: right for the zeros of the seed, which is why inputs are random."""
     target = out.ravel()
     return lambda: store_constant[blocks_for(out.size), BLOCK, stream](target)
 
 
-@add_constant.wrong("numba", rejected_for="wrong values")
+@add_constant.wrong("numba", expected_fault="wrong values")
 def single_precision(a, out, stream):
     """Computes in float32: seven digits are right, and bitwise equality is demanded."""
     source, target = a.ravel(), out.ravel()
     return lambda: add_in_single_precision[blocks_for(a.size), BLOCK, stream](source, target)
 
 
-@add_constant.wrong("numba", rejected_for="wrong values")
+@add_constant.wrong("numba", expected_fault="wrong values")
 def neighbours_value(a, out, stream):
     """Off by one in `a`."""
     source, target = a.ravel(), out.ravel()
     return lambda: add_to_neighbour[blocks_for(a.size), BLOCK, stream](source, target)
 
 
-@add_constant.wrong("numba", rejected_for="input modified")
+@add_constant.wrong("numba", expected_fault="input modified")
 def input_overwritten(a, out, stream):
     """The first answer is right; every launch adds two more to its own input."""
     source, target = a.ravel(), out.ravel()
     return lambda: add_in_place[blocks_for(a.size), BLOCK, stream](source, target)
 
 
-@add_constant.wrong("numba", rejected_for="unexpected NaN")
+@add_constant.wrong("numba", expected_fault="unexpected NaN")
 def border_of_nan(a, out, x, y, z, stream):
     """Leaves NaN along the border in x."""
     grid = (-(-x // 16), -(-y // 4), z)
     return lambda: add_with_nan_border[grid, (16, 4, 1), stream](a, out)
 
 
-@add_constant.wrong("numba", rejected_for="stale result")
+@add_constant.wrong("numba", expected_fault="stale result")
 def first_answer_replayed(a, out, stream):
     """Caches by identity of its arrays: the first answer is kept and copied out ever after."""
     source, target = a.ravel(), out.ravel()
@@ -160,20 +160,22 @@ def first_answer_replayed(a, out, stream):
     return launch
 
 
-@add_constant.wrong("numba", rejected_for="launch failed")
+@add_constant.wrong("numba", expected_fault="launch failed")
 def output_forgotten(a, stream):
     """Launches with an argument too few."""
     source = a.ravel()
     return lambda: add_flat[blocks_for(a.size), BLOCK, stream](source)
 
 
-@add_constant.wrong("numba", rejected_for="launch failed", needs_gpu="the limit of 64 threads in a block's z")
+@add_constant.wrong(
+    "numba", expected_fault="launch failed", needs_gpu="the limit of 64 threads in a block's z"
+)
 def block_too_deep(a, out, stream):
     """Asks for 1 × 1 × 128 threads a block, and no device takes more than 64 along z."""
     return lambda: add_with_nan_border[1, (1, 1, 128), stream](a, out)
 
 
-@add_constant.wrong("numba", rejected_for="wrong shape", allocates=True)
+@add_constant.wrong("numba", expected_fault="wrong shape", allocates=True)
 def axes_reversed(a, x, y, z, stream):
     """Returns (x, y, z): all elements, in another shape."""
     source = a.ravel()
@@ -186,7 +188,7 @@ def axes_reversed(a, x, y, z, stream):
     return launch
 
 
-@add_constant.wrong("numba", rejected_for="wrong dtype", allocates=True)
+@add_constant.wrong("numba", expected_fault="wrong dtype", allocates=True)
 def output_in_single_precision(a, stream):
     """Returns float32."""
     source = a.ravel()
@@ -199,7 +201,7 @@ def output_in_single_precision(a, stream):
     return launch
 
 
-@add_constant.wrong("numba", rejected_for="aliased", allocates=True)
+@add_constant.wrong("numba", expected_fault="aliased", allocates=True)
 def same_memory_each_time(a, stream):
     """Saves an allocation: the next call overwrites what this one returned."""
     source, out = a.ravel(), cuda.device_array(a.shape, a.dtype)

@@ -12,13 +12,13 @@ from .problem import add_constant
 add_floats = ElementwiseKernel("float *a, float *out", "out[i] = a[i] + 2.0f", "add_floats")
 
 
-@add_constant.wrong("pycuda", rejected_for="not written")
+@add_constant.wrong("pycuda", expected_fault="not written")
 def declared_as_float(a, out, stream):
     """The kernel says float, the arrays hold float64: nobody compares, and half of the bytes are written."""
     return lambda: add_floats(a, out, stream=stream)
 
 
-@add_constant.wrong("pycuda", rejected_for="input modified")
+@add_constant.wrong("pycuda", expected_fault="input modified")
 def added_in_place(a, out, stream):
     """`a += 2`, then a copy: each launch adds two more."""
 

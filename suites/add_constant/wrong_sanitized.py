@@ -17,7 +17,7 @@ def add_to_scratch(a, scratch, out):
         scratch[index] = 0.0
 
 
-@add_constant.wrong("numba", judged_by="initcheck", needs_gpu="memory that nobody has written")
+@add_constant.wrong("numba", detected_by="initcheck", needs_gpu="memory that nobody has written")
 def scratch_not_zeroed(a, out, stream):
     """Takes for granted that new device memory holds zeros."""
     scratch = cuda.device_array(a.size, np.float64, stream=stream)

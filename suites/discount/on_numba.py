@@ -72,14 +72,14 @@ def rows_first(array):
         )
 
 
-@discount.variant("numba", limits={"t": 500, "i": 4000}, layouts=("misaligned",))
+@discount.variant("numba", max_size={"t": 500, "i": 4000}, layouts=("misaligned",))
 def gufunc_whole(mult, discount, cv, stream):
     """The seed's first try: the whole problem in one core call, that is in a single thread of the device."""
     gufunc = whole_gufunc()
     return lambda: gufunc(mult, discount, out=cv, stream=stream)
 
 
-@discount.variant("numba", least={"t": 2}, layouts=("misaligned",))
+@discount.variant("numba", min_size={"t": 2}, layouts=("misaligned",))
 def gufunc_sliced_t(mult, discount, cv, stream):
     """One worker a time step: t threads, each walking a slice of its own, so no access is coalesced.
 
@@ -132,7 +132,7 @@ def gufunc_sliced_i_copied(mult, discount, cv, t, i, k, stream):
     return launch
 
 
-@discount.variant("numba", host_data=True, limits={"i": 10_000})
+@discount.variant("numba", host_data=True, max_size={"i": 10_000})
 def gufunc_sliced_i_from_host(mult, discount, cv):
     """The seed's fastest gufunc called with host arrays: Numba copies pageable memory in and out by itself.
 
@@ -148,7 +148,7 @@ def gufunc_sliced_i_from_host(mult, discount, cv):
     return launch
 
 
-@discount.variant("numba", host_data=True, limits={"i": 10_000}, least={"t": 2})
+@discount.variant("numba", host_data=True, max_size={"i": 10_000}, min_size={"t": 2})
 def gufunc_sliced_t_from_host(mult, discount, cv):
     """Sliced over t and called with host arrays, as in the seed: Numba copies in and out by itself."""
     gufunc = time_step_gufunc()
@@ -168,7 +168,7 @@ def multiply_ufunc():
     return vectorize(["float64(float64, float64)"], target="cuda")(multiply_scalars)
 
 
-@discount.variant("numba", scopes=("end_to_end",), limits={"i": 10_000})
+@discount.variant("numba", scopes=("end_to_end",), max_size={"i": 10_000})
 def vectorize_broadcast(mult, discount, cv, i, k, stream):
     """`multiply(mult, discount, out=cv)` on device arrays, which does not stay on the device.
 
@@ -196,7 +196,7 @@ def vectorize_each_t(mult, discount, cv, t, stream):
     return launch
 
 
-@discount.variant("numba", host_data=True, limits={"i": 10_000})
+@discount.variant("numba", host_data=True, max_size={"i": 10_000})
 def vectorize_from_host(mult, discount, cv):
     """The ufunc called with host arrays: `mult` is blown up to full size on the host and then copied in."""
     ufunc = multiply_ufunc()

@@ -52,7 +52,7 @@ def flops(t, i, k):
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -1e-310, 1.7976931348623157e308)
 
 
-def checked_at(block=128, steps=4):
+def check_points(block=128, steps=4):
     """The edges of a block of columns and of the time steps that a thread takes; without rows is no work."""
     columns = [{"t": 1, "i": n, "k": 1} for n in boundaries(block, minimum=1)]
     return columns + [{"t": t, "i": 1, "k": 1} for t in (steps - 1, steps + 1)]
@@ -67,8 +67,8 @@ discount = Problem(
         "k": Axis(smoke=(5,), full=(5,)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
-    checked_at=checked_at,
-    special={"mult": SPECIAL, "discount": SPECIAL},
+    check_points=check_points,
+    special_values={"mult": SPECIAL, "discount": SPECIAL},
     layouts={"misaligned": ("mult", "discount", "cv"), "strided": ("mult", "discount", "cv")},
     make_inputs=make_inputs,
     outputs=outputs,

@@ -83,13 +83,13 @@ def copy_flat(source, target):
         target[index] = source[index]
 
 
-@discount.wrong("numba", rejected_for="not written")
+@discount.wrong("numba", expected_fault="not written")
 def does_nothing(cv):
     """Launches nothing: right whenever the output buffer still holds somebody else's answer."""
     return lambda: None
 
 
-@discount.wrong("numba", rejected_for="not written")
+@discount.wrong("numba", expected_fault="not written")
 def tail_missing(mult, discount, cv, stream):
     """One block too few: (n − 1) // block where ⌈n / block⌉ was meant."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
@@ -97,35 +97,35 @@ def tail_missing(mult, discount, cv, stream):
     return lambda: multiply_flat[blocks, BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="wrong values")
+@discount.wrong("numba", expected_fault="wrong values")
 def single_precision(mult, discount, cv, stream):
     """Computes in float32: seven digits are right, and bitwise equality is demanded."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_in_single_precision[blocks_for(cv.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="wrong values")
+@discount.wrong("numba", expected_fault="wrong values")
 def neighbours_factor(mult, discount, cv, stream):
     """Off by one in `mult`."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_by_neighbour[blocks_for(cv.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="wrong values")
+@discount.wrong("numba", expected_fault="wrong values")
 def first_factor_throughout(mult, discount, cv, stream):
     """What a CUDA ufunc of numba-cuda 0.30.4 does when it broadcasts (i, k) against (t, i, k) itself."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_by_first[blocks_for(cv.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="input modified")
+@discount.wrong("numba", expected_fault="input modified")
 def input_overwritten(mult, discount, cv, stream):
     """The first answer is right, and every later one starts from scaled inputs."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_in_place[blocks_for(cv.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="stale result")
+@discount.wrong("numba", expected_fault="stale result")
 def input_copied_while_preparing(mult, discount, cv, stream):
     """Keeps its own copy of `discount` from before the timed region, as a cached layout conversion would."""
     kept = cuda.device_array(discount.size, discount.dtype)
@@ -136,7 +136,7 @@ def input_copied_while_preparing(mult, discount, cv, stream):
     return lambda: multiply_flat[blocks_for(cv.size), BLOCK, stream](kept_mult, kept, out)
 
 
-@discount.wrong("numba", rejected_for="stale result")
+@discount.wrong("numba", expected_fault="stale result")
 def first_answer_replayed(mult, discount, cv, stream):
     """Caches by identity of its arrays: the first answer is kept and copied out ever after."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
@@ -154,28 +154,28 @@ def first_answer_replayed(mult, discount, cv, stream):
     return launch
 
 
-@discount.wrong("numba", rejected_for="unexpected NaN")
+@discount.wrong("numba", expected_fault="unexpected NaN")
 def masked_by_weight(mult, discount, cv, stream):
     """Every third element becomes NaN: ∞ − ∞ as a weight."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_masked[blocks_for(cv.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="launch failed")
+@discount.wrong("numba", expected_fault="launch failed")
 def output_forgotten(mult, discount, stream):
     """Launches with an argument too few."""
     arrays = mult.ravel(), discount.ravel()
     return lambda: multiply_flat[blocks_for(discount.size), BLOCK, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="launch failed", needs_gpu="the limit of 1024 threads a block")
+@discount.wrong("numba", expected_fault="launch failed", needs_gpu="the limit of 1024 threads a block")
 def block_too_large(mult, discount, cv, stream):
     """Asks for 2048 threads a block, which no device has."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_flat[1, 2048, stream](*arrays)
 
 
-@discount.wrong("numba", rejected_for="wrong shape", allocates=True)
+@discount.wrong("numba", expected_fault="wrong shape", allocates=True)
 def output_flat(mult, discount, stream):
     """Returns t·i·k elements in one dimension."""
     arrays = mult.ravel(), discount.ravel()
@@ -188,7 +188,7 @@ def output_flat(mult, discount, stream):
     return launch
 
 
-@discount.wrong("numba", rejected_for="wrong dtype", allocates=True)
+@discount.wrong("numba", expected_fault="wrong dtype", allocates=True)
 def output_in_single_precision(mult, discount, stream):
     """Returns float32."""
     arrays = mult.ravel(), discount.ravel()
@@ -201,7 +201,7 @@ def output_in_single_precision(mult, discount, stream):
     return launch
 
 
-@discount.wrong("numba", rejected_for="stale result", needs_gpu="a third launch, for which it is too slow")
+@discount.wrong("numba", expected_fault="stale result", needs_gpu="a third launch, for which it is too slow")
 def gaps_filled(mult, discount, cv, stream):
     """Computes only where there is no number yet: nothing at all, once the output was written."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()

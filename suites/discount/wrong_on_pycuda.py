@@ -13,7 +13,7 @@ multiply_elements = ElementwiseKernel(
 )
 
 
-@discount.wrong("pycuda", rejected_for="not written")
+@discount.wrong("pycuda", expected_fault="not written")
 def smallest_array_first(mult, discount, cv, stream):
     """The first array decides over how many elements the kernel runs, and here it is the smallest."""
     return lambda: multiply_elements(mult, discount, mult.size, cv, stream=stream)

@@ -26,7 +26,7 @@ discount_streamed = Problem(
         "k": Axis(smoke=(5,), full=(5,)),
         "fill": Axis(smoke=("random",), full=("random",)),
     },
-    checked_at=[{"t": 1, "i": n, "k": 1} for n in boundaries(minimum=1)],
+    check_points=[{"t": 1, "i": n, "k": 1} for n in boundaries(minimum=1)],
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

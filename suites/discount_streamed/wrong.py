@@ -66,14 +66,14 @@ def run_slabs(mult, discount, cv, bounds, stream):
         )
 
 
-@discount_streamed.wrong("numba", rejected_for="not written")
+@discount_streamed.wrong("numba", expected_fault="not written")
 def short_slab_dropped(mult, discount, cv, stream):
     """Rounds the number of slabs down, so that the short one at the end is missing."""
     bounds = slabs_of(mult, discount)[:-1]
     return lambda: run_slabs(mult, discount, cv, bounds, stream)
 
 
-@discount_streamed.wrong("numba", rejected_for="not written")
+@discount_streamed.wrong("numba", expected_fault="not written")
 def buffer_never_flushed(mult, discount, cv, stream):
     """Copies a slab out when its buffer is wanted again, and forgets the buffer that nobody wants again."""
     factors, source, target = mult.ravel(), discount.ravel(), cv.ravel()
@@ -92,7 +92,7 @@ def buffer_never_flushed(mult, discount, cv, stream):
     return launch
 
 
-@discount_streamed.wrong("numba", rejected_for="wrong values")
+@discount_streamed.wrong("numba", expected_fault="wrong values")
 def factors_start_over(mult, discount, cv, stream):
     """Takes each slab for the beginning of a time step."""
     factors, source, target = mult.ravel(), discount.ravel(), cv.ravel()
@@ -106,7 +106,7 @@ def factors_start_over(mult, discount, cv, stream):
     return launch
 
 
-@discount_streamed.wrong("numba", rejected_for="wrong values")
+@discount_streamed.wrong("numba", expected_fault="wrong values")
 def single_precision(mult, discount, cv, stream):
     """Halves the traffic by computing in float32."""
     factors, source, target = mult.ravel(), discount.ravel(), cv.ravel()
@@ -120,7 +120,7 @@ def single_precision(mult, discount, cv, stream):
     return launch
 
 
-@discount_streamed.wrong("numba", rejected_for="input modified")
+@discount_streamed.wrong("numba", expected_fault="input modified")
 def input_used_as_buffer(mult, discount, cv, stream):
     """Saves the slab's buffer by multiplying in the input itself."""
     factors, source, target = mult.ravel(), discount.ravel(), cv.ravel()
@@ -134,7 +134,7 @@ def input_used_as_buffer(mult, discount, cv, stream):
     return launch
 
 
-@discount_streamed.wrong("numba", rejected_for="stale result")
+@discount_streamed.wrong("numba", expected_fault="stale result")
 def slabs_kept(mult, discount, cv, stream):
     """Keeps the finished slabs on the device and copies them out again in every later call."""
     target, kept = cv.ravel(), cuda.device_array(cv.size, cv.dtype)
@@ -149,7 +149,7 @@ def slabs_kept(mult, discount, cv, stream):
     return launch
 
 
-@discount_streamed.wrong("numba", rejected_for="launch failed")
+@discount_streamed.wrong("numba", expected_fault="launch failed")
 def short_slab_in_full_room(mult, discount, cv, stream):
     """Copies the short slab at the end from an array of the full size, which Numba refuses."""
     bounds = slabs_of(mult, discount)

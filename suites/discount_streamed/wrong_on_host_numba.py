@@ -15,7 +15,7 @@ def multiply_slab(mult, discount, cv, start, stop):
         cv[index] = mult[index % mult.size] * discount[index]
 
 
-@discount_streamed.wrong("host", rejected_for="out of bounds")
+@discount_streamed.wrong("host", expected_fault="out of bounds")
 def last_slab_taken_for_full(mult, discount, cv):
     """A slab is one element more than a time step, and the last one ends behind the array."""
     factors, source, target = mult.reshape(-1), discount.reshape(-1), cv.reshape(-1)
@@ -28,7 +28,7 @@ def last_slab_taken_for_full(mult, discount, cv):
     return launch
 
 
-@discount_streamed.wrong("host", rejected_for="aliased", allocates=True)
+@discount_streamed.wrong("host", expected_fault="aliased", allocates=True)
 def staging_memory_returned(mult, discount):
     """Returns the memory that the next call's slabs go through."""
     staging = np.empty_like(discount)

@@ -35,14 +35,14 @@ def rows_in_parallel(A, B, C):
                 C[i, j] += a * B[k, j]
 
 
-@matmul.variant("host", limits={"n": 1000}, layouts=("misaligned", "strided"))
+@matmul.variant("host", max_size={"n": 1000}, layouts=("misaligned", "strided"))
 def gufunc(A, B, C):
     """The seed's gufunc core on one CPU thread: the host's answer to the same code on one GPU thread."""
     product = triple_loop()
     return lambda: product(A, B, C)
 
 
-@matmul.variant("host", limits={"n": 1000}, layouts=("misaligned",))
+@matmul.variant("host", max_size={"n": 1000}, layouts=("misaligned",))
 def prange_rows(A, B, C):
     """`prange` over rows, i-k-j order, so that the inner loop is vectorised; no tiling."""
     return lambda: rows_in_parallel(A, B, C)

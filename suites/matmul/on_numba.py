@@ -143,21 +143,21 @@ def register_tiled_kernel(side, depth):
     return kernel
 
 
-@matmul.variant("numba", limits={"n": 200})
+@matmul.variant("numba", max_size={"n": 200})
 def gufunc(A, B, C, stream):
     """The seed's gufunc as given: the whole product is one core call, hence the work of one thread."""
     product = triple_loop()
     return lambda: product(A, B, C, stream=stream)
 
 
-@matmul.variant("numba", limits={"n": 4096}, side=(16, 32), layouts=("misaligned", "strided"))
+@matmul.variant("numba", max_size={"n": 4096}, side=(16, 32), layouts=("misaligned", "strided"))
 def naive(A, B, C, n, stream, side):
     """One thread an element, straight from global memory, in square blocks."""
     blocks = -(-n // side)
     return lambda: one_element[(blocks, blocks), (side, side), stream](A, B, C)
 
 
-@matmul.variant("numba", limits={"n": 4096}, tile=(16, 32), layouts=("misaligned", "strided"))
+@matmul.variant("numba", max_size={"n": 4096}, tile=(16, 32), layouts=("misaligned", "strided"))
 def shared_tiles(A, B, C, n, stream, tile):
     """One thread an element, operands through shared memory: global reads divided by the tile's side."""
     kernel = tiled_kernel(tile)
@@ -165,7 +165,7 @@ def shared_tiles(A, B, C, n, stream, tile):
     return lambda: kernel[(blocks, blocks), (tile, tile), stream](A, B, C)
 
 
-@matmul.variant("numba", limits={"n": 4096}, side=(4, 8), layouts=("misaligned", "strided"))
+@matmul.variant("numba", max_size={"n": 4096}, side=(4, 8), layouts=("misaligned", "strided"))
 def register_tiles(A, B, C, n, stream, side):
     """side × side elements a thread in registers: shared-memory reads divided by `side` as well."""
     kernel = register_tiled_kernel(side, 64 // side)

@@ -50,14 +50,14 @@ def kernels():
     return SourceModule(SOURCE, options=[f"-DTILE={TILE}"])
 
 
-@matmul.variant("pycuda", limits={"n": 4096}, layouts=("misaligned",))
+@matmul.variant("pycuda", max_size={"n": 4096}, layouts=("misaligned",))
 def naive(A, B, C, n, stream):
     """One thread an element, straight from global memory, in blocks of 32 × 32."""
     kernel, blocks = kernels().get_function("one_element"), -(-n // 32)
     return lambda: kernel(A, B, C, np.int32(n), grid=(blocks, blocks), block=(32, 32, 1), stream=stream)
 
 
-@matmul.variant("pycuda", limits={"n": 4096}, layouts=("misaligned",))
+@matmul.variant("pycuda", max_size={"n": 4096}, layouts=("misaligned",))
 def shared_tiles(A, B, C, n, stream):
     """One thread an element, operands through shared memory: global reads divided by the tile's side."""
     kernel, blocks = kernels().get_function("tiled"), -(-n // TILE)

@@ -49,11 +49,11 @@ matmul = Problem(
     "matmul",
     version=1,
     axes={"n": Axis(smoke=(17,), full=(50, 100, 200, 4096, 10_000), awkward=(211,))},
-    checked_at=[
+    check_points=[
         {"n": n} for n in (1, 2, 15, 16, 31, 33, 63, 64, 65, 127, 128, 129)
     ],  # the edges of all tiles
     simulator_limits={"n": 16},
-    special={"A": (np.nan, np.inf, -np.inf)},  # a row each, of NaN or of both infinities
+    special_values={"A": (np.nan, np.inf, -np.inf)},  # a row each, of NaN or of both infinities
     layouts={"misaligned": ("A", "B", "C"), "strided": ("A", "B", "C")},
     exact_inputs=exact_inputs,
     make_inputs=make_inputs,

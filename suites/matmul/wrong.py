@@ -52,34 +52,34 @@ def square(n):
     return (blocks, blocks), (SIDE, SIDE)
 
 
-@matmul.wrong("numba", rejected_for="not written")
+@matmul.wrong("numba", expected_fault="not written")
 def nothing_written():
     """Launches nothing; right only where the allocator hands back an old answer."""
     return lambda: None
 
 
-@matmul.wrong("numba", rejected_for="not written")
+@matmul.wrong("numba", expected_fault="not written")
 def last_row_missing(A, B, C, n, stream):
     """One row short."""
     grid, block = square(n)
     return lambda: product[grid, block, stream](A, B, C, n - 1, n)
 
 
-@matmul.wrong("numba", rejected_for="wrong values")
+@matmul.wrong("numba", expected_fault="wrong values")
 def last_term_missing(A, B, C, n, stream):
     """Every sum is one term short."""
     grid, block = square(n)
     return lambda: product[grid, block, stream](A, B, C, n, n - 1)
 
 
-@matmul.wrong("numba", rejected_for="wrong values")
+@matmul.wrong("numba", expected_fault="wrong values")
 def left_transposed(A, B, C, n, stream):
     """Aᵀ·B, which symmetric or constant data would not show."""
     grid, block = square(n)
     return lambda: product_with_left_transposed[grid, block, stream](A, B, C)
 
 
-@matmul.wrong("host", rejected_for="wrong values")
+@matmul.wrong("host", expected_fault="wrong values")
 def half_precision(A, B, C):
     """Operands rounded to float16, sums in float32, as in a tensor core; TF32 has the same eleven bits."""
 
@@ -89,7 +89,7 @@ def half_precision(A, B, C):
     return launch
 
 
-@matmul.wrong("numba", rejected_for="input modified")
+@matmul.wrong("numba", expected_fault="input modified")
 def input_overwritten(A, B, C, n, stream):
     """The right product, but the diagonal of A is doubled afterwards."""
     grid, block = square(n)
@@ -101,7 +101,7 @@ def input_overwritten(A, B, C, n, stream):
     return launch
 
 
-@matmul.wrong("numba", rejected_for="stale result")
+@matmul.wrong("numba", expected_fault="stale result")
 def replayed(A, B, C, n, stream):
     """Computes once for its buffers and copies that answer out whatever they hold now."""
     grid, block = square(n)
@@ -117,44 +117,44 @@ def replayed(A, B, C, n, stream):
     return launch
 
 
-@matmul.wrong("host", allocates=True, rejected_for="wrong dtype")
+@matmul.wrong("host", allocates=True, expected_fault="wrong dtype")
 def double_returned(A, B):
     """Returns float64: right to more digits than were asked for, in twice the bytes."""
     return lambda: np.matmul(A, B, dtype=np.float64)
 
 
-@matmul.wrong("host", allocates=True, rejected_for="wrong shape")
+@matmul.wrong("host", allocates=True, expected_fault="wrong shape")
 def flattened(A, B):
     """Returns the right values as one row after the other."""
     return lambda: np.matmul(A, B).ravel()
 
 
-@matmul.wrong("host", allocates=True, rejected_for="wrong type")
+@matmul.wrong("host", allocates=True, expected_fault="wrong type")
 def rows_in_a_list(A, B):
     """Returns a list of rows, which NumPy would quietly convert."""
     return lambda: list(np.matmul(A, B))
 
 
-@matmul.wrong("host", rejected_for="launch failed")
+@matmul.wrong("host", expected_fault="launch failed")
 def shapes_do_not_match(A, B, C):
     """Drops a column of A, so that the inner dimensions differ."""
     return lambda: np.matmul(A[:, 1:], B, out=C)
 
 
-@matmul.wrong("host", allocates=True, rejected_for="wrong strides")
+@matmul.wrong("host", allocates=True, expected_fault="wrong strides")
 def transposed_view_returned(A, B):
     """(Bᵀ·Aᵀ)ᵀ, the detour of those whose BLAS counts by columns: right, and by columns."""
     return lambda: np.matmul(B.T, A.T).T
 
 
-@matmul.wrong("host", allocates=True, rejected_for="aliased")
+@matmul.wrong("host", allocates=True, expected_fault="aliased")
 def same_memory_each_time(A, B):
     """Saves an allocation: the next call overwrites what this one returned."""
     C = np.empty_like(A)
     return lambda: np.matmul(A, B, out=C)
 
 
-@matmul.wrong("host", allocates=True, rejected_for="wrong type")
+@matmul.wrong("host", allocates=True, expected_fault="wrong type")
 def masked_array_returned(A, B):
     """`numpy.ma.dot`: a subclass that carries a mask along."""
     return lambda: np.ma.dot(A, B)

@@ -5,13 +5,13 @@ import numpy as np
 from .problem import matmul
 
 
-@matmul.wrong("host", rejected_for="wrong values")
+@matmul.wrong("host", expected_fault="wrong values")
 def all_zero(C):
     """Zeros: the mean of the products of normals."""
     return lambda: C.fill(0.0)
 
 
-@matmul.wrong("host", rejected_for="wrong values")
+@matmul.wrong("host", expected_fault="wrong values")
 def large_accumulator(A, B, C):
     """Sums on top of a large number that is taken off again: twelve bits of every product are lost."""
 
@@ -24,7 +24,7 @@ def large_accumulator(A, B, C):
     return launch
 
 
-@matmul.wrong("host", rejected_for="wrong values")
+@matmul.wrong("host", expected_fault="wrong values")
 def rescaled(A, B, C):
     """Multiplies by a seventh and by seven: an ULP here and there, within any tolerance; integers tell."""
 
@@ -36,13 +36,13 @@ def rescaled(A, B, C):
     return launch
 
 
-@matmul.wrong("host", rejected_for="wrong values")
+@matmul.wrong("host", expected_fault="wrong values")
 def zeros_skipped(A, B, C):
     """Leaves out what is not finite, as a mask against overflow does."""
     return lambda: np.matmul(np.nan_to_num(A, posinf=0, neginf=0), B, out=C)
 
 
-@matmul.wrong("host", rejected_for="stale result")
+@matmul.wrong("host", expected_fault="stale result")
 def cached_by_left_operand(A, B, C):
     """Remembers the product by the contents of A, as a layer does with weights that it takes for constant."""
     answers = {}

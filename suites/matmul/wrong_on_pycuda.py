@@ -7,7 +7,7 @@ from .on_pycuda import TILE, kernels
 from .problem import matmul
 
 
-@matmul.wrong("pycuda", rejected_for="not written")
+@matmul.wrong("pycuda", expected_fault="not written")
 def partial_tiles_forgotten(A, B, C, n, stream):
     """n // tile blocks where ⌈n / tile⌉ was meant: right for sizes that the tile divides."""
     kernel, blocks = kernels().get_function("tiled"), n // TILE
@@ -27,7 +27,7 @@ __global__ void one_row_more(const float* A, const float* B, float* C, const int
 """
 
 
-@matmul.wrong("pycuda", rejected_for="out of bounds")
+@matmul.wrong("pycuda", expected_fault="out of bounds")
 def one_row_too_many(A, B, C, n, stream):
     """`>` where `>=` was meant: a row behind the last one is written too."""
     kernel, blocks = SourceModule(SOURCE).get_function("one_row_more"), n // TILE + 1

@@ -7,7 +7,7 @@ from .problem import matmul
 SIDE = 1024  # at which cuBLAS uses tensor cores where it may
 
 
-@matmul.wrong("torch", rejected_for="wrong values")
+@matmul.wrong("torch", expected_fault="wrong values")
 def tf32(A, B, C, n):
     """Asks for TF32, which keeps eleven bits of each operand; padded with zeros, which change no sum."""
     a, b = torch.zeros((2, SIDE, SIDE), device="cuda")
@@ -24,7 +24,7 @@ def tf32(A, B, C, n):
     return launch
 
 
-@matmul.wrong("torch", allocates=True, rejected_for="wrong dtype")
+@matmul.wrong("torch", allocates=True, expected_fault="wrong dtype")
 def autocast(A, B):
     """Multiplies under `torch.autocast`, which computes in float16 and returns it."""
 

@@ -50,14 +50,14 @@ def product_with_barriers_of_some(A, B, C):
         C[i, j] = total
 
 
-@matmul.wrong("numba", judged_by="racecheck", needs_gpu="warps that run in different order (a race)")
+@matmul.wrong("numba", detected_by="racecheck", needs_gpu="warps that run in different order (a race)")
 def missing_barriers(A, B, C, n, stream):
     """Tiles are read before all of the block has written them."""
     grid, block = square(n)
     return lambda: product_without_barriers[grid, block, stream](A, B, C)
 
 
-@matmul.wrong("numba", judged_by="synccheck", needs_gpu="barriers that a part of a warp does not reach")
+@matmul.wrong("numba", detected_by="synccheck", needs_gpu="barriers that a part of a warp does not reach")
 def barrier_in_a_branch(A, B, C, n, stream):
     """A barrier inside a condition that differs between threads."""
     grid, block = square(n)

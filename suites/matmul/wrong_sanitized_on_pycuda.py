@@ -17,7 +17,7 @@ def without_second_barrier():
     return SourceModule("".join([first, *rest]), options=[f"-DTILE={TILE}"]).get_function("tiled")
 
 
-@matmul.wrong("pycuda", judged_by="racecheck", needs_gpu="warps that run in different order (a race)")
+@matmul.wrong("pycuda", detected_by="racecheck", needs_gpu="warps that run in different order (a race)")
 def tiles_overwritten_early(A, B, C, n, stream):
     """The barrier at the end of a step is forgotten, which shows only where a warp is a step ahead."""
     kernel, blocks = without_second_barrier(), -(-n // TILE)

@@ -81,14 +81,14 @@ def in_pieces(draw, n, hits):
     return launch
 
 
-@monte_carlo_pi.variant("cupy", limits={"n": 10**8})
+@monte_carlo_pi.variant("cupy", max_size={"n": 10**8})
 def random_state(n, seed, hits):
     """`RandomState` (cuRAND's host API, XORWOW): a new array a piece; calls continue the stream."""
     state = cupy.random.RandomState(seed)
     return in_pieces(lambda size: state.random_sample(size, dtype=np.float32), n, hits)
 
 
-@monte_carlo_pi.variant("cupy", limits={"n": 10**8})
+@monte_carlo_pi.variant("cupy", max_size={"n": 10**8})
 def generator(n, seed, hits):
     """`Generator` (cuRAND's device API, XORWOW): a launch fills 256 000 numbers, one from each state."""
     rng = cupy.random.Generator(cupy.random.XORWOW(seed))

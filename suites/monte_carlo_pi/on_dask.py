@@ -16,7 +16,7 @@ def draw_and_count(state, size):
     return count_hits(numbers[:size], numbers[size:])
 
 
-@monte_carlo_pi.variant("dask", limits={"n": 10**8})
+@monte_carlo_pi.variant("dask", max_size={"n": 10**8})
 def delayed(n, seed, hits):
     """`dask.delayed` tasks, summed: the generators are made untimed, and calls continue their streams."""
     sizes = [min(PIECE, n - first) for first in range(0, n, PIECE)]

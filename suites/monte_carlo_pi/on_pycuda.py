@@ -109,7 +109,7 @@ def count_in_pieces(generator, n, hits, stream):
     return launch
 
 
-@monte_carlo_pi.variant("pycuda", limits={"n": 10**8})
+@monte_carlo_pi.variant("pycuda", max_size={"n": 10**8})
 def xorwow(n, seed, hits, stream):
     """`XORWOWRandomNumberGenerator`: a block of states on each multiprocessor; calls continue the stream."""
     return count_in_pieces(XORWOWRandomNumberGenerator(seeds_from(seed)), n, hits, stream)

@@ -7,7 +7,7 @@ from .problem import monte_carlo_pi
 PIECE = 1 << 25  # points; their coordinates take 256 MiB
 
 
-@monte_carlo_pi.variant("torch", limits={"n": 10**8})
+@monte_carlo_pi.variant("torch", max_size={"n": 10**8})
 def rand(n, seed, hits):
     """`torch.rand` with a generator of its own (Philox): new tensors a piece; calls continue the stream."""
     generator = torch.Generator(device="cuda").manual_seed(seed)

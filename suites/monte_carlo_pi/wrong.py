@@ -61,26 +61,26 @@ def philox_launch(n, seed, hits, stream):
     return lambda: count_philox[blocks(n), BLOCK, stream](n, seed, total, tickets, hits)
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="not written")
+@monte_carlo_pi.wrong("numba", expected_fault="not written")
 def nothing_written():
     """Launches nothing; right only where the allocator hands back an old answer."""
     return lambda: None
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="statistics")
+@monte_carlo_pi.wrong("numba", expected_fault="statistics")
 def constant(n, hits, stream):
     """The best count there is, n·π/4 rounded, without drawing anything: too good for chance."""
     count = round(n * P)
     return lambda: store[1, 1, stream](count, hits)
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="statistics")
+@monte_carlo_pi.wrong("numba", expected_fault="statistics")
 def seed_ignored(n, hits, stream):
     """A correct count, always of the same points."""
     return philox_launch(n, 12345, hits, stream)
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="statistics")
+@monte_carlo_pi.wrong("numba", expected_fault="statistics")
 def first_count_replayed(n, seed, hits, stream):
     """Computes once for an n and replays that count for every other seed."""
     if n not in first_counts:
@@ -91,7 +91,7 @@ def first_count_replayed(n, seed, hits, stream):
     return lambda: store[1, 1, stream](count, hits)
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="statistics")
+@monte_carlo_pi.wrong("numba", expected_fault="statistics")
 def biased(n, seed, hits, stream):
     """The same random number for x and y."""
 
@@ -102,7 +102,7 @@ def biased(n, seed, hits, stream):
     return launch
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="statistics")
+@monte_carlo_pi.wrong("numba", expected_fault="statistics")
 def same_stream_in_all_threads(n, seed, hits, stream):
     """All threads share one seed: right on average, but the counts of different seeds spread too widely."""
 
@@ -113,7 +113,7 @@ def same_stream_in_all_threads(n, seed, hits, stream):
     return launch
 
 
-@monte_carlo_pi.wrong("host", rejected_for="statistics")
+@monte_carlo_pi.wrong("host", expected_fault="statistics")
 def more_hits_than_points(n, seed, hits):
     """Forgets that the counter is not zeroed between two passes."""
     rng = np.random.default_rng(seed)
@@ -124,42 +124,42 @@ def more_hits_than_points(n, seed, hits):
     return launch
 
 
-@monte_carlo_pi.wrong("host", allocates=True, rejected_for="wrong dtype")
+@monte_carlo_pi.wrong("host", allocates=True, expected_fault="wrong dtype")
 def estimate_returned(n, seed):
     """Returns the estimate of π instead of the count."""
     rng = np.random.default_rng(seed)
     return lambda: np.array([4 * rng.binomial(n, P) / n])
 
 
-@monte_carlo_pi.wrong("host", allocates=True, rejected_for="wrong dtype")
+@monte_carlo_pi.wrong("host", allocates=True, expected_fault="wrong dtype")
 def int32_counter(n, seed):
     """Counts in 32 bits, which wraps for 10¹⁰ points."""
     rng = np.random.default_rng(seed)
     return lambda: np.array([rng.binomial(n, P)]).astype(np.int32)
 
 
-@monte_carlo_pi.wrong("host", allocates=True, rejected_for="wrong shape")
+@monte_carlo_pi.wrong("host", allocates=True, expected_fault="wrong shape")
 def scalar_array_returned(n, seed):
     """Returns an array without axes."""
     rng = np.random.default_rng(seed)
     return lambda: np.array(rng.binomial(n, P))
 
 
-@monte_carlo_pi.wrong("host", allocates=True, rejected_for="wrong type")
+@monte_carlo_pi.wrong("host", allocates=True, expected_fault="wrong type")
 def int_returned(n, seed):
     """Returns a Python int."""
     rng = np.random.default_rng(seed)
     return lambda: int(rng.binomial(n, P))
 
 
-@monte_carlo_pi.wrong("numba", rejected_for="launch failed")
+@monte_carlo_pi.wrong("numba", expected_fault="launch failed")
 def argument_missing(n, seed, hits, stream):
     """Launches without the output."""
     return lambda: count_on_diagonal[blocks(n), BLOCK, stream](n, seed)
 
 
 @monte_carlo_pi.wrong(
-    "numba", rejected_for="out of bounds", needs_gpu="a write out of bounds, at which it raises"
+    "numba", expected_fault="out of bounds", needs_gpu="a write out of bounds, at which it raises"
 )
 def room_for_one_block_only(n, seed, hits, stream):
     """Each of two blocks counts in an element of its own, and there is one element."""

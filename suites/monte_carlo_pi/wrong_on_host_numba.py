@@ -17,7 +17,7 @@ def add_up(counts, hits):
         hits[0] += hits[worker]
 
 
-@monte_carlo_pi.wrong("host", rejected_for="out of bounds")
+@monte_carlo_pi.wrong("host", expected_fault="out of bounds")
 def room_for_one_count_only(n, seed, hits):
     """The right count, in an output that has room for one worker's and gets those of four."""
     rng = np.random.default_rng(seed)

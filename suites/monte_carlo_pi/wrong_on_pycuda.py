@@ -6,7 +6,7 @@ from .on_pycuda import count_in_pieces, seeds_from
 from .problem import monte_carlo_pi
 
 
-@monte_carlo_pi.wrong("pycuda", rejected_for="statistics")
+@monte_carlo_pi.wrong("pycuda", expected_fault="statistics")
 def seed_ignored(n, hits, stream):
     """Seeds its generators with the same constants whatever the seed: always the same points."""
     return count_in_pieces(XORWOWRandomNumberGenerator(seeds_from(12345)), n, hits, stream)

@@ -24,7 +24,9 @@ def count_without_atomics(n, seed, hits):
         cuda.atomic.add(hits, 0, total[0])
 
 
-@monte_carlo_pi.wrong("numba", judged_by="racecheck", needs_gpu="threads that add at the same time (a race)")
+@monte_carlo_pi.wrong(
+    "numba", detected_by="racecheck", needs_gpu="threads that add at the same time (a race)"
+)
 def racing_counter(n, seed, hits, stream):
     """Counts get lost where two threads add at the same time."""
 

@@ -25,8 +25,8 @@ def in_pieces(x, pieces):
 
 @vector_exp.variant(
     "dask",
-    limits={"n": 2 * 10**7},
-    least={"n": 1},
+    max_size={"n": 2 * 10**7},
+    min_size={"n": 1},
     allocates=True,
     pieces=(1, 4),
     layouts=("misaligned", "strided"),
@@ -40,8 +40,8 @@ def map_blocks(x, pieces):
 
 @vector_exp.variant(
     "dask",
-    limits={"n": 2 * 10**7},
-    least={"n": 1},
+    max_size={"n": 2 * 10**7},
+    min_size={"n": 1},
     layouts=("misaligned", "strided"),
     dtypes=("float64", "float16"),
 )

@@ -48,7 +48,7 @@ def on_pool(array):
 
 
 @vector_exp.variant(
-    "pycuda", least={"n": 1}, allocates=True, allocator=("driver", "pool"), layouts=("misaligned",)
+    "pycuda", min_size={"n": 1}, allocates=True, allocator=("driver", "pool"), layouts=("misaligned",)
 )
 def cumath_exp(x, stream, allocator):
     """`pycuda.cumath.exp` as in the seed: a new array a call, freed when the next one replaces it.

@@ -48,34 +48,34 @@ extern "C" __global__ void exp_by_four_anywhere(const float* x, float* y, const 
 )
 
 
-@vector_exp.wrong("cupy", rejected_for="out of bounds")
+@vector_exp.wrong("cupy", expected_fault="out of bounds")
 def one_before_the_beginning(x, y, n):
     """Counts elements from one, as Fortran does, and threads from zero."""
     arguments = (x, y, np.int64(n))
     return lambda: exp_from_one((n // BLOCK + 1,), (BLOCK,), arguments)
 
 
-@vector_exp.wrong("cupy", allocates=True, rejected_for="wrong strides")
+@vector_exp.wrong("cupy", allocates=True, expected_fault="wrong strides")
 def real_part_returned(x):
     """Computes in complex numbers and returns the real part, which is every second float of its memory."""
     return lambda: cupy.exp(x.astype(cupy.complex64)).real
 
 
-@vector_exp.wrong("cupy", allocates=True, rejected_for="aliased")
+@vector_exp.wrong("cupy", allocates=True, expected_fault="aliased")
 def same_memory_each_time(x):
     """Saves an allocation: the next call overwrites what this one returned."""
     result = cupy.empty_like(x)
     return lambda: cupy.exp(x, out=result)
 
 
-@vector_exp.wrong("cupy", rejected_for="out of bounds", layouts=("strided",))
+@vector_exp.wrong("cupy", expected_fault="out of bounds", layouts=("strided",))
 def strides_ignored(x, y, n):
     """A RawKernel is given addresses only, and takes what lies there for neighbours."""
     arguments = (x, y, np.int64(n))
     return lambda: exp_of_neighbours((n // BLOCK + 1,), (BLOCK,), arguments)
 
 
-@vector_exp.wrong("cupy", rejected_for="launch failed", layouts=("misaligned",), loses_context=True)
+@vector_exp.wrong("cupy", expected_fault="launch failed", layouts=("misaligned",), loses_context=True)
 def sixteen_bytes_anywhere(x, y, n):
     """Takes every address for a multiple of 16, as those of CuPy's allocations are and those of slices not.
 

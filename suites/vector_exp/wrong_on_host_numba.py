@@ -14,7 +14,7 @@ def exp_of_one_more(x, y):
         y[i] = math.exp(x[i])
 
 
-@vector_exp.wrong("host", rejected_for="out of bounds")
+@vector_exp.wrong("host", expected_fault="out of bounds")
 def one_behind_the_end(x, y):
     """Counts up to and including the size."""
     return lambda: exp_of_one_more(x, y)

@@ -9,7 +9,7 @@ from .on_pycuda import BLOCK, exp_by_four
 from .problem import vector_exp
 
 
-@vector_exp.wrong("pycuda", rejected_for="not written")
+@vector_exp.wrong("pycuda", expected_fault="not written")
 def tail_missing(x, y, n, stream):
     """Tells the vector kernel of whole vectors only and forgets the rest."""
     whole = (n - 1) // 4 * 4
@@ -17,7 +17,7 @@ def tail_missing(x, y, n, stream):
     return lambda: kernel(x, y, np.int64(whole), grid=grid, block=(BLOCK, 1, 1), stream=stream)
 
 
-@vector_exp.wrong("pycuda", rejected_for="input modified")
+@vector_exp.wrong("pycuda", expected_fault="input modified")
 def computed_in_place(x, y, stream):
     """`cumath.exp(x, out=x)`, which saves an array, then a copy: right once."""
 
@@ -28,7 +28,7 @@ def computed_in_place(x, y, stream):
     return launch
 
 
-@vector_exp.wrong("pycuda", allocates=True, rejected_for="wrong type")
+@vector_exp.wrong("pycuda", allocates=True, expected_fault="wrong type")
 def result_on_host(x, stream):
     """Returns a page-locked host array: the copy is in the time, and the result is not on the device."""
     return lambda: cumath.exp(x, stream=stream).get(pagelocked=True)
@@ -45,7 +45,7 @@ __global__ void exp_of_vectors(const float4* x, float4* y, const long long vecto
 """
 
 
-@vector_exp.wrong("pycuda", rejected_for="out of bounds")
+@vector_exp.wrong("pycuda", expected_fault="out of bounds")
 def one_vector_too_many(x, y, n, stream):
     """n/4 + 1 vectors of four where ⌈n/4⌉ was meant, and even that is more than there are elements."""
     kernel = SourceModule(SOURCE).get_function("exp_of_vectors")

@@ -16,7 +16,7 @@ def exp_and_one_more(x, y, count):
         y[i] = math.exp(x[min(i, count - 1)])
 
 
-@vector_exp.wrong("numba", judged_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
+@vector_exp.wrong("numba", detected_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
 def writes_one_too_many(x, y, n, stream):
     """Out of bounds by one."""
     return lambda: exp_and_one_more[n // BLOCK + 1, BLOCK, stream](x, y, n)

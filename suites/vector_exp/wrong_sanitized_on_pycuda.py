@@ -23,7 +23,7 @@ def smoothed_exp():
     return SourceModule(SOURCE).get_function("smoothed_exp")
 
 
-@vector_exp.wrong("pycuda", judged_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
+@vector_exp.wrong("pycuda", detected_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
 def reads_one_too_many(x, y, n, stream):
     """A neighbour of weight 0, which behind the end of x is anything, and wrong only if that is no number."""
     kernel, grid = smoothed_exp(), (-(-n // BLOCK), 1)

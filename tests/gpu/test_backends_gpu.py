@@ -373,5 +373,5 @@ def judged_by_a_sanitizer():
         f"{path.parent.name}/{declared.backend}.{declared.function}"
         for path in SUITES.glob("*/wrong*.py")
         for declared in declared_variants(ast.parse(path.read_text(encoding="utf-8")), path)
-        if "judged_by" in declared.arguments
+        if "detected_by" in declared.arguments
     }

@@ -116,15 +116,15 @@ def tires(x, y):
 
 
 BROKEN_ON_PURPOSE = """
-@doubling.wrong("host", rejected_for="not written")
+@doubling.wrong("host", expected_fault="not written")
 def idle(x, y):
     return lambda: None
 
-@doubling.wrong("host", rejected_for="wrong values")
+@doubling.wrong("host", expected_fault="wrong values")
 def idle_for_another_reason(x, y):
     return lambda: None
 
-@doubling.wrong("host", rejected_for="wrong values")
+@doubling.wrong("host", expected_fault="wrong values")
 def right_after_all(x, y):
     return lambda: np.multiply(x, 2, out=y)
 
@@ -153,7 +153,7 @@ def test_a_case_that_is_not_selected_or_too_large_is_skipped_with_the_reason(hos
     pytester.makepyfile(
         test_doubling=HOST_PROBLEM
         + """
-@doubling.variant("host", limits={"n": 8})
+@doubling.variant("host", max_size={"n": 8})
 def slow(x, y):
     return lambda: np.add(x, x, out=y)
 

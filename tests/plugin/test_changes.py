@@ -139,7 +139,7 @@ def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypa
 def inexact(pytester, gpu, monkeypatch):
     """A run whose outputs were off by 1e-13 when they were recorded."""
     problem = KERNEL_PROBLEM.replace("np.multiply(x, 2, out=y)", WORSE)
-    loose = "tolerance=Tolerance(rtol=1e-6), lower_precision='errors that grow', reference="
+    loose = "tolerance=Tolerance(rtol=1e-6), allow_lower_precision='errors that grow', reference="
     pytester.makepyfile(
         test_doubling=problem.replace("reference=", loose).replace(
             "import Axis, Problem", "import Axis, Problem, Tolerance"

@@ -185,7 +185,7 @@ def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(pr
 LOST_ON_PURPOSE = """
 import fake_gpu
 
-@doubling.wrong("host", rejected_for="REASON", loses_context=True)
+@doubling.wrong("host", expected_fault="REASON", loses_context=True)
 def misaligned_address(x, y):
     def launch():
         fake_gpu.FAULTS.append("CUDA_ERROR_MISALIGNED_ADDRESS")

@@ -15,11 +15,11 @@ MORE = """
 def on_host(x, y):
     return lambda: np.multiply(x, 2, out=y)
 
-@doubling.wrong("numba", judged_by="racecheck")
+@doubling.wrong("numba", detected_by="racecheck")
 def racing(x, y):
     return launch_of("RACING", x, y)
 
-@doubling.wrong("numba", rejected_for="not written")
+@doubling.wrong("numba", expected_fault="not written")
 def idle(x, y):
     return lambda: None
 

@@ -87,7 +87,7 @@ def test_skips_and_failures_travel_as_well(host, pytester):
     pytester.makepyfile(
         test_doubling=pytester.path.joinpath("test_doubling.py").read_text()
         + """
-@doubling.variant("host", limits={"n": 8})
+@doubling.variant("host", max_size={"n": 8})
 def limited(x, y):
     return lambda: np.add(x, 1, out=y)
 """

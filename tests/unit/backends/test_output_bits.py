@@ -131,7 +131,7 @@ def test_an_output_that_differs_from_launch_to_launch_is_hashed_once_a_session(g
     def drifting(a, out):
         return lambda: np.multiply(a, np.float32(2 + 1e-6 * next(launches)), out=out)
 
-    loose = {"tolerance": Tolerance(rtol=0.1), "lower_precision": "for other bits"}
+    loose = {"tolerance": Tolerance(rtol=0.1), "allow_lower_precision": "for other bits"}
     found = run(case_of(drifting, problem=doubling(**loose)), FakeEnvironment(gpu, settings=measuring()))
     steady = run(case_of(right, problem=doubling(**loose)), FakeEnvironment(gpu, settings=measuring()))
     assert bits_in(found) == bits_in(steady), "the first launch, and no later one"

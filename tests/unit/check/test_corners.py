@@ -20,7 +20,7 @@ CHECKING = Settings(asked=True)
 
 
 def with_sizes(*sizes, **changes):
-    return doubling(checked_at=[{"n": n} for n in sizes], **changes)
+    return doubling(check_points=[{"n": n} for n in sizes], **changes)
 
 
 def cases_of(problem, size="smoke", axes=None, *, wrong=False):
@@ -96,7 +96,7 @@ def test_under_a_tool_what_compiles_anew_is_not_taken_for_slow(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
-    problem = with_sizes(65, special={"a": (np.nan,)})
+    problem = with_sizes(65, special_values={"a": (np.nan,)})
     launched = []
 
     def prepare(a, out, n):
@@ -154,7 +154,7 @@ def test_an_error_of_the_launch_names_the_size_too():
 
 def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():
     problem = with_sizes(9)
-    problem.wrong("host", rejected_for="not written")(forgets_the_last(9))
+    problem.wrong("host", expected_fault="not written")(forgets_the_last(9))
     (case,) = cases_of(problem, wrong=True)
     found = diagnose_case(case, FakeEnvironment(settings=CHECKING))
     assert found.fault is Fault.NOT_WRITTEN
@@ -201,7 +201,7 @@ def _named(name):
 
 def test_each_variant_and_set_of_parameters_is_checked_at_its_first_point_only():
     problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.variant("host", block=(1, 2), limits={"n": 9})(lambda a, out, block: right(a, out))
+    problem.variant("host", block=(1, 2), max_size={"n": 9})(lambda a, out, block: right(a, out))
     assert [(case.point["n"], case.parameters["block"], case.first) for case in cases_of(problem)] == [
         (4, 1, True),
         (4, 2, True),
@@ -212,20 +212,22 @@ def test_each_variant_and_set_of_parameters_is_checked_at_its_first_point_only()
 
 def test_the_first_point_is_one_that_the_variant_can_run():
     problem = with_sizes(9, axes={"n": Axis((50, 4), (8,))})
-    problem.variant("host", limits={"n": 10})(right)
+    problem.variant("host", max_size={"n": 10})(right)
     assert [case.first for case in cases_of(problem)] == [False, True]
 
 
 def test_every_broken_case_is_checked_at_all_sizes():
     problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.wrong("host", rejected_for="not written")(right)
+    problem.wrong("host", expected_fault="not written")(right)
     assert [case.first for case in cases_of(problem, wrong=True)] == [True, True]
 
 
 def test_broken_variants_that_take_the_process_along_come_last_and_once():
     problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.wrong("host", rejected_for="launch failed", loses_context=True, block=(1, 2))(forgets_the_last(9))
-    problem.wrong("host", rejected_for="not written")(right)
+    problem.wrong("host", expected_fault="launch failed", loses_context=True, block=(1, 2))(
+        forgets_the_last(9)
+    )
+    problem.wrong("host", expected_fault="not written")(right)
     assert [(case.variant.name, case.point["n"], case.first) for case in cases_of(problem, wrong=True)] == [
         *(("right", 4, True), ("right", 5, True)),
         ("prepare", 4, True),
@@ -239,7 +241,7 @@ def test_who_chooses_an_axis_gets_that_alone():
 
 
 def test_sizes_may_follow_the_block_that_a_case_is_launched_with():
-    problem = doubling(checked_at=lambda block=256: [{"n": n} for n in boundaries(block)])
+    problem = doubling(check_points=lambda block=256: [{"n": n} for n in boundaries(block)])
     assert [point["n"] for _, point in problem.boundary_points({"block": 64})] == [
         0,
         1,
@@ -255,7 +257,7 @@ def test_sizes_may_follow_the_block_that_a_case_is_launched_with():
 
 def test_other_axes_keep_their_first_smoke_value():
     problem = doubling(
-        axes={"n": Axis((8, 9), (8,)), "m": Axis((3, 4), (5,))}, checked_at=[{"n": 1}, {"m": 7, "n": 2}]
+        axes={"n": Axis((8, 9), (8,)), "m": Axis((3, 4), (5,))}, check_points=[{"n": 1}, {"m": 7, "n": 2}]
     )
     assert problem.boundary_points({}) == [("n=1", {"n": 1, "m": 3}), ("m=7 n=2", {"n": 2, "m": 7})]
 
@@ -263,7 +265,7 @@ def test_other_axes_keep_their_first_smoke_value():
 @pytest.mark.parametrize("entry", [257, {}, {"size": 1}])
 def test_a_point_that_is_none_is_refused_with_the_axes(entry):
     with pytest.raises(ProblemError, match=r"write axes with their values.*\['n'\]"):
-        doubling(checked_at=[entry]).boundary_points({})
+        doubling(check_points=[entry]).boundary_points({})
 
 
 def test_a_limit_of_the_simulator_on_an_unknown_axis_is_refused():
@@ -285,7 +287,7 @@ def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said():
 
 
 def test_what_the_variant_cannot_run_is_left_out_and_said():
-    found = corners(with_sizes(0, 8, 9), limits={"n": 8}, least={"n": 1})
+    found = corners(with_sizes(0, 8, 9), max_size={"n": 8}, min_size={"n": 1})
     assert found.labels == ("n=8",)
     assert found.notes == (
         "not checked at n=0: too small for the variant",
@@ -332,7 +334,7 @@ SPECIAL = {"a": (np.nan, np.inf, -np.inf, 1e-45)}
 
 
 def test_special_values_are_planted_once_each_at_places_that_are_always_the_same():
-    problem = summing(special=SPECIAL)
+    problem = summing(special_values=SPECIAL)
     inputs, planted = problem.with_special({"n": 8})
     again, _ = problem.with_special({"n": 8})
     assert np.array_equal(inputs["a"], again["a"], equal_nan=True)
@@ -349,7 +351,7 @@ def test_special_values_are_planted_once_each_at_places_that_are_always_the_same
 
 
 def test_nan_is_right_where_the_reference_has_it():
-    result = checked(summing(special=SPECIAL), add)
+    result = checked(summing(special_values=SPECIAL), add)
     assert result.correctness is Correctness.PASSED
     assert result.corners == ("special values", "one input kept")
 
@@ -366,7 +368,7 @@ def test_what_is_wrong_for_special_values_only_says_what_was_planted_where(spoil
     def prepare(a, b, out):
         return lambda: (np.add(a, b, out=out), spoil(out))
 
-    result = checked(summing(special=SPECIAL), prepare)
+    result = checked(summing(special_values=SPECIAL), prepare)
     assert result.diagnosis.startswith(f"special values: out: {fault}")
     *_, last = result.diagnosis.splitlines()
     assert last.startswith("  planted in a, by flat index: ")
@@ -379,7 +381,7 @@ def test_warnings_about_special_values_are_none_of_the_variants():
     def without_infinities(a, b, out):
         return lambda: np.add(a + b, a - a, out=out)
 
-    problem = summing(special={"a": (np.nan, np.inf)})
+    problem = summing(special_values={"a": (np.nan, np.inf)})
     assert checked(problem, without_infinities).diagnosis.startswith("special values: out: unexpected NaN")
 
 
@@ -392,12 +394,12 @@ def test_subnormal_results_may_be_flushed_where_the_tolerance_says_so():
         return launch
 
     special = {"a": (1e-39, -1e-45)}
-    assert checked(doubling(special=special), flushing).diagnosis.startswith(
+    assert checked(doubling(special_values=special), flushing).diagnosis.startswith(
         "special values: out: wrong values"
     )
     flushed = Tolerance().flushing("float32")
     assert flushed == Tolerance(0.0, float(np.finfo("float32").tiny))
-    problem = doubling(special=special, tolerance=flushed)
+    problem = doubling(special_values=special, tolerance=flushed)
     assert checked(problem, flushing).correctness is Correctness.PASSED
 
 
@@ -406,11 +408,11 @@ def test_special_values_that_have_no_place_are_refused_with_the_inputs(special):
     with pytest.raises(
         ProblemError, match="takes an input that is an array of as many floats; there is a, b"
     ):
-        summing(special=special).with_special({"n": 8})
+        summing(special_values=special).with_special({"n": 8})
 
 
 def test_special_values_may_follow_the_point():
-    problem = summing(special=lambda n: {"a": (np.inf,) * n})
+    problem = summing(special_values=lambda n: {"a": (np.inf,) * n})
     assert np.isinf(problem.with_special({"n": 8})[0]["a"]).all()
 
 
@@ -454,7 +456,7 @@ def test_with_one_input_array_there_is_nothing_to_keep():
     assert checked(scaled, right).corners == ()
 
 
-@pytest.mark.parametrize("declared", [{"special": SPECIAL}, {"exact_inputs": integers}])
+@pytest.mark.parametrize("declared", [{"special_values": SPECIAL}, {"exact_inputs": integers}])
 def test_contents_without_a_reference_are_refused(declared):
     with pytest.raises(ProblemError, match="need a reference to compare with"):
         doubling(reference=None, check=lambda runs: None, **declared)
@@ -467,7 +469,7 @@ HUGE = {"axes": {"n": Axis((8, 9), (16,), huge=(40,))}}
 
 def wrong_above(n, at, **arguments):
     problem = doubling(**HUGE)
-    problem.wrong("host", rejected_for="not written", at=at, **arguments)(forgets_the_last(n))
+    problem.wrong("host", expected_fault="not written", at=at, **arguments)(forgets_the_last(n))
     return problem
 
 

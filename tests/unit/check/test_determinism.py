@@ -24,7 +24,7 @@ from pytest_gpukern.values.result import Correctness, OutputError, Result
 from pytest_gpukern.values.settings import Settings
 
 A, B = "splitmix64:000000000000000a", "splitmix64:000000000000000b"
-LOOSE = {"tolerance": Tolerance(1e-3), "lower_precision": "for other bits"}
+LOOSE = {"tolerance": Tolerance(1e-3), "allow_lower_precision": "for other bits"}
 
 
 # pure decisions

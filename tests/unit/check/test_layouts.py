@@ -274,7 +274,7 @@ def test_a_new_array_may_be_made_of_strided_ones():
 
 def test_a_broken_variant_is_rejected_for_what_it_does_in_a_layout():
     problem = doubling(layouts=BOTH)
-    problem.wrong("host", rejected_for="out of bounds", layouts=("strided",))(
+    problem.wrong("host", expected_fault="out of bounds", layouts=("strided",))(
         lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
     )
     (case,) = cases_of(problem, "smoke", wrong=True)
@@ -283,7 +283,7 @@ def test_a_broken_variant_is_rejected_for_what_it_does_in_a_layout():
 
 def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     problem = doubling(layouts=BOTH)
-    problem.variant("host", layouts=("strided",), least={"n": 9})(right)
+    problem.variant("host", layouts=("strided",), min_size={"n": 9})(right)
     (case,) = cases_of(problem, "full")
     assert corners_of(case, simulated=False).notes == ("not checked at strided: too small for the variant",)
 

@@ -32,11 +32,11 @@ ON_NUMBA = """
 from {module} import something
 from .problem import p
 
-@p.variant("numba", block=(64, 2 * 64), limits={{"n": 10**8}}, needs_gpu="atomics", scopes=("kernel",))
+@p.variant("numba", block=(64, 2 * 64), max_size={{"n": 10**8}}, needs_gpu="atomics", scopes=("kernel",))
 def fast(a, out, block):
     return lambda: None
 
-@p.variant("numba", host_data=True, least={{"n": 1}}, determinism="bitwise")
+@p.variant("numba", host_data=True, min_size={{"n": 1}}, determinism="bitwise")
 @p.variant("cupy")
 def shared(a, out):
     return lambda: None
@@ -49,11 +49,11 @@ WRONG = """
 from {module} import something
 from .problem import p
 
-@p.wrong("numba", rejected_for="not written", block=(64,), allocates=True)
+@p.wrong("numba", expected_fault="not written", block=(64,), allocates=True)
 def does_nothing(out, block):
     return lambda: None
 
-@p.wrong("numba", judged_by="racecheck", needs_gpu="races")
+@p.wrong("numba", detected_by="racecheck", needs_gpu="races")
 def races(out):
     return lambda: None
 """
@@ -106,15 +106,15 @@ def ids(problem):
 def as_declared(variant):
     return (
         variant.parameters,
-        variant.limits,
-        variant.least,
+        variant.max_size,
+        variant.min_size,
         variant.determinism,
         variant.allocates,
         variant.needs_gpu,
         variant.scopes,
         variant.host_data,
-        variant.rejected_for,
-        variant.judged_by,
+        variant.expected_fault,
+        variant.detected_by,
     )
 
 
@@ -179,7 +179,7 @@ def test_every_form_of_import_is_looked_at(suite, statement):
 def test_wrong_files_of_any_ending_and_nothing_else_are_looked_at(suite):
     problem = load(
         suite(
-            wrong_on_host=ON_HOST.replace('variant("host"', 'wrong("host", rejected_for="not written"'),
+            wrong_on_host=ON_HOST.replace('variant("host"', 'wrong("host", expected_fault="not written"'),
             helpers="raise AssertionError('imported')",
             test_it="raise AssertionError('imported')",
         )
@@ -207,7 +207,7 @@ def test_a_package_that_is_none_is_refused_with_the_remedy(suite, package):
         load(problem)
 
 
-@pytest.mark.parametrize("argument", ["block=SIZES", "limits={'n': max(1, 2)}", "needs_gpu=f'{1}'"])
+@pytest.mark.parametrize("argument", ["block=SIZES", "max_size={'n': max(1, 2)}", "needs_gpu=f'{1}'"])
 def test_an_argument_that_is_no_literal_is_refused_with_file_and_line(suite, argument):
     text = ON_HOST.replace("allocates=True", argument)
     with pytest.raises(ProblemError, match=r"on_host.py:4: the decorator of plain takes literals only"):

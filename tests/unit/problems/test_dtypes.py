@@ -99,7 +99,7 @@ def test_a_failure_names_the_dtype():
 
 def test_a_broken_variant_is_rejected_for_what_it_does_in_a_dtype():
     problem = in_several("float32", "float64")
-    problem.wrong("host", rejected_for="wrong values", dtypes=("float64",))(
+    problem.wrong("host", expected_fault="wrong values", dtypes=("float64",))(
         lambda a, out: lambda: np.multiply(a.astype("f4"), 2, out=out)
     )
     found = diagnose_case(first_case(problem, wrong=True), FakeEnvironment(settings=CHECKING))

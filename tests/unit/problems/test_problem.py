@@ -77,25 +77,25 @@ def test_all_variants_of_a_point_come_before_the_next_point():
 def test_broken_variants_are_cases_of_their_own():
     problem = doubling()
     problem.variant("host")(prepare)
-    problem.wrong("host", rejected_for="not written")(lambda out: lambda: None)
+    problem.wrong("host", expected_fault="not written")(lambda out: lambda: None)
     assert ids(problem) == ["doubling/host.prepare/n=8"]
     assert ids(problem, wrong=True) == ["doubling/host.<lambda>/n=8"]
 
 
 def test_a_broken_variant_may_be_left_to_a_tool_of_compute_sanitizer():
     problem = doubling()
-    problem.wrong("numba", judged_by="racecheck")(prepare)
+    problem.wrong("numba", detected_by="racecheck")(prepare)
     variant = problem.registered_wrong["numba.prepare"]
-    assert (variant.judged_by, variant.rejected_for, variant.is_broken) == ("racecheck", None, True)
+    assert (variant.detected_by, variant.expected_fault, variant.is_broken) == ("racecheck", None, True)
     assert not problem.registered
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either rejected_for= or judged_by=, not both"),
-        ({"rejected_for": "not written", "judged_by": "racecheck"}, "either rejected_for= or judged_by="),
-        ({"judged_by": "valgrind"}, "judged_by='valgrind' is none of memcheck, racecheck"),
+        ({}, "has expected_fault= or detected_by=, not both"),
+        ({"expected_fault": "not written", "detected_by": "racecheck"}, "has expected_fault= or"),
+        ({"detected_by": "valgrind"}, "detected_by='valgrind' is none of memcheck, racecheck"),
     ],
 )  # fmt: skip
 def test_a_broken_variant_says_once_who_has_to_reject_it(arguments, message):
@@ -112,7 +112,7 @@ def test_a_decorated_variant_stays_the_function_it_was():
 
 def test_a_limit_is_exceeded_above_it_and_says_by_what():
     problem = doubling()
-    problem.variant("host", limits={"n": 100})(prepare)
+    problem.variant("host", max_size={"n": 100})(prepare)
     variant = problem.registered["host.prepare"]
     assert variant.limit_exceeded({"n": 100}) is None
     assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and the variant declares a limit of 100"
@@ -166,7 +166,7 @@ def test_the_same_file_imported_twice_is_no_second_variant():
 
 def test_a_limit_on_an_unknown_axis_is_refused_with_the_axes_there_are():
     with pytest.raises(ProblemError, match=r"'host.prepare' limits 'm', none of the axes \['n'\]"):
-        doubling().variant("host", limits={"m": 1})(prepare)
+        doubling().variant("host", max_size={"m": 1})(prepare)
 
 
 @pytest.mark.parametrize("name", ["n", "stream"])

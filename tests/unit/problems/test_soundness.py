@@ -155,7 +155,7 @@ def tiny(rng, n):
         (
             {"tolerance": Tolerance(1e-2)},
             "rtol=0.01, atol=0 would pass float16 too",
-            "say in lower_precision",
+            "say in allow_lower_precision",
         ),
         ({"make_inputs": constant}, "equal in 100 % of the elements", "have make_inputs draw from rng"),
         (
@@ -175,7 +175,7 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
 
 
 def test_a_problem_may_say_why_a_lower_precision_passes():
-    assert refused(doubling(tolerance=Tolerance(1e-2), lower_precision="inputs are of float16")) == ()
+    assert refused(doubling(tolerance=Tolerance(1e-2), allow_lower_precision="inputs are of float16")) == ()
 
 
 def test_a_point_that_somebody_asked_for_by_hand_is_noted_instead():

@@ -57,7 +57,7 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
 
 def test_loading_of_code_is_observed_in_every_launch_but_timed_ones(gpu, timer):
     """A library loads a module once: where a corner is the first to need it, too."""
-    problem, seen = doubling(checked_at=[{"n": 3}]), []
+    problem, seen = doubling(check_points=[{"n": 3}]), []
 
     def noting_observation(a, out):
         def launch():
@@ -512,7 +512,7 @@ def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
 
 
 def test_a_point_beyond_the_variants_limit_says_so(gpu):
-    case = case_of(right, limits={"n": 7})
+    case = case_of(right, max_size={"n": 7})
     assert why_not(case, FakeEnvironment(gpu)) == "too large: n=8, and the variant declares a limit of 7"
 
 

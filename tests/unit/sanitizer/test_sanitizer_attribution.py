@@ -93,7 +93,7 @@ def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
     found = attributed(["a"], lambda nodeids: ToolRun(UNCHECKED, {"a": ("skipped", "too large")}))
-    assert told({"memcheck": found["a"]}, judged_by=None, home=HOME) == Told("skipped", "too large")
+    assert told({"memcheck": found["a"]}, detected_by=None, home=HOME) == Told("skipped", "too large")
     assert attributed([], Sessions()) == {}
 
 
@@ -115,11 +115,11 @@ def ended(judgement=CLEAN, outcome="passed", text="", **changes):
     ],
 )  # fmt: skip
 def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, outcome):
-    assert told(tests, judged_by=None, home=HOME) == outcome
+    assert told(tests, detected_by=None, home=HOME) == outcome
 
 
 def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_may_be():
-    found = told({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, judged_by=None, home=HOME)
+    found = told({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, detected_by=None, home=HOME)
     assert found.text.splitlines()[1:] == [
         "  found only where 3 tests ran in one process, so that any may be to blame",
         "  and the test failed: INCORRECT",
@@ -129,7 +129,7 @@ def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_ma
 def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
     alike = tuple(Finding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
     others = tuple(Finding("Precise", f"Invalid read {n}", "k") for n in range(9))
-    text = told({"memcheck": ended(Judgement(State.FOUND, alike + others))}, judged_by=None, home=HOME).text
+    text = told({"memcheck": ended(Judgement(State.FOUND, alike + others))}, detected_by=None, home=HOME).text
     lines = text.splitlines()
     assert lines[0] == "memcheck: invalid read in k, thread (0, 0, 0), variant at on_numba.py:20 (4 records)"
     assert (len(lines), lines[-1]) == (6, "  and 5 more")
@@ -139,7 +139,7 @@ def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_
 def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_told():
     hazards = findings_in(recorded("racecheck.xml"))
     judgement = Judgement(State.FOUND, hazards, count=257)
-    text = told({"racecheck": ended(judgement)}, judged_by=None, home=HOME).text
+    text = told({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text
     assert text.splitlines() == [
         (
             "racecheck: RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; read by thread "
@@ -149,13 +149,13 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
     ]
     turned = dataclasses.replace(hazards[0], accesses=hazards[0].accesses[::-1])
     judgement = Judgement(State.FOUND, (*hazards, turned))
-    assert told({"racecheck": ended(judgement)}, judged_by=None, home=HOME).text.count("RAW hazard") == 2
+    assert told({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text.count("RAW hazard") == 2
 
 
 @pytest.mark.parametrize("changes", [{"kernel": "k"}, {"thread": (0, 0, 0)}])
 def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(changes):
     test = ended(Judgement(State.FOUND, (Finding("New", "It broke", **changes),)))
-    assert told({RACE: test}, judged_by=RACE, home=HOME).rejected
+    assert told({RACE: test}, detected_by=RACE, home=HOME).rejected
 
 
 def test_what_is_shown_of_records_has_an_end():
@@ -181,7 +181,7 @@ def test_what_is_shown_of_records_has_an_end():
     ],
 )  # fmt: skip
 def test_a_variant_that_is_broken_on_purpose_passes_where_its_tool_finds_something(test, outcome):
-    assert told({"racecheck": test}, judged_by="racecheck", home=HOME) == outcome
+    assert told({"racecheck": test}, detected_by="racecheck", home=HOME) == outcome
 
 
 def test_how_many_were_checked_is_told_and_that_nothing_was():

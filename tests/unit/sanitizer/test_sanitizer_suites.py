@@ -12,12 +12,12 @@ JUDGED = {
     f"{path.parent.name}/{declared.backend}.{declared.function}": declared.arguments
     for path in sorted(SUITES.glob("*/wrong*.py"))
     for declared in declared_variants(ast.parse(path.read_text(encoding="utf-8")), path)
-    if "judged_by" in declared.arguments
+    if "detected_by" in declared.arguments
 }
 
 
 def test_every_tool_has_something_to_reject():
-    assert set(Counter(arguments["judged_by"] for arguments in JUDGED.values())) == set(SANITIZERS)
+    assert set(Counter(arguments["detected_by"] for arguments in JUDGED.values())) == set(SANITIZERS)
 
 
 def test_what_a_tool_judges_needs_a_gpu_and_says_for_what():
@@ -26,5 +26,5 @@ def test_what_a_tool_judges_needs_a_gpu_and_says_for_what():
 
 def test_races_are_judged_by_racecheck_and_not_by_luck():
     racing = {name for name, arguments in JUDGED.items() if "race" in arguments["needs_gpu"]}
-    assert racing == {name for name, arguments in JUDGED.items() if arguments["judged_by"] == "racecheck"}
+    assert racing == {name for name, arguments in JUDGED.items() if arguments["detected_by"] == "racecheck"}
     assert {"matmul/numba.missing_barriers", "monte_carlo_pi/numba.racing_counter"} <= racing
