@@ -15,31 +15,16 @@ import pynvml  # noqa: F401
 import pytest
 import threadpoolctl  # noqa: F401
 
-from . import fake_gpu
+import pytest_gpukern
 
-NEEDS_CUDA = (
-    "cuda",
-    "cupy",
-    "numba",
-    "pycuda",
-    "skcuda",
-    "torch",
-    "dask",
-    "simulated",
-    "blocking",
-    "event",
-    "fused",
-)
+from . import fake_gpu
 
 
 def _load_the_package():
     """Every module that loads without Numba: a run that ends would take those it loaded with it."""
-    for folder in ("", "backends", "baseline", "commands", "device", "report", "timers"):
-        package = importlib.import_module(f"pytest_gpukern.{folder}".rstrip("."))
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            last = module.name.rpartition(".")[2]
-            if last not in ("suites", "__main__") and not last.startswith(NEEDS_CUDA):
-                importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(pytest_gpukern.__path__, "pytest_gpukern."):
+        if ".simulator." not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 _load_the_package()
