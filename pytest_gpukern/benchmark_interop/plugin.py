@@ -1,16 +1,22 @@
-"""pytest-benchmark as a run has it: whether it is there, what it counts, and what it says of the machine."""
+"""Serves pytest-benchmark in a run: its session, its `benchmark` fixture and its list of entries."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+from pytest_gpukern.report import units
+from pytest_gpukern.values.result import plain
 
-    from pytest_gpukern.values.result import JsonDict
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pytest_gpukern.values.result import JsonDict, Measurement
 
 OURS = "gpukern"
 """Under which name ours goes where there is more than ours."""
@@ -66,3 +72,152 @@ def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
             "libraries": dict(fingerprint.get("libraries") or {}),
         }
     }
+
+
+def is_its_fixture(value: Any) -> bool:
+    """Whether a value is a `benchmark` fixture of pytest-benchmark that `hand_over` can serve."""
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    # By its type, since CodSpeed's fixture answers to `isinstance`.
+    is_its = issubclass(type(value), BenchmarkFixture)
+    return is_its and hasattr(value, "_raw") and hasattr(value, "_raw_pedantic")
+
+
+def hand_over(
+    fixture: Any, call: Callable[..., Any], pedantic: Callable[..., Any], *, measures: bool
+) -> Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]:
+    """Lets a `benchmark` fixture leave its running and timing to others.
+
+    The two methods of this one object that run and time are replaced, by attributes of the object. It stays
+    what it is to everybody else: its class, which its own plugin checks; its name, group and `extra_info`;
+    `weave`; the refusal of a second use; the notes about errors and skips. A fixture of ours by its name
+    would be in the way of every test of every run, and a stand-in for the object fails that plugin's check.
+    A test that sets `benchmark.disabled` gets what it got before: one call.
+
+    Args:
+        fixture: for which `is_its_fixture` holds.
+        call: gets what the test calls the fixture with.
+        pedantic: gets what the test gives to `pedantic`, completed by its defaults; and `rounds_given`,
+            whether the test gave `rounds`, whose default is 1.
+        measures: whether calls are measured; otherwise the fixture says that it is disabled.
+
+    Returns:
+        What takes it back: the fixture is what it was, and gets returned how it runs `call` and `pedantic`.
+    """
+    was_disabled = fixture.disabled
+    own_call, own_pedantic, asked_pedantic = fixture._raw, fixture._raw_pedantic, fixture.pedantic
+    place_of_rounds = list(inspect.signature(asked_pedantic).parameters).index("rounds")
+    rounds_given = False
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        runs = own_call if measures and fixture.disabled else call
+        return runs(*args, **kwargs)
+
+    def note_rounds(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal rounds_given
+        rounds_given = "rounds" in kwargs or len(args) > place_of_rounds
+        return asked_pedantic(*args, **kwargs)
+
+    def run_pedantic(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if measures and fixture.disabled:
+            return own_pedantic(*args, **kwargs)
+        return pedantic(*args, **kwargs, rounds_given=rounds_given)
+
+    def hand_back() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        del fixture._raw, fixture._raw_pedantic, fixture.pedantic
+        fixture.disabled = was_disabled
+        return own_call, own_pedantic
+
+    fixture._raw, fixture._raw_pedantic, fixture.pedantic = run, run_pedantic, note_rounds
+    fixture.disabled = not measures  # under xdist it disables itself, and we measure
+    return hand_back
+
+
+@dataclass
+class ListedFixture:
+    """What `Metadata` reads from a `benchmark` fixture."""
+
+    name: str
+    fullname: str
+    group: str | None
+    param: str | None
+    params: JsonDict | None
+    extra_info: JsonDict = field(default_factory=dict)
+    has_error: bool = False
+    cprofile_stats: Any = None
+
+
+def metadata_of(fixture: Any, measurement: Measurement) -> Any:
+    """A measurement as an entry; `fixture` is that plugin's, or a `ListedFixture`."""
+    from pytest_benchmark.stats import Metadata
+
+    metadata = Metadata(fixture, measurement.iterations, {"timer": measurement.timer})
+    for sample_s in samples_s(measurement):
+        # `update` takes the time of all iterations and divides; ours is the mean of one call already.
+        metadata.update(sample_s * measurement.iterations)
+    return metadata
+
+
+def samples_s(measurement: Measurement) -> list[float]:
+    """The samples of a measurement in seconds, without those that are no number."""
+    return [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
+
+
+def give_stats(fixture: Any, measurement: Measurement) -> None:
+    """Sets `benchmark.stats`, which a test may read, to a measurement; the session's list is left alone."""
+    fixture.stats = metadata_of(fixture, measurement)
+
+
+def listed_as(fixture: Any) -> JsonDict | None:
+    """How pytest-benchmark lists a fixture that has stats, as plain JSON, or None for one that has none."""
+    return None if fixture.stats is None else _listed(fixture.stats)
+
+
+def take_entries(config: pytest.Config) -> list[JsonDict]:
+    """What pytest-benchmark itself has measured in this process since it was asked last, as plain JSON.
+
+    A test that runs in a process of its own may be left to that plugin, or use its fixture beside ours; the
+    process that reports lists it, by `add_entries`.
+    """
+    session = session_of(config)
+    if session is None:
+        return []
+    entries = [
+        {
+            "listed": _listed(metadata),
+            "iterations": metadata.iterations,
+            "options": metadata.as_dict(stats=False)["options"],
+            "data": metadata.stats.data,
+            "profile": [
+                [function, found[:4]]  # and who called it, which is not shown
+                for function, found in getattr(metadata.cprofile_stats, "stats", {}).items()
+            ],
+        }
+        for metadata in session.benchmarks
+    ]
+    session.benchmarks.clear()
+    return plain(entries)  # type: ignore[no-any-return]
+
+
+def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
+    """Adds what `take_entries` found in another process to those of this one's session."""
+    from pytest_benchmark.stats import Metadata
+
+    session = session_of(config)
+    for entry in entries:
+        fixture = ListedFixture(**entry["listed"])
+        if entry["profile"]:
+            # Of a `pstats.Stats` only what it found is read: function → counts and times.
+            calls = {tuple(function): tuple(found) for function, found in entry["profile"]}
+            fixture.cprofile_stats = SimpleNamespace(stats=calls)
+        metadata = Metadata(fixture, entry["iterations"], entry["options"])
+        metadata.stats.data.extend(entry["data"])
+        session.benchmarks.append(metadata)
+
+
+def _listed(metadata: Any) -> JsonDict:
+    names = ("name", "fullname", "group", "param", "params", "extra_info", "has_error")
+    return plain({name: getattr(metadata, name) for name in names})  # type: ignore[no-any-return]

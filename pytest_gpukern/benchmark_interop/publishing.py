@@ -1,12 +1,18 @@
-"""What a run measured here, as entries of pytest-benchmark's list."""
+"""Publishes what a run measured as entries of pytest-benchmark's list."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.benchmark_interop.entries import ListedFixture, metadata_of, samples_s
-from pytest_gpukern.benchmark_interop.plugin import OURS, session_of, switched_off
-from pytest_gpukern.report import ceiling, scope_time, units
+from pytest_gpukern.benchmark_interop.plugin import (
+    OURS,
+    ListedFixture,
+    metadata_of,
+    samples_s,
+    session_of,
+    switched_off,
+)
+from pytest_gpukern.report import rows, units
 from pytest_gpukern.values.result import Correctness, Result
 
 if TYPE_CHECKING:
@@ -170,7 +176,7 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
     return {
         "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
-        "shares_of_ceilings": ceiling.ceiling_shares(result, scope_time.ScopeTime(measurement, others)),
+        "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "sm_mhz": measurement.state.get("sm_mhz"),
         "memory_mhz": measurement.state.get("memory_mhz"),
         "energy_mj": measurement.energy_mj,

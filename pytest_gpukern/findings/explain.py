@@ -1,34 +1,58 @@
-"""What changed since the record besides a time, in short sentences: code, launch, clocks, versions."""
+"""Says in short sentences what changed since the record besides a time: code, launch, clocks, versions."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.baseline.history import CompiledKernel
-from pytest_gpukern.findings.fingerprint_diff import differences
-from pytest_gpukern.findings.resource_growth import by_name, resource_changes
+from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.values.result import hash_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Dimensions, Past
     from pytest_gpukern.baseline.record import RecordedTime
-    from pytest_gpukern.values.result import Measurement, Result, Verdict
+    from pytest_gpukern.values.result import JsonDict, Measurement, Result, Verdict
 
 SAME_CODE, NEW_CODE = "same machine code", "new machine code"
+
 SAME_CYCLES = "the same number of cycles: clock or power, not code"
+
 NOTHING_DIFFERS = "nothing else that is recorded differs"
+
+NOT_INSTALLED = "none"
 
 _CLOCK_FLOOR = 0.003
 """Relative change of a clock that is never told: the probe knows it to 0.1 … 0.2 %."""
+
 _SAME_CYCLES = 0.25
 """Share of a change of the time that may remain in cycles which are called the same."""
+
 _ALIKE = 3
 """From how many kernels on with the same to say they are counted, not named."""
+
+_OF_THE_DEVICE = (
+    ("driver_version", "driver", ""),
+    ("cuda_driver_version", "CUDA", ""),
+    ("power_limit_w", "power limit", " W"),
+    ("max_sm_clock_mhz", "highest SM clock", " MHz"),
+    ("max_memory_clock_mhz", "highest memory clock", " MHz"),
+    ("mig_profile", "MIG profile", ""),
+    ("device_uuid", "device", ""),
+)
+
+_OF_THE_HOST = (
+    ("cpu_model", "processor", ""),
+    ("cpu_count", "CPUs", ""),
+    ("platform", "system", ""),
+    ("python_version", "Python", ""),
+    ("blas", "BLAS", ""),
+)
+"""Field of a fingerprint, what it is called, and its unit."""
 
 
 def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
@@ -67,9 +91,38 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
     return tuple(said)
 
 
+def significant(verdict: Verdict) -> bool:
+    """Whether a verdict says that the time changed, be it by less than the threshold."""
+    low, high = verdict.ratio_low, verdict.ratio_high
+    return low is not None and high is not None and (low > 1 or high < 1)
+
+
 def is_cause(text: str) -> bool:
     """Whether a sentence of `because` says that something changed: that something did not is no cause."""
     return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
+
+
+def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> tuple[str, ...]:
+    """What a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
+
+    What a recorded session does not tell, as one of an older release, is no difference.
+
+    Args:
+        now: fingerprint of the new session.
+        recorded: fingerprints of the recorded sessions, oldest first.
+        host: whether the host's processor is what matters, as for its own times, rather than the device.
+    """
+    rows = _OF_THE_HOST if host else _OF_THE_DEVICE
+    found = [
+        _difference(label, unit, now.get(field), [each[field] for each in recorded if field in each])
+        for field, label, unit in rows
+    ]
+    libraries: Mapping[str, Any] = now.get("libraries") or {}
+    before = [each["libraries"] for each in recorded if isinstance(each.get("libraries"), dict)]
+    for name in sorted({*libraries, *(name for each in before for name in each)}):
+        versions = [each.get(name, NOT_INSTALLED) for each in before]
+        found.append(_difference(name, "", libraries.get(name, NOT_INSTALLED), versions))
+    return tuple(text for text in found if text is not None)
 
 
 def code_changes(now: Iterable[CompiledKernel], recorded: Sequence[Sequence[CompiledKernel]]) -> list[str]:
@@ -164,14 +217,6 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
     return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
-def _median(clocks_mhz: Sequence[float]) -> float | None:
-    return statistics.median(clocks_mhz) if clocks_mhz else None
-
-
-def _times(key: str, past: Past) -> list[RecordedTime]:
-    return [session.times[key] for session in past.sessions if key in session.times]
-
-
 def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[str]:
     """Clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
@@ -190,6 +235,14 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     if memory is not None:
         said.append(f"memory clock {memory}")
     return said
+
+
+def _median(clocks_mhz: Sequence[float]) -> float | None:
+    return statistics.median(clocks_mhz) if clocks_mhz else None
+
+
+def _times(key: str, past: Past) -> list[RecordedTime]:
+    return [session.times[key] for session in past.sessions if key in session.times]
 
 
 def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
@@ -250,7 +303,14 @@ def _percent(log_ratio: float) -> str:
     return f"{100 * (math.exp(log_ratio) - 1):+.1f} %".replace("-", "−")
 
 
-def significant(verdict: Verdict) -> bool:
-    """Whether a verdict says that the time changed, be it by less than the threshold."""
-    low, high = verdict.ratio_low, verdict.ratio_high
-    return low is not None and high is not None and (low > 1 or high < 1)
+def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> str | None:
+    if now is None or now in recorded:
+        return None
+    known = dict.fromkeys(_text(value) for value in recorded if value is not None)
+    if not known:
+        return None
+    return f"{label} {' or '.join(known)} → {_text(now)}{unit}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

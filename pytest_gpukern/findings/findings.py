@@ -1,13 +1,24 @@
-"""A judged result with what else changed since its record: explanations of its verdicts, and findings."""
+"""Completes a judged result with reasons and findings, and says what of it fails its test."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.accuracy_drift import grown_errors, other_bits, other_determinism, over_sessions
 from pytest_gpukern.findings.explain import because, is_cause, significant
-from pytest_gpukern.findings.resource_growth import grown_resources
+from pytest_gpukern.findings.regressions import (
+    ACCURACY,
+    BITS,
+    DETERMINISM,
+    RESOURCES,
+    grown_errors,
+    grown_resources,
+    other_bits,
+    other_determinism,
+    over_sessions,
+)
+from pytest_gpukern.gate.judge import failing
+from pytest_gpukern.measure.device_memory import MEMORY
 from pytest_gpukern.values.result import Correctness, VerdictKind, plain
 
 if TYPE_CHECKING:
@@ -17,6 +28,18 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import CaseInfo, Finding, Measurement, Result, Verdict
 
     PastOf = Callable[[CaseInfo, str | None], Past | None]
+    from collections.abc import Collection
+
+_GATE_OF = {
+    RESOURCES: "resources",
+    ACCURACY: "accuracy",
+    BITS: "accuracy",
+    DETERMINISM: "accuracy",
+    MEMORY: "memory",
+}
+"""Kind of a finding → what `--gpukern-gate-on` calls it."""
+
+_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM)
 
 
 def explained(
@@ -55,6 +78,27 @@ def explained(
         errors=over_sessions(result.errors, result.kernels, past),
         findings=(*result.findings, *_findings(result, past, drift)),
     )
+
+
+def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
+    """Why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
+
+    Args:
+        result: with verdicts and findings.
+        strict: whether verdicts that say "don't know" fail.
+        gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too), `memory` and `host`, the
+            times of a host variant, fail a test.
+        accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
+            last one is reported, and only what is INVALID fails.
+    """
+    gated = ("time" if result.case.on_gpu else "host") in gate_on
+    bad = failing(result, strict=strict, hosts=True) if gated else {}
+    if accepts:
+        bad = {key: verdict for key, verdict in bad.items() if verdict.kind is VerdictKind.INVALID}
+    lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]
+    told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
+    found = [finding for finding in told if _GATE_OF.get(finding.kind) in gate_on]
+    return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]
 
 
 def _with_reasons(

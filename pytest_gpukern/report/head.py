@@ -19,8 +19,7 @@ from pytest_gpukern.findings.common_shift import (
     told,
     usual_shift,
 )
-from pytest_gpukern.findings.explain import ClockChange, sm_clock_change
-from pytest_gpukern.findings.fingerprint_diff import differences
+from pytest_gpukern.findings.explain import ClockChange, differences, sm_clock_change
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Line, wrapped
 

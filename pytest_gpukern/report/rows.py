@@ -1,28 +1,25 @@
-"""Results as rows of text: one a scope, or one for a result without any measurement."""
+"""Turns results into rows of text: one a scope, or one for a result without any measurement."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
-from pytest_gpukern.report.ceiling import ceiling_text
-from pytest_gpukern.report.scope_time import scope_times, verdict_of
-from pytest_gpukern.report.speedup import speedup
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_gpukern.report.scope_time import ScopeTime
-    from pytest_gpukern.values.result import Measurement, OutputError, Result
+    from pytest_gpukern.values.result import Measurement, OutputError, Result, Verdict
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
 _TELLING_ULP = 1000.0
-
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
 
@@ -33,6 +30,7 @@ _MARKUP: dict[str, dict[str, bool]] = {
     "FASTER": {"green": True},
     "UNDECIDED": {"yellow": True},
 }
+
 _EXPLAINED = (
     VerdictKind.SLOWER,
     VerdictKind.UNDECIDED,
@@ -41,6 +39,11 @@ _EXPLAINED = (
 )
 
 _FAILING = (VerdictKind.SLOWER, VerdictKind.INVALID)
+
+COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
+"""Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
+
+_HOST_MEMORY = ("pageable", "pinned")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,60 @@ class Row:
     fixed_costs: tuple[tuple[str, float], ...] = ()
     markup: dict[str, bool] = field(default_factory=dict)
     footnotes: tuple[Footnote, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScopeTime:
+    """The measurements of one scope.
+
+    Attributes:
+        shown: whose time is shown and judged.
+        others: those of the same scope by other timers.
+    """
+
+    shown: Measurement
+    others: tuple[Measurement, ...] = ()
+
+    @property
+    def seen(self) -> Measurement | None:
+        """The one whose timer saw what the device did, or None."""
+        return next((each for each in (self.shown, *self.others) if each.work), None)
+
+
+def scope_times(result: Result) -> list[ScopeTime]:
+    """The scopes of a result in order, each by its main measurement, or by the one beside it if only that
+    was judged: a record may know the scope by one timer only."""
+    mains = [each for each in result.measurements if not each.beside]
+    times, taken = [], set()
+    for main in mains:
+        others = [] if main.scope in taken else [each for each in _beside(result) if each.scope == main.scope]
+        taken.add(main.scope)
+        shown = _judged(main, others, result.verdicts)
+        rest = tuple(each for each in (main, *others) if each is not shown)
+        times.append(ScopeTime(shown, rest))
+    return times + [ScopeTime(each) for each in _beside(result) if each.scope not in taken]
+
+
+def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
+    """Kind, ratio and reason of a scope's verdict, the reason with what else changed; INVALID also where
+    nothing was compared, or where the number beside the one shown is."""
+    for measurement in (time.shown, *time.others):
+        if measurement.invalid is not None:
+            by = "" if measurement is time.shown else f"by {measurement.timer}: "
+            return VerdictKind.INVALID.value, None, f"{by}{measurement.invalid}"
+    verdict = result.verdicts.get(time.shown.key)
+    return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
+
+
+def _beside(result: Result) -> list[Measurement]:
+    return [each for each in result.measurements if each.beside]
+
+
+def _judged(main: Measurement, others: list[Measurement], verdicts: Mapping[str, Verdict]) -> Measurement:
+    if main.key in verdicts or main.invalid is not None:
+        return main
+    judged = [each for each in others if each.key in verdicts and each.invalid is None]
+    return judged[0] if judged else main
 
 
 def variant_label(result: Result) -> str:
@@ -263,3 +320,98 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
     values: list[float | None] = [getattr(error, name) for error in errors if error.max_abs != 0]
     numbers = [value for value in values if units.is_number(value)]
     return max(numbers) if len(numbers) == len(values) else None
+
+
+def ceiling_text(result: Result, time: ScopeTime) -> str:
+    """The nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
+    found = ceiling_shares(result, time)
+    if not found:
+        return ""
+    nearest = max(found, key=lambda name: found[name])
+    return f"{units.share(found[nearest])} {nearest}"
+
+
+def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
+    """Ceiling → share of it that a time reaches, 0.97 for 97 %; of a kernel, or of the copies in a scope."""
+    measurement, ns = time.shown, time.shown.summary.median_ns
+    if not result.ceilings or not result.case.on_gpu or result.simulated or not units.is_number(ns):
+        return {}
+    names = [field.name for field in dataclasses.fields(Ceilings)]  # another release may know others
+    ceilings = Ceilings(**{name: result.ceilings.get(name) for name in names})
+    shares = {HOST_COPY: _host_copies(ceilings, time)}
+    if measurement.scope == "kernel":
+        shares = {
+            COPY: ceilings.bandwidth_share(measurement.traffic_bytes, ns, measurement.cache),
+            FMA: _multiply_adds(ceilings, measurement, result.dtype),
+        }
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _multiply_adds(ceilings: Ceilings, measurement: Measurement, dtype: str | None) -> float | None:
+    if dtype is None:
+        return None
+    try:
+        return ceilings.compute_share(measurement.flops, measurement.summary.median_ns, dtype)
+    except TypeError:  # the name of a dtype that only a library which is not here gives to NumPy
+        return None
+
+
+def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
+    """Which part of the time the copies that were seen take at best, one after the other."""
+    bytes_in: Counter[str] = Counter()
+    bytes_out: Counter[str] = Counter()
+    for entry in time.seen.work if time.seen else ():
+        direction, _, memory = entry.name.removeprefix("memcpy ").partition(", ")
+        if direction in ("HtoD", "DtoH"):
+            (bytes_in if direction == "HtoD" else bytes_out)[memory] += int(entry.size_bytes)
+    kinds = bytes_in | bytes_out
+    if not kinds or not set(kinds) <= set(_HOST_MEMORY):
+        return None
+    ns = time.shown.summary.median_ns
+    parts = [ceilings.host_copy_share(bytes_in[kind], bytes_out[kind], ns, kind) for kind in kinds]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> str:
+    """The reference variant's time ÷ this one's, or `–` where either is missing or invalid.
+
+    The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
+    by the same timer if it has that, else by its main one.
+    Of a reference with several parameter values, the same ones count if they are there, else the fastest.
+    """
+    if not result.speedup_against:
+        return ""
+    reference = _reference(result, measurement, peers)
+    own = measurement.summary.median_ns
+    if reference is None or measurement.invalid is not None or not units.is_number(own) or own <= 0:
+        return units.NOTHING
+    return units.factor(reference / own)
+
+
+def _reference(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
+    """Median of the variant compared with, in nanoseconds."""
+    candidates = [peer for peer in peers if _compares(peer, result)]
+    same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
+    times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
+    return min(times, default=None)
+
+
+def _compares(peer: Result, result: Result) -> bool:
+    case = peer.case
+    return (
+        f"{case.backend}.{case.variant}" == result.speedup_against
+        and case.problem == result.case.problem
+        and case.point == result.case.point
+        and case.measured_point == result.case.measured_point
+        and peer.valid
+    )
+
+
+def _time(peer: Result, measurement: Measurement) -> float | None:
+    found = [each for each in peer.measurements if each.scope == measurement.scope]
+    if not found and len({each.scope for each in peer.measurements}) == 1:
+        found = list(peer.measurements)
+    found.sort(key=lambda each: (each.timer != measurement.timer, each.beside))
+    time = found[0].summary.median_ns if found else None
+    return time if units.is_number(time) else None

@@ -1,4 +1,4 @@
-"""The terminal report: a table a problem, what was skipped, and a last line that counts."""
+"""Writes the terminal report: a table a problem, what was skipped, and a last line that counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.findings.findings import failures
+from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
-from pytest_gpukern.report.checks import checks
-from pytest_gpukern.report.device_memory import device_memory
-from pytest_gpukern.report.device_work import device_work
+from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
-from pytest_gpukern.report.rows import rows_of, shared_sizes, variant_label
-from pytest_gpukern.report.totals import Skip, false_alarms, totals
-from pytest_gpukern.values.result import sizes_text
+from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
+from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -21,17 +20,27 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.rows import Footnote, Row
     from pytest_gpukern.values.result import Result
 
-__all__ = ["Line", "Skip", "render", "skip_lines", "tables"]
-
 _INDENT = "  "
 _SHORTEST = 0.8  # of a name that is shortened: less could be any of several
 _FEW = 3
 _IDS_SHOWN = 3
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_ORDER = (
+    VerdictKind.SAME,
+    VerdictKind.FASTER,
+    VerdictKind.SLOWER,
+    VerdictKind.UNDECIDED,
+    VerdictKind.UNCOMPARABLE,
+    VerdictKind.INVALID,
+    VerdictKind.NEW,
+)
 
 Timing = tuple[str, str]
 """Timer and cache policy of a measurement."""
+
+Skip = tuple[str, str]
+"""Id of a case or a test that did not run, and why, in words."""
 
 
 def render(
@@ -105,10 +114,55 @@ def tables(
     return lines
 
 
-def _memory(results: Sequence[Result], width: int) -> list[Line]:
-    """A line a result, and an empty one where there are any."""
-    lines = [line for result in results for line in device_memory(result, width=width)]
-    return [*lines, Line("")] if lines else []
+def totals(
+    results: Sequence[Result],
+    skips: Sequence[Skip] = (),
+    *,
+    failed: int = 0,
+    by_themselves: Collection[str] = (),
+    gate: str = "fail",
+    strict: bool = False,
+    gate_on: Collection[str] = ("time",),
+    accepts: bool = False,
+    compared_with: str = "baseline",
+) -> str:
+    """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+
+    Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
+    gate, simulated, unchecked, passed. Verdicts are counted by scope.
+
+    Args:
+        results: one a test that found something out.
+        skips: tests that did not run.
+        failed: tests that failed for whatever reason; those without another place here are counted as
+            "failed otherwise".
+        by_themselves: pytest's names of those of them whose results are here, and that not the gate failed.
+        gate: `fail`, `warn` or `off`: only `fail` fails a test.
+        strict: whether verdicts that say "don't know" fail.
+        gate_on: what fails a test, as `failures` takes it.
+        accepts: whether the run opens epochs for what it measures, likewise.
+        compared_with: what verdicts are about.
+    """
+    counts: Counter[str] = Counter()
+    for result in results:
+        gated = gate == "fail" and failures(result, strict=strict, gate_on=gate_on, accepts=accepts)
+        counts[_standing(result, by_itself=result.nodeid in by_themselves, by_the_gate=bool(gated))] += 1
+    otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
+    counts["failed otherwise"] = max(0, otherwise)
+    order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
+    told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
+    parts = [f"{counts[name]} {name}" for name in order if name in told]
+    if skips:
+        parts.append(_skipped(skips))
+    line = f"gpukern: {', '.join(parts)}"
+    verdicts = Counter(
+        verdict_of(result, time)[0]
+        for result in results
+        if result.correctness is not Correctness.INCORRECT
+        for time in scope_times(result)
+    )
+    compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
+    return f"{line} · {compared_with}: {', '.join(compared)}" if compared else line
 
 
 def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
@@ -124,9 +178,10 @@ def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
     return [*lines, Line("")] if lines else []
 
 
-def _some(identifiers: Sequence[str]) -> str:
-    shown = ", ".join(identifiers[:_IDS_SHOWN])
-    return f"{shown}, …" if len(identifiers) > _IDS_SHOWN else shown
+def _memory(results: Sequence[Result], width: int) -> list[Line]:
+    """A line a result, and an empty one where there are any."""
+    lines = [line for result in results for line in device_memory(result, width=width)]
+    return [*lines, Line("")] if lines else []
 
 
 def _problem(name: str, results: list[Result], width: int, told: Collection[str]) -> list[Line]:
@@ -157,6 +212,20 @@ def _problem(name: str, results: list[Result], width: int, told: Collection[str]
         *_footnotes(rows, width),
         Line(""),
     ]
+
+
+def false_alarms(results: Sequence[Result]) -> list[str]:
+    """A line that says how many verdicts could fail a test, and how often they would do so for nothing."""
+    gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
+    if not gated:
+        return []
+    times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
+    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
+
+
+def _some(identifiers: Sequence[str]) -> str:
+    shown = ", ".join(identifiers[:_IDS_SHOWN])
+    return f"{shown}, …" if len(identifiers) > _IDS_SHOWN else shown
 
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
@@ -299,3 +368,22 @@ def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> 
         f"{count} rows: {undecided[0].kind}: a slowdown is caught from {span} on, depending on the row "
         "(--gpukern-output has each reason)"
     )
+
+
+def _standing(result: Result, *, by_itself: bool, by_the_gate: bool) -> str:
+    if result.correctness is Correctness.INCORRECT:
+        return "incorrect"
+    if by_itself:
+        return "failed otherwise"
+    if by_the_gate:
+        return "failed by the gate"
+    if result.simulated:
+        return "simulated"
+    return "unchecked" if result.correctness is Correctness.UNCHECKED else "passed"
+
+
+def _skipped(skips: Sequence[Skip]) -> str:
+    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
+    if len(leading) == 1:
+        return f"{len(skips)} skipped ({next(iter(leading))})"
+    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"

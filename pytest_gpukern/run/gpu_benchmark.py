@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
-from pytest_gpukern.findings.failures import failures
-from pytest_gpukern.findings.findings import explained
+from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run.memory_watch import FollowedMemory
 from pytest_gpukern.run.outcome import Outcome

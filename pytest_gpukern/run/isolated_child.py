@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.entries import take_entries
+from pytest_gpukern.benchmark_interop.plugin import take_entries
 from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.entries import add_entries
+from pytest_gpukern.benchmark_interop.plugin import add_entries
 from pytest_gpukern.processes.child_sessions import ChildSessions
 from pytest_gpukern.run.collection import measured_case
 from pytest_gpukern.run.isolated_process import Gone, MeasuringProcess, why_gone

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.entries import give_stats, listed_as
-from pytest_gpukern.benchmark_interop.fixture import hand_over, is_its_fixture
-from pytest_gpukern.benchmark_interop.plugin import switched_off
+from pytest_gpukern.benchmark_interop.plugin import (
+    give_stats,
+    hand_over,
+    is_its_fixture,
+    listed_as,
+    switched_off,
+)
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.run.stash import (
     MARKER,

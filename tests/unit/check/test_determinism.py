@@ -14,10 +14,9 @@ from pytest_gpukern import ProblemError, Tolerance
 from pytest_gpukern.baseline.record import OutputAccuracy
 from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import launch as checked_launch
-from pytest_gpukern.findings.accuracy_drift import other_determinism, over_sessions
-from pytest_gpukern.findings.failures import failures
-from pytest_gpukern.findings.findings import explained
-from pytest_gpukern.report.checks import checks
+from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.findings.regressions import other_determinism, over_sessions
+from pytest_gpukern.report.details import checks
 from pytest_gpukern.run import time_case as timed_case
 from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
 from pytest_gpukern.values.result import Correctness, OutputError, Result

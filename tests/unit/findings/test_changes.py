@@ -8,8 +8,7 @@ import pytest
 from made_up_past import accuracy, facts, kernel, now, past, session
 
 from pytest_gpukern.findings.explain import NOTHING_DIFFERS, SAME_CODE
-from pytest_gpukern.findings.failures import failures
-from pytest_gpukern.findings.findings import explained
+from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.values.result import Correctness, Finding, OutputError
 
 BITS = "splitmix64:00000000deadbeef"

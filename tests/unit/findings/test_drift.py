@@ -6,8 +6,7 @@ import pytest
 from made_up_past import accuracy, facts, kernel, past, session
 
 from pytest_gpukern.baseline.history import CompiledKernel
-from pytest_gpukern.findings.accuracy_drift import grown_errors, other_bits
-from pytest_gpukern.findings.resource_growth import grown_resources, resource_changes
+from pytest_gpukern.findings.regressions import grown_errors, grown_resources, other_bits, resource_changes
 from pytest_gpukern.values.result import Finding, OutputError
 
 BITS = "splitmix64:00000000deadbeef"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from made_up_past import BEFORE, UUID
 
-from pytest_gpukern.findings.fingerprint_diff import differences
+from pytest_gpukern.findings.explain import differences
 
 
 def told(host=False, recorded=(BEFORE,), **changes):

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.false_alarm_rate import expected_false_alarms
-from pytest_gpukern.gate.judge import confirm, fails, judge
+from pytest_gpukern.gate.judge import confirm, expected_false_alarms, fails, judge
 from pytest_gpukern.gate.spread import PRIOR_SPREAD, SharedSpread
 from pytest_gpukern.values.result import CaseInfo, Measurement, Summary, Verdict, VerdictKind
 

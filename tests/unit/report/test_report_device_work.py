@@ -9,7 +9,7 @@ from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 
 from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.gpu.facts import kernel_facts
-from pytest_gpukern.report.device_work import device_work
+from pytest_gpukern.report.details import device_work
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.terminal import tables
 from pytest_gpukern.values.result import Correctness, DeviceWork

@@ -9,8 +9,7 @@ from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, resu
 
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.progress import Progress, SessionProgress, telling_now_and_then
-from pytest_gpukern.report.terminal import render, skip_lines, tables
-from pytest_gpukern.report.totals import totals
+from pytest_gpukern.report.terminal import render, skip_lines, tables, totals
 from pytest_gpukern.values.result import Correctness, OutputError, Result
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}

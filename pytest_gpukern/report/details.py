@@ -1,4 +1,7 @@
-"""What the device did in a call: copies, memsets and kernels with their share of the time, as nvprof did."""
+"""Writes what `-v` adds to a table: what was checked, what the device did in a call, and its memory.
+
+What the device did is shown as nvprof did: copies, memsets and kernels with their share of the time.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.gpu.names import fitted, readable
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
-from pytest_gpukern.report.scope_time import scope_times
+from pytest_gpukern.report.rows import scope_times
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpukern.report.scope_time import ScopeTime
+    from pytest_gpukern.report.rows import ScopeTime
     from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape, Measurement, Result
 
     Facts = Mapping[tuple[str, LaunchShape | None], KernelFacts]
+
 
 _INDENT = "  "
 _GAP = 2
@@ -165,3 +169,44 @@ def _dimensions(size: tuple[int, int, int]) -> str:
     while len(shown) > 1 and shown[-1] == 1:
         shown.pop()
     return "×".join(map(str, shown))
+
+
+def checks(results: Sequence[Result], *, width: int) -> list[Line]:
+    """A line a case that has something to tell, followed by an empty one; nothing where none has.
+
+    Args:
+        results: of one problem.
+        width: of the terminal, in columns.
+    """
+    lines = []
+    for result in results:
+        text = _told(result)
+        if text and result.correctness is not Correctness.INCORRECT:
+            lines += wrapped(f"{result.case.id} · {text}", width, indent="  ")
+    return [*lines, Line("")] if lines else []
+
+
+def _told(result: Result) -> str:
+    by_kind: dict[str, list[str]] = {}
+    for name, error in result.errors.items():
+        if error.determinism is not None:
+            by_kind.setdefault(error.determinism, []).append(name)
+    told = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items()]
+    if result.corners:
+        told.append(f"checked at {', '.join(result.corners)} too")
+    if result.seed is not None:
+        told.append(f"seed {result.seed}")
+    return "; ".join(told)
+
+
+def device_memory(result: Result, *, width: int) -> list[Line]:
+    """What was in use before, at most and after, and what the test keeps; nothing where nobody looked."""
+    memory = result.memory
+    if memory is None:
+        return []
+    text = (
+        f"{result.case.id} · device memory in use: {units.size(memory.before_bytes)} before, "
+        f"{units.size(memory.peak_bytes)} at most, {units.size(memory.after_bytes)} after"
+    )
+    kept = f", of which the test keeps {units.size(memory.kept_bytes)}" if memory.kept_bytes else ""
+    return wrapped(text + kept, width)

@@ -1,4 +1,4 @@
-"""Results that are still right, but not as right as they were, or not the same bits as they were."""
+"""Finds what got worse besides a time: errors that grew, other bits, and kernels that take more registers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.result import Finding, hash_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past, PastSession
     from pytest_gpukern.values.result import KernelFacts, OutputError
 
 ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
+
+RESOURCES = "resources"
 
 FEWEST_WITH_THE_SAME_BITS = 2
 """Recorded sessions that must agree in their bits: one cannot show that an output is deterministic."""
@@ -23,10 +25,17 @@ FEWEST_WITH_THE_SAME_BITS = 2
 _LEAST_ULP = 1.0
 """An error to which a smaller recorded one is raised: any correct rounding may be half an ULP off, and a
 compiler that contracts a multiply-add moves that."""
+
 _TELLING_ULP = 1000.0
 """From here on an error is counted in ULP of a reference near zero, where it may change at random."""
 
 _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
+_FIELDS = (
+    ("registers", "registers", ""),
+    ("spill_bytes", "spills", " B"),
+    ("local_bytes", "local", " B"),
+    ("shared_bytes", "shared", " B"),
+)
 
 
 def grown_errors(errors: Mapping[str, OutputError], past: Past, *, factor: float) -> tuple[Finding, ...]:
@@ -168,3 +177,52 @@ def _code(kernels: Iterable[CompiledKernel]) -> set[tuple[str, str]] | None:
             return None
         found.add((kernel.name, kernel.machine_code_sha256))
     return found or None
+
+
+def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
+    """A finding for each kernel that takes more of anything than in every recorded session.
+
+    A kernel that no recorded session launched has nothing to be compared with.
+
+    Args:
+        kernels: as just seen.
+        past: the sessions of the record's newest epoch.
+    """
+    new = by_name(map(CompiledKernel.of_facts, kernels))
+    old = by_name(kernel for session in past.sessions for kernel in session.kernels)
+    findings = []
+    for name, launches in new.items():
+        grown = resource_changes(launches, old.get(name, ()), grown=True)
+        if grown:
+            findings.append(Finding(RESOURCES, f"{name}: {', '.join(grown)}"))
+    return tuple(findings)
+
+
+def resource_changes(
+    now: Sequence[CompiledKernel], before: Sequence[CompiledKernel], *, grown: bool = False
+) -> list[str]:
+    """`registers 32 → 96`, `spills 0 → 48 B`: what the launches of one kernel take now and never took before.
+
+    Args:
+        now: its launches now.
+        before: its launches in all recorded sessions.
+        grown: only what is now more than in every recorded session.
+    """
+    texts = []
+    for field, label, unit in _FIELDS:
+        new = [value for value in (getattr(kernel, field) for kernel in now) if value is not None]
+        old = [value for value in (getattr(kernel, field) for kernel in before) if value is not None]
+        if not new or not old or set(new) <= set(old):
+            continue
+        if grown and max(new) <= max(old):
+            continue
+        texts.append(f"{label} {max(old)} → {max(new)}{unit}")
+    return texts
+
+
+def by_name(kernels: Iterable[CompiledKernel]) -> dict[str, list[CompiledKernel]]:
+    """Name of a kernel → its launches, in order."""
+    found: dict[str, list[CompiledKernel]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.name, []).append(kernel)
+    return found
