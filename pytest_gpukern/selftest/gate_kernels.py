@@ -6,18 +6,17 @@ Data are made on the device and checked there, so that a session begins within a
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
-from pytest_gpukern.selftest.gate_source import BINS, BLOCK, FMA_BLOCK, FMA_CHAINS, FMA_UNROLLED, SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
 
-    from pytest_gpukern.selftest.gate_cases import GateCase
 
 _CHAIN = 1 << 20
 """Links of the chain, 4 MiB: more than an L1 holds, less than an L2."""
@@ -290,3 +289,237 @@ def _differing(found: Any, expected: Any) -> str | None:
 
     wrong = int(np.count_nonzero(np.asarray(found) != np.asarray(expected)))
     return f"{wrong} of {np.size(found)} results are wrong" if wrong else None
+
+
+PLANTED_SHARES = (0.005, 0.01, 0.02, 0.05)
+SHORT_TRIPS, LONG_TRIPS = 400, 9_600
+ADD_ELEMENTS = 32_000_000
+_MI = 1 << 20
+
+
+@dataclass(frozen=True)
+class GateCase:
+    """One kernel at one size under one cache policy.
+
+    Attributes:
+        id: what it is called.
+        kernel: which: `nothing`, `scale`, `add`, `copy`, `driver copy`, `sum`, `histogram`, `transpose`,
+            `gemm`, `fma` or `chase`.
+        size: elements, bytes of a copy, rows of a matrix, trips of a loop or steps of a chain.
+        cache: `cold` or `hot`.
+        base: the id of the case whose work this one's exceeds; empty for one that stays as it is.
+        share: by how much, 0.01 for 1 %.
+    """
+
+    id: str
+    kernel: str
+    size: int
+    cache: str
+    base: str = ""
+    share: float = 0.0
+
+
+_UNCHANGED = (
+    ("empty launch", "nothing", 1, "cold hot"),
+    ("scale 64 K f32", "scale", 65_536, "cold hot"),
+    ("scale 1 M f32", "scale", 1_000_000, "cold hot"),
+    ("scale 10 M f32", "scale", 10_000_000, "cold hot"),
+    ("scale 100 M f32", "scale", 100_000_000, "cold"),
+    ("copy 1 MiB", "copy", _MI, "cold"),
+    ("copy 16 MiB", "copy", 16 * _MI, "cold hot"),
+    ("copy 256 MiB", "copy", 256 * _MI, "cold"),
+    ("driver's copy 64 MiB", "driver copy", 64 * _MI, "cold"),
+    ("sum 1 M u32", "sum", 1_000_000, "cold hot"),
+    ("sum 32 M u32", "sum", 32_000_000, "cold"),
+    ("histogram 10 M u32", "histogram", 10_000_000, "cold"),
+    ("transpose 4096 f32", "transpose", 4096, "cold"),
+    ("gemm 256 f32", "gemm", 256, "cold hot"),
+    ("gemm 1024 f32", "gemm", 1024, "cold"),
+    ("gemm 2048 f32", "gemm", 2048, "cold"),
+    ("chase 256 steps", "chase", 256, "cold hot"),
+    ("fma 400 trips", "fma", SHORT_TRIPS, "hot"),
+)
+_BASES = (
+    ("fma 9600 trips", "fma", LONG_TRIPS),
+    ("add 32 M f64", "add", ADD_ELEMENTS),
+    ("fma 400 trips", "fma", SHORT_TRIPS),
+)
+"""Compute-bound for 1.2 ms, memory-bound for 130 µs, compute-bound for 50 µs on an H200; cold."""
+
+
+def gate_cases() -> tuple[GateCase, ...]:
+    """All cases: those that stay as they are, then each base with its planted ones behind it."""
+    found = [
+        GateCase(f"{name}, {cache}", kernel, size, cache)
+        for name, kernel, size, caches in _UNCHANGED
+        for cache in caches.split()
+    ]
+    for name, kernel, size in _BASES:
+        base = GateCase(f"{name}, cold", kernel, size, "cold")
+        found.append(base)
+        for share in PLANTED_SHARES:
+            more = round(size * (1 + share))
+            found.append(GateCase(f"{name} +{100 * share:g} %, cold", kernel, more, "cold", base.id, share))
+    return tuple(found)
+
+
+def in_session_order(cases: tuple[GateCase, ...], number: int) -> list[GateCase]:
+    """The cases in the order of session `number`, counted from 0.
+
+    A base and its planted cases change places from session to session, so that no difference between them
+    comes from who went first.
+    """
+    ordered = [case for case in cases if not case.base and not _planted(cases, case)]
+    for base in (case for case in cases if _planted(cases, case)):
+        family = [base, *_planted(cases, base)]
+        turn = number % len(family)
+        ordered += [*family[turn:], *family[:turn]]
+    return ordered
+
+
+def _planted(cases: tuple[GateCase, ...], base: GateCase) -> list[GateCase]:
+    return [case for case in cases if case.base == base.id]
+
+
+BLOCK = 256
+FMA_BLOCK = 1024
+FMA_CHAINS = 4
+FMA_UNROLLED = 8
+BINS = 256
+
+SOURCE = (
+    rf"""
+typedef unsigned long long u64;
+#define CHAINS {FMA_CHAINS}
+#define UNROLLED {FMA_UNROLLED}
+#define BINS {BINS}
+"""
+    r"""
+__device__ u64 here() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ u64 all() { return (u64)gridDim.x * blockDim.x; }
+__device__ u64 mix(u64 x) {  // finalizer of SplitMix64 (Steele et al. 2014)
+  x ^= x >> 30; x *= 0xBF58476D1CE4E5B9ull;
+  x ^= x >> 27; x *= 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// contents
+
+extern "C" __global__ void gate_fill_floats(float *x, u64 n) {
+  for (u64 i = here(); i < n; i += all()) x[i] = (float)(mix(i + 1) & 0xFFFF);
+}
+extern "C" __global__ void gate_fill_doubles(double *x, u64 n) {
+  for (u64 i = here(); i < n; i += all()) x[i] = (double)(mix(i + 1) >> 12);
+}
+extern "C" __global__ void gate_fill_words(unsigned *x, u64 n) {
+  for (u64 i = here(); i < n; i += all()) x[i] = (unsigned)mix(i + 1);
+}
+
+// what is timed
+
+extern "C" __global__ void gate_nothing() {}
+
+extern "C" __global__ void gate_scale(const float *x, float *y, u64 n) {
+  u64 i = here();
+  if (i < n) y[i] = 2.0f * x[i] + 1.0f;
+}
+
+extern "C" __global__ void gate_add(const double *x, double *y, u64 n) {
+  u64 i = here();
+  if (i < n) y[i] = x[i] + 2.0;
+}
+
+extern "C" __global__ void gate_copy(const uint4 *x, uint4 *y, u64 n) {
+  u64 i = here();
+  if (i < n) y[i] = x[i];
+}
+
+extern "C" __global__ void gate_transpose(const float *x, float *y, u64 n) {
+  u64 i = here();
+  if (i < n * n) y[(i % n) * n + i / n] = x[i];
+}
+
+// Adds to what is there: the host sets it to zero before a launch that is checked.
+extern "C" __global__ void gate_sum(const unsigned *x, u64 n, u64 *total) {
+  __shared__ u64 of_block;
+  if (threadIdx.x == 0) of_block = 0;
+  __syncthreads();
+  u64 sum = 0;
+  for (u64 i = here(); i < n; i += all()) sum += x[i];
+  atomicAdd(&of_block, sum);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(total, of_block);
+}
+
+extern "C" __global__ void gate_histogram(const unsigned *x, u64 n, unsigned *bins) {
+  __shared__ unsigned of_block[BINS];
+  for (unsigned bin = threadIdx.x; bin < BINS; bin += blockDim.x) of_block[bin] = 0;
+  __syncthreads();
+  for (u64 i = here(); i < n; i += all()) atomicAdd(&of_block[x[i] % BINS], 1u);
+  __syncthreads();
+  for (unsigned bin = threadIdx.x; bin < BINS; bin += blockDim.x) atomicAdd(&bins[bin], of_block[bin]);
+}
+
+// Each multiply-add adds one, so that the result is their number. The compiler cannot know what `one` is.
+// Unrolled trips would need a remainder, in which a trip takes another time.
+extern "C" __global__ void gate_fma(float *out, unsigned one, unsigned trips) {
+  float step = (float)one, chain[CHAINS];
+#pragma unroll
+  for (unsigned c = 0; c < CHAINS; ++c) chain[c] = (float)(threadIdx.x % 64 + c);
+#pragma unroll 1
+  for (unsigned trip = 0; trip < trips; ++trip) {
+#pragma unroll
+    for (unsigned u = 0; u < UNROLLED; ++u)
+#pragma unroll
+      for (unsigned c = 0; c < CHAINS; ++c) chain[c] = fmaf(chain[c], step, step);
+  }
+  float sum = 0;
+#pragma unroll
+  for (unsigned c = 0; c < CHAINS; ++c) sum += chain[c];
+  out[here()] = sum;
+}
+
+extern "C" __global__ void gate_chase(const unsigned *next, unsigned *end, unsigned at, unsigned steps) {
+#pragma unroll 1
+  for (unsigned step = 0; step < steps; ++step) at = next[at];
+  *end = at;
+}
+
+// what checks it
+
+// Counts elements among the first n that are wrong, and among the others those that were written.
+extern "C" __global__ void gate_check_scale(const float *x, const float *y, u64 n, u64 room, unsigned poison,
+                                            u64 *wrong) {
+  for (u64 i = here(); i < room; i += all())
+    if (i < n ? y[i] != 2.0f * x[i] + 1.0f : __float_as_uint(y[i]) != poison) atomicAdd(wrong, 1ull);
+}
+
+extern "C" __global__ void gate_check_add(const double *x, const double *y, u64 n, u64 room, unsigned poison,
+                                          u64 *wrong) {
+  u64 both = ((u64)poison << 32) | poison;
+  for (u64 i = here(); i < room; i += all())
+    if (i < n ? y[i] != x[i] + 2.0 : (u64)__double_as_longlong(y[i]) != both) atomicAdd(wrong, 1ull);
+}
+
+extern "C" __global__ void gate_check_copy(const unsigned *x, const unsigned *y, u64 n, u64 room,
+                                           unsigned poison, u64 *wrong) {
+  for (u64 i = here(); i < room; i += all())
+    if (y[i] != (i < n ? x[i] : poison)) atomicAdd(wrong, 1ull);
+}
+
+extern "C" __global__ void gate_check_transpose(const float *x, const float *y, u64 n, u64 room,
+                                                unsigned poison, u64 *wrong) {
+  for (u64 i = here(); i < room; i += all())
+    if (i < n * n ? y[i] != x[(i % n) * n + i / n] : __float_as_uint(y[i]) != poison) atomicAdd(wrong, 1ull);
+}
+
+// The same as above, as plainly as can be.
+extern "C" __global__ void gate_plain_sum(const unsigned *x, u64 n, u64 *total) {
+  for (u64 i = here(); i < n; i += all()) atomicAdd(total, (u64)x[i]);
+}
+
+extern "C" __global__ void gate_plain_histogram(const unsigned *x, u64 n, unsigned *bins) {
+  for (u64 i = here(); i < n; i += all()) atomicAdd(&bins[x[i] % BINS], 1u);
+}
+"""
+)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import __version__
-from pytest_gpukern.selftest.gate_cases import gate_cases
+from pytest_gpukern.selftest.gate_kernels import gate_cases
 from pytest_gpukern.selftest.gate_recording import GateRecording, GateSession, read_gate_session
 from pytest_gpukern.selftest.processes import finished, last_lines, rival_versions
 from pytest_gpukern.selftest.recording import RecordingError

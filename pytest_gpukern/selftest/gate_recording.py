@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.selftest.gate_cases import PLANTED_SHARES, GateCase
+from pytest_gpukern.selftest.gate_kernels import PLANTED_SHARES, GateCase
 from pytest_gpukern.selftest.recording import (
     CONCLUSIONS,
     RecordingError,

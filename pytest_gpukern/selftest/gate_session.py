@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
 from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.run.scopes import gpu_timer
-from pytest_gpukern.selftest.gate_cases import gate_cases, in_session_order
+from pytest_gpukern.selftest.gate_kernels import gate_cases, in_session_order
 from pytest_gpukern.selftest.gate_recording import GateReading, GateSession, NvbenchReading
 from pytest_gpukern.selftest.rivals import NVBENCH, nvbench_benchmarks, nvbench_mean, wall_clock
 from pytest_gpukern.selftest.session import session_environment
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.selftest.gate_cases import GateCase
-    from pytest_gpukern.selftest.gate_kernels import GateKernels
+    from pytest_gpukern.selftest.gate_kernels import GateCase, GateKernels
     from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.result import Measurement
 

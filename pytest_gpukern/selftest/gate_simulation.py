@@ -3,27 +3,30 @@
 The log median of a session is made of the case's own deviation (Student's t with four degrees of freedom, for
 heavy tails), a shift that the session gives to all its cases, a second mode for some of the cases, and what
 its samples make of it, spikes included. Nothing here decides: the figures come from `gate.judge` and
-`gate.confirm` themselves, and, on the same samples, from what other tools do (`gate_rivals`).
+`gate.confirm` themselves, and, on the same samples, from what other tools do (`RULES`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import confirm, confirm_paired, judge, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.result import Verdict
+
 
 SEED = 20261120
 RUNS = 2000
@@ -198,11 +201,9 @@ def _simulated(
     """Rows for one number of recorded sessions: the gate by each planted change, then the other rules."""
     import numpy as np
 
-    from pytest_gpukern.selftest import gate_rivals
-
     rng = np.random.default_rng((seed, recorded))
     tallies = [_Tally() for _ in planted]
-    others = {name: _Tally() for name in gate_rivals.RULES} if rivals else {}
+    others = {name: _Tally() for name in RULES} if rivals else {}
     for number in range(runs):
         samples = draw(noise, recorded + 1 + FRESH_SESSIONS, rng)
         for tally, (change, threshold) in zip(tallies, planted, strict=True):
@@ -211,7 +212,7 @@ def _simulated(
                 tally.changed(_run_of_gate(samples, recorded, change, threshold))
         last, new = samples[recorded - 1], samples[recorded]
         for name, tally in others.items() if number % _EVERY == 0 else ():
-            rule = gate_rivals.RULES[name]
+            rule = RULES[name]
             tally.unchanged(list(rule(last, new)))
             tally.changed(list(rule(last, new * (1 + planted[0][0]))))
     for tally, (change, threshold) in zip(tallies, planted, strict=True):
@@ -323,3 +324,72 @@ def _measurement(centre: tuple[float, float, float], factor: float) -> Measureme
     median, low, high = (factor * time for time in centre)
     summary = Summary(median, low, high, _SAMPLES)
     return Measurement("kernel", "cupti", "", "cold", (), 1, summary, "")
+
+
+_TWO_SIDED_5_PERCENT = 0.975
+_CRITERIONS_NOISE = 0.01
+_MEDIAN_GREW = 0.05
+
+
+def mann_whitney(old: Any, new: Any) -> Any:
+    """p < 0.05 of the rank sum, as in Google Benchmark's `compare.py` (Mann & Whitney 1947, normal form)."""
+    import numpy as np
+
+    n = old.shape[1]
+    ranks = np.argsort(np.argsort(np.concatenate([old, new], axis=1), axis=1), axis=1) + 1
+    above = ranks[:, n:].sum(axis=1) - n * (n + 1) / 2
+    z = (above - n * n / 2) / math.sqrt(n * n * (2 * n + 1) / 12)
+    return z > student_t(_TWO_SIDED_5_PERCENT, math.inf)
+
+
+def t_test(old: Any, new: Any) -> Any:
+    """p < 0.05 of Student's test of the means."""
+    return _t(old, new) > student_t(_TWO_SIDED_5_PERCENT, 2 * old.shape[1] - 2)
+
+
+def criterion(old: Any, new: Any) -> Any:
+    """As criterion.rs with its defaults: p < 0.05, and the interval of the change of the mean above +1 %.
+
+    The bootstrap's interval is replaced by the normal one.
+    """
+    mean = old.mean(axis=1)
+    change = new.mean(axis=1) / mean - 1
+    error = _error(old, new) / mean
+    low = change - student_t(_TWO_SIDED_5_PERCENT, math.inf) * error
+    return t_test(old, new) & (low > _CRITERIONS_NOISE)
+
+
+def nvbench(old: Any, new: Any) -> Any:
+    """As NVBench's `nvbench_compare.py`: the change of the mean exceeds the smaller relative deviation."""
+    import numpy as np
+
+    noise = np.minimum(*(side.std(axis=1, ddof=1) / side.mean(axis=1) for side in (old, new)))
+    return new.mean(axis=1) / old.mean(axis=1) - 1 > noise
+
+
+def median_grew(old: Any, new: Any) -> Any:
+    """As pytest-benchmark's `--benchmark-compare-fail=median:5%`."""
+    import numpy as np
+
+    return np.median(new, axis=1) > (1 + _MEDIAN_GREW) * np.median(old, axis=1)
+
+
+def _t(old: Any, new: Any) -> Any:
+    return (new.mean(axis=1) - old.mean(axis=1)) / _error(old, new)
+
+
+def _error(old: Any, new: Any) -> Any:
+    import numpy as np
+
+    return np.sqrt(sum(side.var(axis=1, ddof=1) / side.shape[1] for side in (old, new)))
+
+
+RULES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        "Mann-Whitney, p < 0.05": mann_whitney,
+        "t-test, p < 0.05": t_test,
+        "like criterion": criterion,
+        "like NVBench's compare": nvbench,
+        "median > 5 % (pytest-benchmark)": median_grew,
+    }
+)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
-from pytest_gpukern.selftest.gate_rows import IN_ORDER, RUNS_WITH_FALSE_ALARM
-from pytest_gpukern.selftest.gate_trials import FRESH, RECORDED
+from pytest_gpukern.selftest.gate_targets import FRESH, IN_ORDER, RECORDED, RUNS_WITH_FALSE_ALARM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpukern.selftest.gate_recording import GateRecording
-    from pytest_gpukern.selftest.gate_rows import (
+    from pytest_gpukern.selftest.gate_targets import (
         CaseRow,
         ClockRow,
         GateConclusions,

@@ -137,7 +137,7 @@ def _prepared(
 def _timers_truth(session: Session, ready: list[Ready], environment: Environment) -> Session:
     """Makes the timers and has them read kernels of known time."""
     from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.selftest.spin import SpinningKernel
+    from pytest_gpukern.selftest.kernels import SpinningKernel
 
     start = time.perf_counter()
     stream = runtime().stream

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
-from pytest_gpukern.selftest.rows import CASE_S, REPEAT_SHARE, REPEAT_TICKS, SUITES_S
-from pytest_gpukern.selftest.targets import DEFAULT_SHARE, EVENT_SHARE
+from pytest_gpukern.selftest.targets import (
+    CASE_S,
+    DEFAULT_SHARE,
+    EVENT_SHARE,
+    REPEAT_SHARE,
+    REPEAT_TICKS,
+    SUITES_S,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpukern.selftest.recording import Recording
-    from pytest_gpukern.selftest.rows import Conclusions, RepeatRow, RivalRow, TruthRow, WallRow
+    from pytest_gpukern.selftest.targets import Conclusions, RepeatRow, RivalRow, TruthRow, WallRow
 
 _INDENT = "  "
 _REACHED = {True: "reached", False: "MISSED", None: ""}

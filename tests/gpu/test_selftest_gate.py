@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_gpukern.selftest.gate_cases import gate_cases
+from pytest_gpukern.selftest.gate_kernels import gate_cases
 from pytest_gpukern.selftest.gate_processes import run_gate_child
 from pytest_gpukern.selftest.rivals import NVBENCH
 

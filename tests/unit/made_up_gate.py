@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-from pytest_gpukern.selftest.gate_cases import gate_cases
+from pytest_gpukern.selftest.gate_kernels import gate_cases
 from pytest_gpukern.selftest.gate_recording import (
     GateReading,
     GateRecording,

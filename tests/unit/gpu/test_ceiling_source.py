@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 
 from pytest_gpukern.gpu import ceiling_source
 from pytest_gpukern.gpu.ceiling_source import CHAINS, UNROLLED, WORDS, fma_source
-
-ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 103, 120)
 
 INSTRUCTIONS = {
     "float": "fma.rn.f32",
@@ -18,39 +17,6 @@ INSTRUCTIONS = {
     "half2x": "fma.rn.f16x2",
     "float2x": "fma.rn.f32x2",
 }
-
-
-def known_architectures():
-    """What this machine's NVRTC compiles for; empty without one."""
-    try:
-        from cuda.bindings import nvrtc
-
-        _, found = nvrtc.nvrtcGetSupportedArchs()
-    except (ImportError, RuntimeError):  # cuda-pathfinder's error for a missing library is a RuntimeError
-        return ()
-    return tuple(found)
-
-
-KNOWN = known_architectures()
-needs_nvrtc = pytest.mark.skipif(not KNOWN, reason="NVRTC is not installed")
-
-
-def compiled(source, target):
-    """Machine code for a target like `sm_90`, PTX for one like `compute_90`; needs no driver."""
-    from cuda.bindings import nvrtc
-
-    def call(name, *arguments):
-        status, *found = getattr(nvrtc, name)(*arguments)
-        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{name}: {status.name}"
-        return found[0] if found else None
-
-    program = call("nvrtcCreateProgram", source.encode(), b"kernels.cu", 0, [], [])
-    options = [f"--gpu-architecture={target}".encode(), b"--std=c++17"]
-    call("nvrtcCompileProgram", program, len(options), options)
-    kind = "CUBIN" if target.startswith("sm_") else "PTX"
-    content = b" " * call(f"nvrtcGet{kind}Size", program)
-    call(f"nvrtcGet{kind}", program, content)
-    return content
 
 
 @needs_nvrtc

@@ -8,12 +8,19 @@ import re
 import cuda_on_host
 import numpy as np
 import pytest
-from test_ceiling_source import KNOWN, compiled, needs_nvrtc
+from nvrtc_compiler import KNOWN, compiled, needs_nvrtc
 
 from pytest_gpukern.selftest import gate_kernels
-from pytest_gpukern.selftest.gate_cases import PLANTED_SHARES, GateCase, gate_cases, in_session_order
-from pytest_gpukern.selftest.gate_kernels import GateKernels
-from pytest_gpukern.selftest.gate_source import FMA_CHAINS, FMA_UNROLLED, SOURCE
+from pytest_gpukern.selftest.gate_kernels import (
+    FMA_CHAINS,
+    FMA_UNROLLED,
+    PLANTED_SHARES,
+    SOURCE,
+    GateCase,
+    GateKernels,
+    gate_cases,
+    in_session_order,
+)
 
 SIZES = {"scale": 1000, "add": 1000, "copy": 4000, "driver copy": 4000, "sum": 3000, "histogram": 3000}
 SIZES |= {"transpose": 20, "gemm": 24, "fma": 40, "chase": 30, "nothing": 1}

@@ -10,7 +10,7 @@ from fakes import FakeEnvironment, FakeTimer
 
 from pytest_gpukern.selftest import gate_kernels, gate_session, rivals
 from pytest_gpukern.selftest import kernels as selftest_kernels
-from pytest_gpukern.selftest.gate_cases import gate_cases
+from pytest_gpukern.selftest.gate_kernels import gate_cases
 from pytest_gpukern.selftest.gate_session import run_gate_session
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.settings import Settings

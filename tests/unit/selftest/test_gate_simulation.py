@@ -6,7 +6,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from pytest_gpukern.selftest import gate_rivals  # noqa: E402
+from pytest_gpukern.selftest import gate_simulation as gate_rivals  # noqa: E402
 from pytest_gpukern.selftest.gate_simulation import NOISY, QUIET, draw, render, simulate  # noqa: E402
 
 

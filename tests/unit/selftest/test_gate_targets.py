@@ -9,12 +9,21 @@ import random
 import pytest
 from made_up_gate import CASES, FAMILY, UNCHANGED, recording, session
 
-from pytest_gpukern.selftest.gate_others import median_failed, nvbench_slow
 from pytest_gpukern.selftest.gate_recording import NvbenchReading
-from pytest_gpukern.selftest.gate_rows import SameRow, Share, SimulatedRow
 from pytest_gpukern.selftest.gate_simulation import Row as SimulationRow
-from pytest_gpukern.selftest.gate_targets import conclude
-from pytest_gpukern.selftest.gate_trials import Court, Trial, apart, drawn, in_order
+from pytest_gpukern.selftest.gate_targets import (
+    Court,
+    SameRow,
+    Share,
+    SimulatedRow,
+    Trial,
+    apart,
+    conclude,
+    drawn,
+    in_order,
+    median_failed,
+    nvbench_slow,
+)
 from pytest_gpukern.values.result import VerdictKind
 
 DRAWS = 40

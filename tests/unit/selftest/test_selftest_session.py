@@ -13,11 +13,11 @@ from pytest_gpukern.gpu import runtime as cuda_module
 from pytest_gpukern.run import scopes
 from pytest_gpukern.run.scopes import gpu_timer as real_gpu_timer
 from pytest_gpukern.selftest import kernels as selftest_kernels
+from pytest_gpukern.selftest import kernels as spin_module
 from pytest_gpukern.selftest import rivals
 from pytest_gpukern.selftest import session as session_module
-from pytest_gpukern.selftest import spin as spin_module
+from pytest_gpukern.selftest.kernels import SpinReading
 from pytest_gpukern.selftest.session import CACHES, NODE_SPINS_NS, SPINS_NS, run_session, session_environment
-from pytest_gpukern.selftest.spin import SpinReading
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.settings import Settings
 

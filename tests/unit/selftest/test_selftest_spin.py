@@ -7,10 +7,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from test_ceiling_source import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
+from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 
-from pytest_gpukern.selftest import spin as module
-from pytest_gpukern.selftest.spin import SpinningKernel
+from pytest_gpukern.selftest import kernels as module
+from pytest_gpukern.selftest.kernels import SpinningKernel
 from pytest_gpukern.timers.timer import Batch
 
 POINTER = 0x1000

@@ -18,8 +18,7 @@ from made_up_selftest import (
 )
 
 from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Spin, Suites
-from pytest_gpukern.selftest.rows import RepeatRow
-from pytest_gpukern.selftest.targets import conclude
+from pytest_gpukern.selftest.targets import RepeatRow, conclude
 
 
 def missed(conclusions):
