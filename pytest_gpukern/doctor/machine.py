@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpukern.gpu.nvml import Nvml
+
 
 DISTRIBUTIONS = (
     "pytest",
@@ -213,7 +216,7 @@ def _lock_problem(uuid: str) -> str | None:
 
 
 def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None:
-    command = [sys.executable, "-m", "pytest_gpukern.doctor.probe", name, "gpu" if on_gpu else "import"]
+    command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, "gpu" if on_gpu else "import"]
     try:
         done = subprocess.run(
             command,
@@ -281,3 +284,45 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+CUPTI = "cupti"
+ON_GPU, IMPORT_ONLY = "gpu", "import"
+
+
+def problem_of(name: str, how: str) -> str | None:
+    """Why a backend, or CUPTI as a timer, cannot be used, in words, or None.
+
+    Args:
+        name: of a backend, or `cupti`.
+        how: `gpu` to open it on the first visible device, `import` to import its library only.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if how == IMPORT_ONLY:
+                for module, _ in backends.LIBRARIES[name][:1]:
+                    importlib.import_module(module)
+            else:
+                _open_on_the_device(name)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is the answer
+        return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
+    return None
+
+
+def _open_on_the_device(name: str) -> None:
+    from pytest_gpukern.gpu.pinning import pin
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.gpu.selection import select
+    from pytest_gpukern.run.scopes import gpu_timer
+
+    chosen = select(None, visible_devices(open_nvml(), os.environ))
+    pin(chosen, os.environ, sys.modules)
+    if name == CUPTI:
+        gpu_timer(CUPTI, runtime().device.default_stream)
+    else:
+        backends.open_backend(name, simulated=False)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps({"problem": problem_of(sys.argv[1], sys.argv[2])}) + "\n")

@@ -1,8 +1,8 @@
-"""Fresh child sessions: pytest processes of their own for named tests, and what became of each of them.
+"""Runs named tests in fresh pytest processes, child sessions, and hears what became of each test.
 
-For confirming a suspicion, recording several sessions and comparing two revisions. A child is told by its
-spec what to run and tells by a file of lines what it finds (`child.py`); what it measured before it crashed
-is kept. It has a process group of its own, which is ended with it, and it ends with its parent.
+For confirming a suspicion, recording several sessions and comparing two revisions. A spec tells the child
+what to run. The child writes what it finds into a file of lines (`child_main.py`), so that what it measured
+before a crash is kept. A child leads a process group, which ends with it, and it ends with its parent.
 """
 
 from __future__ import annotations
@@ -12,29 +12,40 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from pytest_gpukern.measure.device_memory import TeardownMemory
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
-from pytest_gpukern.processes.child_messages import ChildRun, Heard
-from pytest_gpukern.processes.process import POLL_S, TO_END_S, end_group, end_in_words, last_lines, start
-from pytest_gpukern.values.result import plain
+from pytest_gpukern.processes.child_main import BOOTSTRAP
+from pytest_gpukern.values import strict_json
+from pytest_gpukern.values.json_shape import ShapeError, check_shape
+from pytest_gpukern.values.printable import bounded
+from pytest_gpukern.values.result import Result, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pytest
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.values.result import JsonDict
 
+
 TIMEOUT_S = 600.0
+TO_END_S = 10.0
+"""What a process is given whose pytest is done, or that was asked to end."""
+POLL_S = 0.05
+_LAST_LINES = 3
+_LAST_CHARACTERS = 500
 _NAMED = 3
+_ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,7 @@ class ChildSessions:
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
     ) -> JsonDict:
-        """What every child is told: see `child`.
+        """What every child is told: see `child_main`.
 
         Args:
             place: a folder of its own.
@@ -279,3 +290,207 @@ def could_not_collect(files: Sequence[str]) -> str:
     """What a session says whose tests could not all be collected, with the end of the first reason."""
     name, _, reason = files[0].partition(": ")
     return f"it could not collect {name}: {last_lines(reason)}"
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """What a child session found.
+
+    Attributes:
+        results: test → what it found out, of those that found something.
+        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
+        modules: (name, file, SHA-256) of the modules that were watched for.
+        uncollected: files that could not be collected, and why.
+        listed: test → how pytest-benchmark lists it, of those that use its fixture.
+        others: tests of this plugin's that nobody wanted, of a session that collected all.
+        problem: why not every test ended, in words with the last lines of output, or None.
+        during: the test that was running when it ended early, or None.
+        ended_early: whether its pytest did not come to its end; else a test without an outcome is not there.
+        status: the exit status; negative for a signal; None where it was ended for its silence.
+    """
+
+    results: Mapping[str, Result] = field(default_factory=dict)
+    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modules: tuple[tuple[str, str, str], ...] = ()
+    uncollected: tuple[str, ...] = ()
+    listed: Mapping[str, JsonDict] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    problem: str | None = None
+    during: str | None = None
+    ended_early: bool = False
+    status: int | None = None
+
+
+class Heard:
+    """What a child has told so far.
+
+    Args:
+        file: of lines, each a JSON object; it may not be there yet, and its last line may be torn.
+        wanted: the tests that were asked for.
+    """
+
+    def __init__(self, file: Path, wanted: frozenset[str]) -> None:
+        self._file = file
+        self._read = 0
+        self.wanted = wanted
+        self.results: dict[str, Result] = {}
+        self.outcomes: dict[str, tuple[str, str]] = {}
+        self.modules: tuple[tuple[str, str, str], ...] = ()
+        self.uncollected: list[str] = []
+        self.listed: dict[str, JsonDict] = {}
+        self.others: tuple[str, ...] = ()
+        self.running: str | None = None
+        self.ended_with: int | None = None
+        """pytest's own exit status, once it is done; the process may end otherwise."""
+        self.damage: str | None = None
+
+    @property
+    def missing(self) -> list[str]:
+        """Wanted tests of which no outcome was told."""
+        return sorted(self.wanted - self.outcomes.keys())
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether its pytest has not come to its end."""
+        return self.ended_with not in _ORDINARY
+
+    def listen(self) -> bool:
+        """Takes in the lines that are new and whole; whether there were any."""
+        try:
+            with self._file.open("rb") as lines:
+                lines.seek(self._read)
+                new = lines.read()
+        except FileNotFoundError:
+            return False
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+        return bool(whole)
+
+    def run(self, status: int | None, problem: str | None) -> ChildRun:
+        """All of it."""
+        return ChildRun(
+            results=self.results,
+            outcomes=self.outcomes,
+            modules=self.modules,
+            uncollected=tuple(self.uncollected),
+            listed=self.listed,
+            others=self.others,
+            problem=problem,
+            during=self.running,
+            ended_early=self.ended_early,
+            status=status,
+        )
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told = strict_json.decoded(line)
+            kind = told["kind"]
+            if kind == "start":
+                self.running = _text(told["nodeid"])
+            elif kind == "test":
+                self._take_test(told)
+            elif kind == "modules":
+                self.modules = tuple(
+                    (_text(name), _text(file), _text(digest)) for name, file, digest in told["modules"]
+                )
+            elif kind == "uncollected":
+                self.uncollected.append(f"{told['nodeid']}: {told['text']}")
+            elif kind == "listed":
+                self.listed[_text(told["nodeid"])] = dict(told["listed"])
+            elif kind == "memory":
+                self._take_memory(_text(told["nodeid"]), told["memory"])
+            elif kind == "others":
+                self.others = tuple(map(_text, told["nodeids"]))
+            elif kind == "end":
+                self.running, self.ended_with = None, told["status"]
+        except (ValueError, KeyError, TypeError, ShapeError) as error:
+            self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
+
+    def _take_test(self, told: JsonDict) -> None:
+        nodeid = _text(told["nodeid"])
+        self.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
+        if told["result"] is not None:  # a failed teardown tells of none
+            check_shape(told["result"], Result, "result")
+            self.results[nodeid] = Result.from_json(told["result"])
+
+    def _take_memory(self, nodeid: str, told: JsonDict) -> None:
+        if nodeid in self.results:
+            check_shape(told, TeardownMemory, "memory")
+            self.results[nodeid] = TeardownMemory.from_json(told).added_to(self.results[nodeid])
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
+
+
+def start(
+    spec: Path,
+    *,
+    folder: str,
+    environ: Mapping[str, str],
+    output: Any,
+    handed_on: Iterable[int] = (),
+    prefix: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts a child on the JSON file that says what it is to do, as the leader of a process group.
+
+    Args:
+        spec: see `child_main`.
+        folder: the working folder.
+        environ: all of its environment variables.
+        output: open file that its output and errors go to; None for this process's own.
+        handed_on: file descriptors that it inherits under their numbers.
+        prefix: what stands before Python on the command line, such as a tool that watches it.
+    """
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
+        cwd=folder,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output if output is None else subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=tuple(handed_on),
+    )
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child and all that it started and left in its process group, gently first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        give_up_s = time.monotonic() + TO_END_S
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            while time.monotonic() < give_up_s:
+                process.poll()  # a process that nobody has waited for stays in its group
+                os.killpg(process.pid, 0)
+                time.sleep(POLL_S)
+            continue
+        break
+    process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child that hangs, and its process group, at once: it has had its time."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def end_in_words(status: int) -> str:
+    """How a process ended: `with status 3`, `by SIGSEGV`."""
+    if status >= 0:
+        return f"with status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def last_lines(output: str) -> str:
+    """The last lines of an output in one, or that there are none."""
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    return " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:] or "it said nothing"

@@ -13,8 +13,7 @@ from pytest_gpukern.values.result import SessionRole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpukern.processes.child_messages import ChildRun
-    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
     from pytest_gpukern.values.result import Result
 
 FEWEST_TO_RECORD = 3

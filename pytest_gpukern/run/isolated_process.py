@@ -17,8 +17,14 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.processes.child_sessions import environment
-from pytest_gpukern.processes.process import end_group, end_in_words, kill_group, last_lines, start
+from pytest_gpukern.processes.child_sessions import (
+    end_group,
+    end_in_words,
+    environment,
+    kill_group,
+    last_lines,
+    start,
+)
 from pytest_gpukern.run.isolated_child import TELLS_WHERE, send
 
 if TYPE_CHECKING:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu.process_tree import is_alive
 from pytest_gpukern.values.sanitizer_env import asking_process
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.run.environment import Environment
+
 
 _LOOK_S = 1.0
 _ENDED_WITH_PARENT = 70
@@ -30,8 +35,6 @@ def prepare(config: pytest.Config, environment: Environment) -> None:
     if asking is not None:
         end_with(asking)
     if environment.has_gpu:
-        from pytest_gpukern.sanitizer.allocators import prepare_libraries
-
         config.add_cleanup(prepare_libraries())
 
 
@@ -52,3 +55,65 @@ def end_with(
     thread = threading.Thread(target=watch, name="gpukern-parent", daemon=True)
     thread.start()
     return thread
+
+
+def prepare_libraries() -> Callable[[], None]:
+    """Has CuPy ask the driver for each array, and Numba compile with line information, where they are there.
+
+    What has a variable for that, as PyTorch's pool and nvcc's flags, was set before this process began.
+    Returns what undoes it.
+    """
+    undo: list[Callable[[], None]] = []
+    cupy = _imported("cupy")
+    if cupy is not None:
+        cupy.cuda.set_allocator(None)
+        undo.append(lambda: cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc))
+    cuda = _imported("numba.cuda")
+    if cuda is not None:
+        original = cuda.jit
+        cuda.jit = with_lines(original)
+        undo.append(lambda: setattr(cuda, "jit", original))
+
+    def undone() -> None:
+        while undo:
+            undo.pop()()
+
+    return undone
+
+
+def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's `cuda.jit` whose default is `lineinfo=True`, which changes no machine code.
+
+    Kernels that are compiled for debugging have their lines already. What Numba itself makes for a ufunc has
+    no source that lines could be of; asked for them, Numba warns, and where warnings are errors a test fails.
+    """
+
+    @functools.wraps(jit)
+    def jit_with_lines(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("debug") or "lineinfo" in kwargs:
+            return jit(*args, **kwargs)
+        compiled = args[0] if args else kwargs.get("func_or_sig")
+        if callable(compiled):  # which no signature is
+            return jit(*args, **kwargs, **_lines_of(compiled))
+        return lambda function: jit(*args, **kwargs, **_lines_of(function))(function)
+
+    return jit_with_lines
+
+
+def _lines_of(function: Any) -> dict[str, bool]:
+    """The option that keeps the lines of a function, where it has a source."""
+    try:
+        inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return {}
+    return {"lineinfo": True}
+
+
+def _imported(module: str) -> Any:
+    """A library that is installed and can be imported, else None: then no test can use it either."""
+    if not backends.installed(module):
+        return None
+    try:
+        return importlib.import_module(module)
+    except Exception:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new
+        return None

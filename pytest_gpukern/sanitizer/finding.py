@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_gpukern.gpu.names import readable
+from pytest_gpukern.package import FOLDER
 
 if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict
+
 
 Index = tuple[int, int, int]
 """Of a thread in its block, or of a block in its grid: x, y, z."""
@@ -65,3 +72,124 @@ class Finding:
     def to_json(self) -> JsonDict:
         """As plain JSON."""
         return asdict(self)
+
+
+_HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")
+
+
+def in_words(finding: Finding, home: Home) -> str:
+    """What was found and where: of a hazard both accesses, else the thread that is at fault.
+
+    `invalid __global__ write of 4 bytes, out of bounds, in add_flat, block (1, 0, 0), thread (63, 0, 0),
+    on_numba.py:31`, or `RAW hazard in tiled: write by thread (31, 0, 0), on_numba.py:24; read by thread …`.
+    """
+    if finding.accesses:
+        return _of_hazard(finding, home)
+    said = _said(finding.text)
+    if finding.kernel is not None:
+        said += f"{',' if ', ' in said or ': ' in said else ''} in {_name(finding.kernel)}"
+    parts = [said]
+    if finding.block is not None:
+        parts.append(f"block {finding.block}")
+    if finding.thread is not None:
+        parts.append(f"thread {finding.thread}")
+    return ", ".join([*parts, python_line(finding, home)])
+
+
+def _said(text: str) -> str:
+    """`Invalid … of size 4 bytes is out of bounds` as `invalid … of 4 bytes, out of bounds`."""
+    said = text.replace(" of size ", " of ").replace(" bytes is ", " bytes, ").rstrip(".")
+    return said[:1].lower() + said[1:] if said[1:2].islower() else said
+
+
+def _of_hazard(finding: Finding, home: Home) -> str:
+    hazard = _HAZARD.match(finding.text)
+    said = hazard[1] if hazard is not None else _said(finding.text)
+    kernel = f" in {_name(finding.kernel)}" if finding.kernel is not None else ""
+    parts = [_of_access(access, home) for access in finding.accesses]
+    if finding.block is not None:
+        parts.append(f"block {finding.block}")
+    if not any(is_python(access.place) and access.place.line for access in finding.accesses):
+        parts.append(launch_line(finding, home))
+    return f"{said}{kernel}: {'; '.join(parts)}"
+
+
+def _of_access(access: Access, home: Home) -> str:
+    by = f" by thread {access.thread}" if access.thread is not None else ""
+    at = f", {shown(access.place, home)}" if access.place.file and access.place.line else ""
+    return f"{access.what.lower()}{by}{at}"
+
+
+def _name(kernel: str) -> str:
+    return readable(kernel).partition("(")[0]
+
+
+_OURS = str(FOLDER)
+
+
+@dataclass(frozen=True)
+class Home:
+    """What is known of a test without any stack.
+
+    Attributes:
+        what: `variant` or `test`.
+        file: where it is written.
+        line: where it begins, counted from 1.
+        root: folder that paths are shown relative to.
+    """
+
+    what: str
+    file: str
+    line: int
+    root: str
+
+
+def python_line(finding: Finding, home: Home) -> str:
+    """Where to look, the best that is known.
+
+    `on_numba.py:31` is in the kernel itself, by its line information; `launched at …` is the innermost frame
+    of the user's when it was launched; `variant at …` or `test at …` is where that begins. A line of a kernel
+    that is no Python, such as `kernel.cu:7`, comes first.
+    """
+    kernel = next((place for place in finding.device if place.file and place.line), None)
+    if kernel is not None and is_python(kernel):
+        return shown(kernel, home)
+    python = launch_line(finding, home)
+    return python if kernel is None else f"{shown(kernel, home)}, {python}"
+
+
+def launch_line(finding: Finding, home: Home) -> str:
+    """Where the kernel was launched from, else where the variant or the test begins."""
+    launch = next((place for place in finding.host if _is_the_users(place)), None)
+    if launch is not None:
+        return f"launched at {shown(launch, home)}"
+    return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
+
+
+def has_python_line(finding: Finding) -> bool:
+    """Whether a finding tells the line of Python without the stack of its launch."""
+    return any(is_python(place) and place.line for place in finding.device)
+
+
+def is_python(place: Place) -> bool:
+    """Whether a place is in a file of Python."""
+    return place.file is not None and place.file.endswith(".py")
+
+
+def _is_the_users(place: Place) -> bool:
+    """Whether a frame is Python that neither this package nor an installed one brings."""
+    if not is_python(place) or not place.line or place.file is None:
+        return False
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package
+    return suites or not place.file.startswith((*(f"{folder}/" for folder in installed), f"{_OURS}/"))
+
+
+def shown(place: Place, home: Home) -> str:
+    """A place as `file:line`, the file relative to the root of the tests where it is below that."""
+    return f"{_relative(place.file or '', home.root)}:{place.line}"
+
+
+def _relative(file: str, root: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name

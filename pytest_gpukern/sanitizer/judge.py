@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import enum
+import re
+import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.sanitizer.finding import Finding
-from pytest_gpukern.sanitizer.log import read_log
-from pytest_gpukern.sanitizer.xml_report import ReportError, findings_in
+from pytest_gpukern.sanitizer.finding import Access, Finding, Index, Place
 
 if TYPE_CHECKING:
-    from pytest_gpukern.sanitizer.log import Log
+    from collections.abc import Iterator
+
 
 ERRORS_FOUND = 86
 """The exit status that the tool is told to end with where it found something; pytest has 0 to 5, and without
@@ -117,3 +118,174 @@ def _only_in_the_log(tool: str, log: Log) -> Finding:
     said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
     text = f"{log.count} errors by {tool}'s summary, none in its XML: {said}"
     return Finding(kind="log", text=text, record=log.text)
+
+
+ROOT = "ComputeSanitizerOutput"
+_MOST_BYTES = 64 * 2**20
+
+
+class ReportError(Exception):
+    """The XML cannot be read, or is not whole; the message says what is wrong."""
+
+
+def findings_in(text: str) -> tuple[Finding, ...]:
+    """Every record, in the order of the file.
+
+    Raises:
+        ReportError: it is no XML, not all of it, or not compute-sanitizer's.
+    """
+    if len(text) > _MOST_BYTES:
+        raise ReportError(f"its XML has {len(text) / 2**20:.0f} MiB, more than anybody can read")
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise ReportError("its XML declares entities, which the tool never does")
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ReportError(f"its XML is not whole: {error}") from error
+    if root.tag != ROOT:
+        raise ReportError(f"its XML begins with <{root.tag}>, not with <{ROOT}>")
+    return tuple(_finding(record) for record in root.iter("record"))
+
+
+def _finding(record: ElementTree.Element) -> Finding:
+    kind = _own(record, "kind") or "record"
+    _leave_out_nameless_frames(record)
+    device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
+    return Finding(
+        kind=kind,
+        text=_said(record) or kind,
+        kernel=next((place.function for place in device if place.function), None),
+        block=_index(record, "blockIdx"),
+        thread=_index(record, "threadIdx"),
+        accesses=_accesses(record),
+        device=tuple(dict.fromkeys(device)),
+        host=tuple(_place(frame) for stack in record.iter("hostStack") for frame in stack.iter("frame")),
+        record=ElementTree.tostring(record, encoding="unicode").strip(),
+    )
+
+
+def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
+    """Frames of the host that are an address in a library, and say nothing to anybody."""
+    for stack in record.iter("hostStack"):
+        for frame in stack.findall("frame"):
+            if _place(frame) == Place():
+                stack.remove(frame)
+
+
+def _said(record: ElementTree.Element) -> str:
+    """The sentence of a record, and the type that a barrier's error has besides; else all its short texts."""
+    what = record.find("what")
+    if what is None:
+        return ""
+    text, kind = _own(what, "text"), _own(what, "type")
+    if text is None:
+        text = " ".join(part.strip() for part in what.itertext() if part.strip())
+    elif kind is not None:
+        text = f"{text}: {kind[:1].lower()}{kind[1:]}"
+    return " ".join(text.split())
+
+
+def _accesses(record: ElementTree.Element) -> tuple[Access, ...]:
+    """Both accesses of a hazard."""
+    threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
+    return tuple(
+        Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
+        for thread in threads
+        if thread is not None
+    )
+
+
+def _place(element: ElementTree.Element | None) -> Place:
+    if element is None:
+        return Place()
+    line = _own(element, "line")
+    return Place(
+        function=_own(element, "func"),
+        file=_own(element, "path"),
+        line=int(line) if line is not None and line.isdecimal() and int(line) > 0 else None,
+    )
+
+
+def _index(record: ElementTree.Element, name: str) -> Index | None:
+    for element in record.iter(name):
+        try:
+            x, y, z = (int(_own(element, axis) or "") for axis in "xyz")
+        except ValueError:
+            continue
+        return x, y, z
+    return None
+
+
+def _own(element: ElementTree.Element, name: str) -> str | None:
+    """The text of a child of this name."""
+    text = element.findtext(name)
+    return text.strip() or None if text is not None else None
+
+
+PREFIX = "========="
+_BANNER = "COMPUTE-SANITIZER"
+_IS_SUMMARY = re.compile(r"[A-Z]+ SUMMARY: ")
+_ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
+_HAZARDS = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
+_INDENT = " " * 5
+_OF_A_REPORT = re.compile(r"^ {5,}(?:at |by |.*\bthread \()", re.IGNORECASE)
+"""How the lines below a report's first one begin: where it was, and which threads."""
+_AMISS = re.compile(
+    r"\b(?:error|warning|fatal|fail\w*|unable|unsupported|skip\w*|cannot|no|not)\b|n't\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a tool's log comes to.
+
+    Attributes:
+        count: errors and hazards by its own summary; None where it has not come to one.
+        blind: sentences that say, or may say, that something was not looked at.
+        text: all of it.
+    """
+
+    count: int | None
+    blind: tuple[str, ...]
+    text: str
+
+    @property
+    def last_words(self) -> str:
+        """Its last lines in one, or that there are none."""
+        lines = [line.strip("= \t") for line in self.text.splitlines() if line.strip("= \t")]
+        return " / ".join(lines[-3:])[-500:] or "it said nothing"
+
+
+def read_log(text: str) -> Log:
+    """What a log says; several summaries, as of several processes, are added up."""
+    said = [line.removeprefix(PREFIX).rstrip() for line in text.splitlines() if line.startswith(PREFIX)]
+    counts = [count for line in said if (count := _count(line.strip())) is not None]
+    blind = tuple(line for line in _outside_reports(said) if _AMISS.search(line))
+    return Log(count=sum(counts) if counts else None, blind=blind, text=text)
+
+
+def _count(line: str) -> int | None:
+    """Errors or hazards by a line, or None where it is no such summary.
+
+    A summary of hazards counts those that were printed, and in brackets all; one of errors counts all, and a
+    further line those that were not printed.
+    """
+    errors, hazards = _ERRORS.fullmatch(line), _HAZARDS.fullmatch(line)
+    if hazards is not None:
+        return max(int(hazards[1]), int(hazards[2]) + int(hazards[3]))
+    return int(errors[1]) if errors is not None else None
+
+
+def _outside_reports(lines: list[str]) -> Iterator[str]:
+    """What is said that is neither report nor banner nor summary, each with the lines indented below it."""
+    said: list[list[str]] = []
+    for line in lines:
+        if line.startswith(_INDENT) and said:
+            said[-1].append(line)
+        else:
+            said.append([line])
+    for head, *below in said:
+        words = head.strip()
+        known = not words or words == _BANNER or _IS_SUMMARY.match(words)
+        if not (below and _OF_A_REPORT.match(below[0])) and not (known and not below):
+            yield " ".join(line.strip() for line in (head, *below)).strip()

@@ -6,16 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.sanitizer.finding_text import in_words
+from pytest_gpukern.sanitizer.finding import in_words, python_line
 from pytest_gpukern.sanitizer.judge import State
-from pytest_gpukern.sanitizer.source_lines import python_line
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.sanitizer.attribution import TestRun
-    from pytest_gpukern.sanitizer.finding import Finding
-    from pytest_gpukern.sanitizer.source_lines import Home
+    from pytest_gpukern.sanitizer.finding import Finding, Home
+    from pytest_gpukern.sanitizer.sessions import TestRun
 
 _SHOWN_FINDINGS = 5
 _SHOWN_RECORDS = 2

@@ -11,12 +11,11 @@ import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_benchmark, settings_of, tell
-from pytest_gpukern.sanitizer.attribution import TestRun, attributed
+from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
 from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
 from pytest_gpukern.sanitizer.self_check import why_not_believed
-from pytest_gpukern.sanitizer.sessions import SanitizedSessions
-from pytest_gpukern.sanitizer.source_lines import Home
+from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.printable import printable_lines
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from pytest_gpukern.run.controller import Controller
-    from pytest_gpukern.sanitizer.attribution import ToolRun
+    from pytest_gpukern.sanitizer.sessions import ToolRun
 
 _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 

@@ -6,6 +6,7 @@ end with a summary of no errors. Only one that has found what is there to be fou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.processes.process import end_group
+from pytest_gpukern.processes.child_sessions import end_group
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, judge
 from pytest_gpukern.sanitizer.sessions import environment_under, text_of
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT_S = 180.0
-_PLANTED = "pytest_gpukern.sanitizer.planted"
 
 
 def why_not_believed(
@@ -52,7 +52,7 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
     path = os.pathsep.join(filter(None, (package, environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
         xml, log = Path(folder) / "records.xml", Path(folder) / "log"
-        command = (*program.command(tool, xml=xml, log=log), sys.executable, "-P", "-m", _PLANTED, tool)
+        command = (*program.command(tool, xml=xml, log=log), sys.executable, "-P", "-m", __spec__.name, tool)
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -68,3 +68,52 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
         finally:
             end_group(process)
         return judge(Evidence(tool=tool, status=status, xml=text_of(xml), log=text_of(log) or ""))
+
+
+THREADS = 64
+"""Of the one block: two warps."""
+
+SOURCE = r"""
+extern "C" __global__ void gpukern_memcheck(int *data, int count) {
+  if (threadIdx.x == blockDim.x - 1) data[count] = 1;  // behind the end
+}
+extern "C" __global__ void gpukern_racecheck(int *data, int count) {
+  __shared__ volatile int held[64];
+  held[threadIdx.x] = data[threadIdx.x];
+  data[threadIdx.x] = held[count - 1 - threadIdx.x];  // without waiting for the other warp
+}
+extern "C" __global__ void gpukern_initcheck(int *data, int count) {
+  data[threadIdx.x] += count;  // which nobody has written
+}
+extern "C" __global__ void gpukern_synccheck(int *data, int count) {
+  if (data[threadIdx.x] + threadIdx.x < count / 4) __syncthreads();  // a quarter of the threads
+  data[threadIdx.x] = count;
+}
+"""
+
+
+def commit(tool: str) -> None:
+    """Launches the kernel with the fault that `tool` finds, and waits for it.
+
+    Raises:
+        Exception: whatever is left of the context says, which a tool may have ended by then.
+    """
+    import numpy as np
+    from cuda.core import LaunchConfig, launch
+
+    from pytest_gpukern.gpu.runtime import DeviceArray, runtime
+
+    device = runtime()
+    data = DeviceArray((THREADS,), np.int32)
+    if tool != "initcheck":
+        data.fill(0)
+    kernel = device.kernel(SOURCE, f"gpukern_{tool}")
+    config = LaunchConfig(grid=1, block=THREADS)
+    device.synchronize()
+    launch(device.stream, config, kernel, data.pointer, np.int32(THREADS))
+    device.synchronize()
+
+
+if __name__ == "__main__":  # what runs under the tool
+    with contextlib.suppress(Exception):  # the tool may end the context at the fault
+        commit(sys.argv[1])

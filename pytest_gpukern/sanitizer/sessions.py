@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.processes.child_sessions import ChildRequest
-from pytest_gpukern.sanitizer.attribution import ToolRun
-from pytest_gpukern.sanitizer.judge import Evidence, State, judge
-from pytest_gpukern.sanitizer.source_lines import has_python_line
+from pytest_gpukern.sanitizer.finding import has_python_line
+from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
 from pytest_gpukern.values.sanitizer_env import VARIABLE
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.processes.child_sessions import ChildSessions
     from pytest_gpukern.sanitizer.tool import Tool
+    from pytest_gpukern.values.result import Result
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,83 @@ def text_of(file: Path) -> str | None:
         return file.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+
+
+Outcome = tuple[str, str]
+"""`passed`, `failed`, `skipped` or `xfailed`, and why in words."""
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """One session under a tool.
+
+    Attributes:
+        judgement: what the tool says of all of it.
+        outcomes: test → how it ended, of those that ended.
+        results: test → what it found out.
+        died_in: the test that was running when the session ended early, or None.
+    """
+
+    judgement: Judgement
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
+    died_in: str | None = None
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """What a tool has to say of one test.
+
+    Attributes:
+        judgement: clean, found or not checked.
+        outcome: how the test itself ended; None where that is not known.
+        result: what it found out besides.
+        together: how many tests shared the smallest session that showed the finding.
+    """
+
+    __test__ = False
+
+    judgement: Judgement
+    outcome: Outcome | None = None
+    result: Result | None = None
+    together: int = 1
+
+
+def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) -> dict[str, TestRun]:
+    """What each test has to do with what a tool finds, by as many sessions as that takes.
+
+    A test is clean only where a session that it was in came to its end and was clean as a whole. A finding
+    that only comes up when tests run together is held against each of them.
+
+    Args:
+        nodeids: the tests.
+        run: starts a session of tests under the tool.
+    """
+    if not nodeids:
+        return {}
+    session = run(nodeids)
+    if session.judgement.state is State.CLEAN or len(nodeids) == 1 or not _worth_halving(session):
+        return {nodeid: _of(nodeid, session) for nodeid in nodeids}
+    middle = len(nodeids) // 2
+    found = {**attributed(nodeids[:middle], run), **attributed(nodeids[middle:], run)}
+    nobody = all(test.judgement.state is not State.FOUND for test in found.values())
+    if session.judgement.state is State.FOUND and nobody:
+        return {
+            nodeid: dataclasses.replace(test, judgement=session.judgement, together=len(nodeids))
+            for nodeid, test in found.items()
+        }
+    return found
+
+
+def _worth_halving(session: ToolRun) -> bool:
+    """Whether fewer tests may fare better: not where the tool itself does not work here."""
+    return session.judgement.state is State.FOUND or session.died_in is not None
+
+
+def _of(nodeid: str, session: ToolRun) -> TestRun:
+    outcome, judgement = session.outcomes.get(nodeid), session.judgement
+    if outcome is None and judgement.state is State.CLEAN:
+        judgement = Judgement(State.UNCHECKED, reason="the test never ran in the session under the tool")
+    if outcome is not None and outcome[0] == "skipped" and judgement.state is State.UNCHECKED:
+        judgement = Judgement(State.CLEAN)  # it launched nothing that a tool could vouch for
+    return TestRun(judgement, outcome, session.results.get(nodeid))

@@ -93,7 +93,7 @@ def evidence(program, tmp_path):
         script, xml, log = tmp_path / "script.py", tmp_path / "records.xml", tmp_path / "log"
         script.write_text(
             "from numba import cuda\n"
-            "from pytest_gpukern.sanitizer.allocators import prepare_libraries\n"
+            "from pytest_gpukern.sanitizer.child_setup import prepare_libraries\n"
             "prepare_libraries()\n"
             "import contextlib, kernels\n"
             f"with contextlib.suppress(Exception):\n    kernels.launch(kernels.{kernel})\n"

@@ -120,8 +120,7 @@ def _no_further_processes(monkeypatch):
 
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """
-    from pytest_gpukern.processes.child_messages import ChildRun
-    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
     from pytest_gpukern.run import confirm as confirming
     from pytest_gpukern.run import run_case as runner
     from pytest_gpukern.run import stash as state

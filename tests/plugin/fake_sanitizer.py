@@ -41,7 +41,7 @@ def main(arguments):
         return 0
     options, command = split(arguments)
     tool = options["--tool"]
-    if "pytest_gpukern.sanitizer.planted" in command:
+    if "pytest_gpukern.sanitizer.self_check" in command:
         shows = {how for name, part, how in faults() if (name, part) == (tool, "planted")} or {"finding"}
         write(options, tool, shows, 0)
         return int(options["--error-exitcode"]) if "finding" in shows else 0

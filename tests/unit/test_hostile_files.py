@@ -27,7 +27,7 @@ from pytest_gpukern.gpu.facts import kernel_facts
 from pytest_gpukern.gpu.lock_file import Holder, read_holder
 from pytest_gpukern.measure import ceilings as stored_ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
-from pytest_gpukern.processes.child_messages import Heard
+from pytest_gpukern.processes.child_sessions import Heard
 from pytest_gpukern.report.head import Compared, head, shift_among
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render

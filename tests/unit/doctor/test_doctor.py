@@ -9,7 +9,8 @@ import json
 import pytest
 
 from pytest_gpukern.cli import devices, doctor
-from pytest_gpukern.doctor import machine, probe
+from pytest_gpukern.doctor import machine
+from pytest_gpukern.doctor import machine as probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.gpu.errors import NvmlUnavailable

@@ -17,10 +17,8 @@ from made_up_results import measured, result
 from pytest_gpukern.gpu.process_tree import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
-from pytest_gpukern.processes import process as child_process
 from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
-from pytest_gpukern.processes.child_messages import Heard
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions, Heard
 from pytest_gpukern.values.result import Result
 
 PACKAGE = str(Path(session.__file__).parents[2])
@@ -46,7 +44,7 @@ def child(tmp_path, monkeypatch):
 
     def run(script, *, sessions=None, progress=None, **request):
         telling = f"FOUND = json.loads({json.dumps(FOUND.to_json())!r})"
-        monkeypatch.setattr(child_process, "BOOTSTRAP", f"import json\n{telling}\n{TELLING}\n{script}")
+        monkeypatch.setattr(session, "BOOTSTRAP", f"import json\n{telling}\n{TELLING}\n{script}")
         children = sessions or ChildSessions(("--mine=1",), ("tests",), str(tmp_path), tuple(sys.path))
         return children.run(ChildRequest((A, B), **{"timeout_s": 30.0, **request}), progress)
 
@@ -254,9 +252,9 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from pytest_gpukern.processes import process as child_process
+from pytest_gpukern.processes import child_sessions as session
 from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
-child_process.BOOTSTRAP = '''
+session.BOOTSTRAP = '''
 import json, os, sys, time
 spec = json.load(open(sys.argv[1]))
 sys.path.insert(0, spec["package"])

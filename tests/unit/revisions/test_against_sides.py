@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.processes.child_messages import ChildRun
-from pytest_gpukern.revisions.git import Revisions
-from pytest_gpukern.revisions.provenance import Tree
-from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns, turns
-from pytest_gpukern.revisions.worktree import Worktree
+from pytest_gpukern.processes.child_sessions import ChildRun
+from pytest_gpukern.revisions.git import Revisions, Worktree
+from pytest_gpukern.revisions.sides import AgainstError, Sides, Tree, Turns, turns
 
 A = "test_it.py::test_a"
 

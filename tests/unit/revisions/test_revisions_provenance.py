@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.revisions.provenance import Loaded, Tree, combined_hash, misplaced, own_names
+from pytest_gpukern.revisions.sides import Loaded, Tree, combined_hash, misplaced, own_names
 
 
 def files(top, *names):

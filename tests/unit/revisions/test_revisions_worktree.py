@@ -10,8 +10,7 @@ import sys
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions.git import GitError, resolve
-from pytest_gpukern.revisions.worktree import Worktree, prune_left_over
+from pytest_gpukern.revisions.git import GitError, Worktree, prune_left_over, resolve
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def worktree(repository):
 
 KILLED = """
 import os, pathlib, signal
-from pytest_gpukern.revisions.worktree import Worktree
+from pytest_gpukern.revisions.git import Worktree
 from pytest_gpukern.revisions.git import resolve
 made = Worktree.make(resolve("main", pathlib.Path.cwd()))
 print(made.path, flush=True)

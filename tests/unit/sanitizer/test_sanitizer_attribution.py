@@ -5,12 +5,10 @@ import dataclasses
 import pytest
 from recorded_sanitizer import recorded
 
-from pytest_gpukern.sanitizer.attribution import TestRun, ToolRun, attributed
-from pytest_gpukern.sanitizer.finding import Finding, Place
-from pytest_gpukern.sanitizer.judge import Judgement, State
+from pytest_gpukern.sanitizer.finding import Finding, Home, Place, python_line
+from pytest_gpukern.sanitizer.judge import Judgement, State, findings_in
 from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
-from pytest_gpukern.sanitizer.source_lines import Home, python_line
-from pytest_gpukern.sanitizer.xml_report import findings_in
+from pytest_gpukern.sanitizer.sessions import TestRun, ToolRun, attributed
 
 RACE = "racecheck"
 CLEAN = Judgement(State.CLEAN)

@@ -5,15 +5,14 @@ import sys
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, log, records, xml
 
-from pytest_gpukern.sanitizer.planted_faults import SOURCE
-from pytest_gpukern.sanitizer.self_check import why_not_believed
+from pytest_gpukern.sanitizer.self_check import SOURCE, why_not_believed
 from pytest_gpukern.sanitizer.tool import Tool
 from pytest_gpukern.values.options import SANITIZERS
 
 PROGRAM = """#!{python}
 import os, sys, time
 options, command = sys.argv[1:], sys.argv[-5:]
-assert command[1:] == ["-P", "-m", "pytest_gpukern.sanitizer.planted", "memcheck"], command
+assert command[1:] == ["-P", "-m", "pytest_gpukern.sanitizer.self_check", "memcheck"], command
 assert os.environ["GPUKERN_UNDER_SANITIZER"].startswith("memcheck:")
 assert os.environ["PYTHONPATH"].split(os.pathsep)[-1] == "/before"
 for name, text in (("--save", {xml!r}), ("--log-file", {log!r})):

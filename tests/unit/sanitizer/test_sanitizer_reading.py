@@ -5,12 +5,16 @@ import sysconfig
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
-from pytest_gpukern.sanitizer.finding import Access, Finding, Place
-from pytest_gpukern.sanitizer.finding_text import in_words
-from pytest_gpukern.sanitizer.judge import ERRORS_FOUND, Evidence, State, judge
-from pytest_gpukern.sanitizer.log import read_log
-from pytest_gpukern.sanitizer.source_lines import Home
-from pytest_gpukern.sanitizer.xml_report import ReportError, findings_in
+from pytest_gpukern.sanitizer.finding import Access, Finding, Home, Place, in_words
+from pytest_gpukern.sanitizer.judge import (
+    ERRORS_FOUND,
+    Evidence,
+    ReportError,
+    State,
+    findings_in,
+    judge,
+    read_log,
+)
 
 OUT_OF_BOUNDS = records("memcheck")[0]
 HOME = Home("test", "/project/test_it.py", 7, "/project")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.sanitizer import allocators as sanitizing
 from pytest_gpukern.sanitizer import child_setup as inside
+from pytest_gpukern.sanitizer import child_setup as sanitizing
 from pytest_gpukern.sanitizer import tool
 from pytest_gpukern.sanitizer.sessions import environment_under
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, find_tool
