@@ -1,4 +1,4 @@
 """Takes samples until the median is known, and says whether they count.
 
-Start with `measure.py`; `sampler.py` decides how many samples come next.
+Start with `measure.py`; `validity.py` decides what counts.
 """

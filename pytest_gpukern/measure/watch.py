@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.measure.measure import Watched
-from pytest_gpukern.measure.validity.clocks import ClockGuard, device_time_fault
-from pytest_gpukern.measure.validity.disturbance import LOWEST_CLOCK_SHARE, batch_fault, device_notes
-from pytest_gpukern.measure.validity.floor import below_floor
-from pytest_gpukern.measure.validity.recovery import Recovery
+from pytest_gpukern.measure.validity import (
+    LOWEST_CLOCK_SHARE,
+    ClockGuard,
+    Recovery,
+    batch_fault,
+    below_floor,
+    device_notes,
+    device_time_fault,
+)
 from pytest_gpukern.values.live_threads import running_threads, thread_fault, thread_note
 
 if TYPE_CHECKING:

@@ -6,14 +6,12 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.energy import OF_CALLABLES, with_energy
+from pytest_gpukern.measure.energy import OF_CALLABLES, Energy, with_energy
 from pytest_gpukern.measure.measure import measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.measure.rounds import rule_of_rounds
-from pytest_gpukern.measure.validity.energy import Energy
 from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.run.scopes import measured_by, not_of_the_device
-from pytest_gpukern.timers.per_call import PerCall
-from pytest_gpukern.timers.timer import NothingLaunched
+from pytest_gpukern.timers.timer import NothingLaunched, PerCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

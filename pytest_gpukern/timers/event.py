@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.timers.calibration import event_cost_ns
-from pytest_gpukern.timers.event_queue import EventQueue
-from pytest_gpukern.timers.graph_capture import LEGACY_STREAMS
-from pytest_gpukern.timers.stray_work import escaped_work
+from pytest_gpukern.timers.launch_queue import EventQueue, escaped_work
+from pytest_gpukern.timers.replay import LEGACY_STREAMS, event_cost_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,11 +7,8 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.timers.calibration import empty_kernel_line, replay_line
-from pytest_gpukern.timers.event_queue import EventQueue
-from pytest_gpukern.timers.graph_capture import captured
-from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE
-from pytest_gpukern.timers.stray_work import escaped_work
+from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE, EventQueue, escaped_work
+from pytest_gpukern.timers.replay import captured, empty_kernel_line, replay_line
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
 
 if TYPE_CHECKING:

@@ -1,20 +1,27 @@
-"""Executes what is to be timed behind a blocking kernel, so that the host's launch cost is in no number.
+"""Queues what is to be timed behind a kernel that keeps the stream busy.
 
-While the kernel keeps the stream busy the host queues a whole part of the executions; then it lets go.
+So the host's launch cost is in no number. `BlockingKernel` keeps the stream busy until the host lets go;
+`LaunchQueue` executes behind it; `EventQueue` does so with a pair of events around each execution;
+`escaped_work` finds what ran outside the stream.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpukern.timers.blocking_kernel import blocking_kernel
+from pytest_gpukern.gpu import kernel_source as cuda_source
+from pytest_gpukern.gpu.runtime import checked, runtime
+from pytest_gpukern.timers.timer import Batch, Iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
-    from pytest_gpukern.timers.timer import Iteration
+
 
 LARGEST_PART = 64
 _QUEUE_ENTRIES = 512
@@ -154,3 +161,196 @@ def _entries(iteration: Iteration, *, cold: bool) -> int:
     if launches is None:
         launches = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
     return 2 + cold + launches
+
+
+_DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
+TIMEOUT_NS = 100_000_000
+
+
+class BlockingKernel:
+    """Blocks a stream at a ticket; releasing a ticket releases all before it.
+
+    The time-out turns a would-be deadlock into `timed_out`: a call behind it that waits for the device, a
+    launch queue that is full, or a module that is only loaded now and waits for the context to be idle.
+    """
+
+    def __init__(self, runtime: CudaRuntime) -> None:
+        self._runtime = runtime
+        self._kernel = runtime.kernel(cuda_source.TIMING, "gpukern_block")
+        # Mapped pinned memory: [0] the last ticket released, [1] the last ticket that timed out.
+        self._mailbox = int(checked("cuMemHostAlloc", 8, _DEVICEMAP))
+        self._words = (ctypes.c_uint32 * 2).from_address(self._mailbox)
+        self._words[0] = self._words[1] = 0
+        self._ticket = 0
+        self.block(runtime.stream, timeout_ns=0)  # loaded and run once before anything can be blocked
+        self.release()
+        runtime.synchronize()
+
+    def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
+        """Queues the kernel on a cuda.core stream."""
+        import numpy as np
+        from cuda.core import LaunchConfig, launch
+
+        self._ticket += 1
+        launch(
+            stream,
+            LaunchConfig(grid=1, block=1),
+            self._kernel,
+            self._mailbox,
+            np.uint32(self._ticket),
+            np.uint64(timeout_ns),
+            self._mailbox + 4,
+        )
+
+    def release(self) -> None:
+        """Lets the stream go on."""
+        self._words[0] = self._ticket
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the last one ended by itself; ask once the device is idle."""
+        return bool(self._words[1] == self._ticket)
+
+
+@functools.cache
+def blocking_kernel() -> BlockingKernel:
+    """The one of this process."""
+    return BlockingKernel(runtime())
+
+
+_DOCUMENTED_RESOLUTION_NS = 500.0
+
+Pairs = list[tuple[Any, Any]]
+
+
+class EventQueue:
+    """Times executions on one stream with pairs of events.
+
+    Args:
+        runtime: context, kernels and L2 of the pinned device.
+        stream: the stream that the executions launch on, as a cuda.core stream.
+        queues: whether calls are queued; those that are known to wait for the device need not be tried.
+    """
+
+    def __init__(self, runtime: CudaRuntime, stream: Any, *, queues: bool = True) -> None:
+        self._runtime = runtime
+        self._stream = stream
+        self._queue = LaunchQueue(runtime, stream, queues=queues)
+        self._events: Pairs = []
+
+    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
+        """Takes a sample of each iteration; `LaunchQueue.execute` says how. The batch says where it was not
+        possible to queue them."""
+        marks = _EventMarks(self._stream, self._pairs)
+        if self._queue.execute(iterations, marks, cold=cold):
+            return Batch(marks.samples_ns)
+        return Batch(marks.samples_ns, launch_included=True, warnings=[LAUNCH_COST])
+
+    @property
+    def queues(self) -> bool:
+        """Whether calls are queued, as far as is known by now."""
+        return self._queue.queues
+
+    @property
+    def resolution_ns(self) -> float:
+        """The smallest step between readings."""
+        return event_tick_ns(self._runtime)
+
+    def _pairs(self, count: int) -> Pairs:
+        from cuda.core import EventOptions
+
+        options = EventOptions(timing_enabled=True)
+        create = self._runtime.device.create_event
+        while len(self._events) < count:
+            self._events.append((create(options), create(options)))
+        return self._events[:count]
+
+
+@functools.cache
+def event_tick_ns(runtime: CudaRuntime) -> float:
+    """The smallest step between readings of an empty pair; what CUDA documents if none is seen.
+
+    Measured once a process, in a few milliseconds.
+    """
+    empty = [Iteration(lambda: None)] * LARGEST_PART
+    readings = sorted(set(EventQueue(runtime, runtime.stream).collect(empty, cold=False).samples_ns))
+    steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later - earlier > 1]
+    return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
+
+
+class _EventMarks:
+    """Records an event before and behind each execution."""
+
+    def __init__(self, stream: Any, pairs: Callable[[int], Pairs]) -> None:
+        self._stream = stream
+        self._make_pairs = pairs
+        self._pairs: Pairs = []
+        self.samples_ns: list[float] = []
+
+    def open(self, count: int) -> None:
+        self._pairs = self._make_pairs(count)
+
+    def start(self, number: int) -> None:
+        self._stream.record(self._pairs[number][0])
+
+    def end(self, number: int) -> None:
+        self._stream.record(self._pairs[number][1])
+
+    def close(self) -> None:
+        """Nothing to do: events stay where they were recorded."""
+
+    def take(self, count: int) -> None:
+        self.samples_ns += [(end - start) * 1e6 for start, end in self._pairs[:count]]
+
+    def restart(self) -> None:
+        self.samples_ns.clear()
+
+
+_LAGS = 5
+_LONG_CALL_NS = 1e7
+_ESCAPE_NS = 40_000.0
+_ESCAPE_SHARE = 0.005
+"""Work seen later than both after the end event was not on the timed stream: 40 µs, 0.5 % of the call."""
+
+
+def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str | None:
+    """Looks for work that was still running after an event behind the call: it was on another stream.
+
+    Args:
+        runtime: context of the pinned device.
+        stream: the timed stream, as a cuda.core stream.
+        iteration: one that was executed; others like it are, a few times.
+
+    Returns:
+        How much work was found, in words, or None. Work of less than 40 µs, or of less than 0.5 % of the
+        call, is not found.
+    """
+    shortest_lag = shortest_call = float("inf")
+    for _ in range(_LAGS):
+        iteration = iteration.again()
+        lag, whole = _lag(runtime, stream, iteration)
+        shortest_lag, shortest_call = min(shortest_lag, lag), min(shortest_call, whole)
+        if whole > _LONG_CALL_NS:
+            break
+    nothing = Iteration(lambda: None)
+    idle = min(_lag(runtime, stream, nothing)[0] for _ in range(_LAGS))
+    escaped = shortest_lag - idle
+    if escaped <= max(_ESCAPE_NS, _ESCAPE_SHARE * shortest_call):
+        return None
+    return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; launch it on the given stream"
+
+
+def _lag(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> tuple[float, float]:
+    """Time from the end event to an idle device, and from the call to there, in nanoseconds."""
+    end = runtime.device.create_event()
+    if iteration.before is not None:
+        iteration.before()
+    runtime.synchronize()
+    start = time.perf_counter_ns()
+    iteration.run()
+    stream.record(end)
+    end.sync()
+    ended = time.perf_counter_ns()
+    runtime.synchronize()
+    idle = time.perf_counter_ns()
+    return float(idle - ended), float(idle - start)

@@ -7,9 +7,8 @@ import pytest
 
 from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.nvml import open_nvml
-from pytest_gpukern.measure.energy import energy_of_a_call
+from pytest_gpukern.measure.energy import HOST_BOUND, energy_of_a_call
 from pytest_gpukern.measure.measure import Repeated
-from pytest_gpukern.measure.validity.energy import HOST_BOUND
 
 # Multiply-adds on all multiprocessors, eight chains a thread so that each of them keeps its pipes full.
 BURN = r"""

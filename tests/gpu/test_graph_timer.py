@@ -345,7 +345,7 @@ def test_events_less_their_cost_agree_with_the_slope_of_a_graph_within_5_percent
 
 
 def test_a_replay_costs_less_than_ten_microseconds_beside_its_calls(runtime, timer, spin):
-    from pytest_gpukern.timers.calibration import empty_kernel_line
+    from pytest_gpukern.timers.replay import empty_kernel_line
 
     line = empty_kernel_line(runtime)
     assert 200 < line.call_ns < 3000

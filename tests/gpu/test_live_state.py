@@ -11,9 +11,8 @@ import pytest
 from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.gpu.theory import peaks_of
-from pytest_gpukern.measure.validity.disturbance import batch_fault, device_notes
-from pytest_gpukern.measure.validity.energy import energy_per_call
-from pytest_gpukern.measure.validity.floor import below_floor
+from pytest_gpukern.measure.energy import energy_per_call
+from pytest_gpukern.measure.validity import batch_fault, below_floor, device_notes
 from pytest_gpukern.timers.timer import Iteration
 
 SPIN = r"""

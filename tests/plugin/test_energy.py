@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.measure.energy import NOT_ASKED, OF_CALLABLES, OF_INVALID
-from pytest_gpukern.measure.validity.energy import HOST_BOUND, NO_COUNTER
+from pytest_gpukern.measure.energy import HOST_BOUND, NO_COUNTER, NOT_ASKED, OF_CALLABLES, OF_INVALID
 
 from . import fake_gpu
 from .conftest import FIRST, SECOND, results_in

@@ -7,7 +7,7 @@ import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
-from pytest_gpukern.timers.blocking_kernel import TIMEOUT_NS
+from pytest_gpukern.timers.launch_queue import TIMEOUT_NS
 
 MS = 1_000_000
 
@@ -241,7 +241,8 @@ def install(monkeypatch, device):
 
     Returns the driver.
     """
-    from pytest_gpukern.timers import calibration, launch_queue
+    from pytest_gpukern.timers import launch_queue
+    from pytest_gpukern.timers import replay as calibration
 
     driver = FakeDriver(device)
     core = ModuleType("cuda.core")

@@ -19,8 +19,8 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from pytest_gpukern.timers.blocking_kernel import TIMEOUT_NS
 from pytest_gpukern.timers.cupti.activity import OURS
+from pytest_gpukern.timers.launch_queue import TIMEOUT_NS
 
 CONTEXT = 42
 SUBSCRIBER = 4711

@@ -20,9 +20,9 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.timers.calibration import empty_kernel
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
+from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.result import DeviceWork
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
-from pytest_gpukern.measure.validity.disturbance import (
+from pytest_gpukern.measure.validity import (
     INVALIDATING,
     ORDINARY,
     Disturbance,
+    PausePolicy,
+    Recovery,
     batch_fault,
     device_notes,
 )
-from pytest_gpukern.measure.validity.recovery import PausePolicy, Recovery
 
 BEFORE = state(0)
 STRANGER = GpuProcess(4711, "train.py", 9000)

@@ -10,9 +10,15 @@ import pytest
 from fakes import FakeEnvironment, case_of, measuring, right, run
 
 from pytest_gpukern.gpu.nvml import DeviceState
-from pytest_gpukern.measure.energy import NOT_ASKED, OF_INVALID, energy_of_a_call
+from pytest_gpukern.measure.energy import (
+    HOST_BOUND,
+    NO_COUNTER,
+    NOT_ASKED,
+    OF_INVALID,
+    Energy,
+    energy_of_a_call,
+)
 from pytest_gpukern.measure.measure import Repeated
-from pytest_gpukern.measure.validity.energy import HOST_BOUND, NO_COUNTER, Energy
 from pytest_gpukern.run import scopes
 from pytest_gpukern.timers.timer import NothingLaunched
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import measure
-from pytest_gpukern.measure.validity import clocks
-from pytest_gpukern.measure.validity.clocks import ClockGuard, device_time_fault
-from pytest_gpukern.measure.validity.energy import (
+from pytest_gpukern.measure import validity as clocks
+from pytest_gpukern.measure.device_memory import Leak, MemoryReading, kept_bytes, launch_leak
+from pytest_gpukern.measure.energy import (
     COUNTER_STANDS,
     HOST_BOUND,
     NO_COUNTER,
@@ -31,8 +31,7 @@ from pytest_gpukern.measure.validity.energy import (
     Energy,
     energy_per_call,
 )
-from pytest_gpukern.measure.validity.floor import below_floor
-from pytest_gpukern.measure.validity.growth import Leak, MemoryReading, kept_bytes, launch_leak
+from pytest_gpukern.measure.validity import ClockGuard, below_floor, device_time_fault
 from pytest_gpukern.values import live_threads as threads_module
 from pytest_gpukern.values.live_threads import (
     Threads,
@@ -133,13 +132,13 @@ def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() 
         import time
         real = time.perf_counter_ns
         time.perf_counter_ns = lambda: real() // 2
-        from pytest_gpukern.measure.validity.clocks import ClockGuard
+        from pytest_gpukern.measure.validity import ClockGuard
         guard = ClockGuard()
         print(guard.fault(guard.read()))
         time.perf_counter_ns = time.monotonic_ns = time.process_time_ns
         import sys, importlib
-        importlib.reload(sys.modules["pytest_gpukern.measure.validity.clocks"])
-        guard = sys.modules["pytest_gpukern.measure.validity.clocks"].ClockGuard()
+        importlib.reload(sys.modules["pytest_gpukern.measure.validity"])
+        guard = sys.modules["pytest_gpukern.measure.validity"].ClockGuard()
         print(guard.fault(guard.read()))
     """
     done = subprocess.run(

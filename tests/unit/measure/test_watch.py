@@ -12,7 +12,7 @@ from fake_nvml import state
 from pytest_gpukern.gpu.nvml import GpuProcess
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import watch as watch_module
-from pytest_gpukern.measure.validity.recovery import PausePolicy, Recovery
+from pytest_gpukern.measure.validity import PausePolicy, Recovery
 from pytest_gpukern.measure.watch import BatchWatch, Instruments
 from pytest_gpukern.timers.timer import Batch
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.run.buffer_rotation import Rotation
+from pytest_gpukern.run.scopes import Rotation
 
 STREAM = "the stream"
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine, Result, install, recorded
 
-from pytest_gpukern.timers.cupti import records as activity_records
+from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.result import LaunchShape

@@ -21,9 +21,13 @@ from fake_cupti import (
     recorded,
 )
 
-from pytest_gpukern.timers.cupti import records as activity_records
-from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
-from pytest_gpukern.timers.cupti.records import LayoutUnknownError, RecordBuffers
+from pytest_gpukern.timers.cupti import activity as activity_records
+from pytest_gpukern.timers.cupti.activity import (
+    ActivityTrace,
+    LayoutUnknownError,
+    RecordBuffers,
+    activity_trace,
+)
 from pytest_gpukern.timers.cupti.timer import proven_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from fake_cuda import FakeDevice, Kind, install
 
-from pytest_gpukern.timers.graph_capture import captured
+from pytest_gpukern.timers.replay import captured
 from pytest_gpukern.timers.timer import TimerUnavailable
 
 

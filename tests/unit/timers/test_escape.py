@@ -6,8 +6,8 @@ import pytest
 from fake_cuda import FakeDevice
 from fakes import with_fresh_arguments
 
-from pytest_gpukern.timers import stray_work as escape
-from pytest_gpukern.timers.stray_work import escaped_work
+from pytest_gpukern.timers import launch_queue as escape
+from pytest_gpukern.timers.launch_queue import escaped_work
 from pytest_gpukern.timers.timer import Iteration
 
 

@@ -8,7 +8,7 @@ import pytest
 from fake_cuda import MS, FakeDevice, install
 from fakes import repeated, with_fresh_arguments
 
-from pytest_gpukern.timers.event_queue import EventQueue
+from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration
 
 

@@ -6,10 +6,10 @@ import pytest
 from fake_cuda import FakeDevice, install
 from fakes import with_fresh_arguments
 
-from pytest_gpukern.timers.calibration import empty_kernel_line, replay_line
 from pytest_gpukern.timers.event import EventTimer
-from pytest_gpukern.timers.event_queue import EventQueue
 from pytest_gpukern.timers.graph import GraphTimer, sets_needed
+from pytest_gpukern.timers.launch_queue import EventQueue
+from pytest_gpukern.timers.replay import empty_kernel_line, replay_line
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.timers.cupti.loaded_modules import KernelModules
+from pytest_gpukern.timers.cupti.machine_code import KernelModules
 
 SMALL, LARGE, NEWER = 1, 2, 3
 

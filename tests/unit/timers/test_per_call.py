@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from pytest_gpukern.timers.per_call import PerCall
-from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.timers.timer import Batch, Iteration, PerCall
 from pytest_gpukern.values.result import DeviceWork
 
 KERNEL = DeviceWork(kind="kernel", name="axpy", count=4.0, time_ns=800.0)
