@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.package import __version__
 
 if TYPE_CHECKING:
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.problems.axes import Axis, boundaries
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.outputs import Output
@@ -28,7 +28,7 @@ _HOMES = {
     "Output": "problems.outputs",
     "Problem": "problems.problem",
     "ProblemError": "values.call_by_name",
-    "Tolerance": "arrays.tolerance",
+    "Tolerance": "arrays.compare",
     "boundaries": "problems.axes",
     "elementwise": "problems.random_arrays",
     "random_array": "problems.random_arrays",

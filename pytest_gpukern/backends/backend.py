@@ -1,4 +1,4 @@
-"""Backends: the libraries that variants are written with, behind one small Protocol."""
+"""Defines what a backend is, and opens one by its name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from pytest_gpukern.arrays.compare import Comparison
-    from pytest_gpukern.arrays.guard_zones import Damage
-    from pytest_gpukern.arrays.layouts import Placement
-    from pytest_gpukern.arrays.strides import Span
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Comparison, Tolerance
+    from pytest_gpukern.arrays.memory import Damage, Placement, Span
     from pytest_gpukern.problems.outputs import Output
 
 Array = Any
@@ -186,7 +183,7 @@ _BACKENDS = {
     "pycuda": ("pycuda", "PycudaBackend"),
     "skcuda": ("skcuda", "SkcudaBackend"),
     "torch": ("torch", "TorchBackend"),
-    "dask": ("dask", "DaskBackend"),
+    "dask": ("cupy", "DaskBackend"),
 }
 """Backend → (module of this package, class in it)."""
 
@@ -200,9 +197,7 @@ def open_backend(name: str, *, simulated: bool) -> Backend:
     """
     if name not in _BACKENDS:
         raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")
-    module, backend = (
-        ("numba_simulator", "SimulatedBackend") if name == "numba" and simulated else _BACKENDS[name]
-    )
+    module, backend = ("numba", "SimulatedBackend") if name == "numba" and simulated else _BACKENDS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a library warns of when it is imported is no test's fault
         opened: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), backend)()

@@ -1,18 +1,19 @@
-"""CuPy kernels on a real GPU."""
+"""Runs CuPy kernels, and Dask arrays of CuPy chunks, on a real GPU."""
 
 from __future__ import annotations
 
+import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
-from pytest_gpukern.backends.gpu_backend import GpuBackend
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.problems.outputs import Output
 
 
@@ -53,3 +54,54 @@ class CupyBackend(GpuBackend):
         """Empties CuPy's memory pools."""
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
+class DaskWorkspace(CudaWorkspace):
+    """Inputs are `dask.array.Array`s of one CuPy chunk each; outputs, which Dask cannot write, CuPy arrays.
+
+    A variant chooses its chunks by `rechunk`: pieces of one chunk are views, so nothing is copied for them.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
+        import cupy
+        import dask.array
+
+        super().__init__(inputs, outputs, cupy.asarray, placed)
+        for name in self._inputs:
+            chunk = self.arrays[name]
+            key = f"{name}-{uuid.uuid4().hex}"
+            # Not `from_array`, which copies, so that what is loaded later would never be seen.
+            graph = {(key, *(0 for _ in chunk.shape)): chunk}
+            self.arrays[name] = dask.array.Array(graph, key, [(n,) for n in chunk.shape], meta=chunk)
+
+
+class DaskBackend(CupyBackend):
+    """Dask over CuPy, computed in the calling thread, whose current CuPy stream is the timed one."""
+
+    name = "dask"
+
+    def __init__(self) -> None:
+        super().__init__()
+        import dask.array
+
+        self._dask = dask
+
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> DaskWorkspace:
+        """Dask arrays for inputs, loaded, and CuPy arrays for outputs, poisoned."""
+        return DaskWorkspace(inputs, outputs, placed)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes the timed stream CuPy's current one and Dask compute in this thread."""
+        with super().current(), self._dask.config.set(scheduler="synchronous"):
+            yield

@@ -1,11 +1,37 @@
-"""What the backends on a real GPU have in common."""
+"""Holds what the backends on a real GPU have in common: streams, and the device arrays of a case."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+import itertools
+import math
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.memory import (
+    GUARD_BYTES,
+    INPUT_GUARD,
+    OUTPUT_GUARD,
+    Placed,
+    out_of_c_order,
+    placed_in,
+    span_by_interface,
+    span_of,
+)
+from pytest_gpukern.backends.backend import Form
+from pytest_gpukern.backends.host import is_array, poison
+from pytest_gpukern.gpu.compare import compare_on_device
+from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
+from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from pytest_gpukern.arrays.compare import Tolerance
+    from pytest_gpukern.arrays.memory import Damage, Placement, Span, Strides
+    from pytest_gpukern.problems.outputs import Output
 
 
 class GpuBackend:
@@ -31,3 +57,256 @@ class GpuBackend:
     def synchronize(self) -> None:
         """Waits for the whole device."""
         runtime().synchronize()
+
+
+class PlacedDeviceArray(DeviceArray):
+    """A small array in a layout of its own; what `DeviceArray` queues, this waits for.
+
+    Its allocation is put together on the host, so every byte that is no element is looked at by `damage`, the
+    gaps too, and copied along.
+
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        guard: what everything else in its allocation is filled with.
+        placement: where its elements lie.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:
+        import numpy as np
+
+        self.shape = tuple(int(length) for length in shape)
+        self.dtype = np.dtype(dtype)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        zone_bytes = GUARD_BYTES if sanitizing_tool() is None else 0
+        self._placed = Placed(self.shape, self.dtype, placement, guard, zone_bytes)
+        self.allocated_bytes = max(1, self._placed.nbytes)
+        self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
+        self.pointer = self._allocation + self._placed.start
+        whole = np.empty(self._placed.nbytes, np.uint8)
+        self._placed.fill(whole)
+        self._write(whole)
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": self._placed.strides if placement.step > 1 else None,
+            "version": 3,
+        }
+
+    def _write(self, whole: np.ndarray[Any, Any]) -> None:
+        if whole.size:
+            checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
+
+    def _read(self) -> np.ndarray[Any, Any]:
+        """The bytes of the allocation, on the host."""
+        import numpy as np
+
+        whole = np.empty(self._placed.nbytes, np.uint8)
+        if whole.size:
+            checked("cuMemcpyDtoH", whole.ctypes.data, self._allocation, whole.nbytes)
+        return whole
+
+    def upload(self, host: np.ndarray[Any, Any]) -> None:
+        """Copies from the host, and leaves what lies around the elements as it is."""
+        import numpy as np
+
+        whole = self._read()
+        self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
+        self._write(whole)
+
+    def copy_from(self, other: DeviceArray) -> None:
+        """Copies the contents of an array of the same shape, by way of the host."""
+        self.upload(other.download())
+
+    def fill(self, word: int, stream: Any = None) -> None:
+        """Fills the elements with one word, as they would lie in C order; the device must be idle."""
+        import numpy as np
+
+        if stream is not None:
+            raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
+        filled = np.empty(self.shape, self.dtype)
+        poison(filled, word)
+        self.upload(filled)
+
+    def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies to pageable host memory and waits."""
+        elements = self._placed.view(self._read())
+        if into is None:
+            return elements.copy()
+        into[...] = elements
+        return into
+
+    def in_one_piece(self) -> DeviceArray:
+        """A copy in C order, whose memory the caller gives back."""
+        copy = DeviceArray(self.shape, self.dtype)
+        copy.upload(self.download())
+        return copy
+
+    def damage(self, name: str) -> list[Damage]:
+        """What was written into its guard zones and gaps; the device must be idle."""
+        return self._placed.damage(name, self._read())
+
+
+def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
+    """An array of the shape and dtype of an input or output."""
+    if placement is None:
+        return DeviceArray(form.shape, form.dtype, guard=guard)
+    return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
+
+
+class CudaWorkspace:
+    """Device arrays of one case, wrapped in a library's own type by `wrap`, which a launch may return too."""
+
+    array_type: type[Any] = DeviceArray
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        wrap: Any,
+        placed: Mapping[str, Placement] | None = None,
+    ) -> None:
+        self._runtime = runtime()
+        self._inputs: dict[str, DeviceArray] = {}
+        self._outputs: dict[str, DeviceArray] = {}
+        self._returned: dict[str, Any] = {}
+        self._poisons = itertools.cycle(comparison.POISONS)
+        self.arrays: dict[str, Any] = {}
+        try:
+            for name, value in inputs.items():
+                if is_array(value):
+                    self._inputs[name] = _array(value, INPUT_GUARD, placed_in(placed, name))
+                    self.arrays[name] = wrap(self._inputs[name])
+                else:
+                    self.arrays[name] = value
+            for name, output in outputs.items():
+                self._outputs[name] = _array(output, OUTPUT_GUARD, placed_in(placed, name))
+                self.arrays[name] = wrap(self._outputs[name])
+                self.array_type = type(self.arrays[name])
+            self.fill(inputs)
+            self.poison()
+        except BaseException:
+            self.close()
+            raise
+
+    def fill(self, inputs: Mapping[str, Any]) -> None:
+        """Puts contents into the input arrays, from copies on the device where they exist, and waits."""
+        for name, array in self._inputs.items():
+            array.copy_from(self._runtime.copy_of(inputs[name]))
+        self._runtime.synchronize()
+
+    def load(self, inputs: Mapping[str, Any]) -> None:
+        """Copies contents from the host into the input arrays and waits."""
+        for name, array in self._inputs.items():
+            array.upload(inputs[name])
+        self._runtime.synchronize()
+
+    def poison(self) -> None:
+        """Fills every output with the other of `comparison.POISONS` than before, and waits."""
+        self._poison = next(self._poisons)
+        self.queue_poison(None)
+        self._returned.clear()
+        self._runtime.synchronize()
+
+    def queue_poison(self, stream: Any) -> None:
+        """Queues the filling of every output with the poison of last time on a stream of cuda.core's."""
+        for array in self._outputs.values():
+            array.fill(self._poison, stream)
+
+    def adopt(self, output: str, value: Any) -> Form | None:
+        """Takes a device array that a launch returned; None for anything that is none."""
+        if type(value) is not self.array_type:  # a subclass may compute when it is compared
+            return None
+        if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
+            return None
+        self._returned[output] = value
+        _, shape, dtype, strides = self._place(output)
+        return Form(shape, dtype, strides)
+
+    def input_spans(self) -> dict[str, Span]:
+        """The addresses of each input array."""
+        return {
+            name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
+        }
+
+    def returned_span(self, output: str) -> Span:
+        """The addresses that what was adopted lies between."""
+        return span_by_interface(self._returned[output].__cuda_array_interface__)
+
+    def compare(
+        self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
+    ) -> comparison.Comparison:
+        """Compares on the device, or on the host where no kernel fits dtype or strides."""
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is None and 0 not in shape:
+            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
+            if found is not None:
+                return found
+        return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
+
+    def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies an output to the host and waits."""
+        import numpy as np
+
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is None:
+            host = np.empty(shape, dtype) if into is None else into
+            if host.nbytes:
+                checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
+            return host
+        start, stop = span_of(pointer, shape, strides, dtype.itemsize)
+        raw = np.empty(stop - start, np.uint8)
+        checked("cuMemcpyDtoH", raw.ctypes.data, start, raw.nbytes)
+        view = np.ndarray(shape, dtype, raw, offset=pointer - start, strides=strides)
+        if into is None:
+            return view.copy()
+        into[...] = view
+        return into
+
+    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], Strides | None]:
+        """Address, shape and dtype of an output, and its strides, or None where it is in C order."""
+        import numpy as np
+
+        array = self._returned.get(output, self._outputs[output])
+        interface = array.__cuda_array_interface__
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
+        return int(interface["data"][0]), shape, dtype, strides
+
+    def digest(self) -> dict[str, int]:
+        """A hash of each input, computed on the device."""
+        return {name: self._hash(array) for name, array in self._inputs.items()}
+
+    def _hash(self, array: DeviceArray) -> int:
+        if not isinstance(array, PlacedDeviceArray):
+            return self._runtime.hash(array)
+        copy = array.in_one_piece()
+        try:
+            return self._runtime.hash(copy)
+        finally:
+            copy.free()
+
+    def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """A hash of the copy of each of these on the device."""
+        return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
+
+    def damage(self) -> list[Damage]:
+        """What was written into the guard zones of inputs and outputs; the device must be idle."""
+        arrays = {**self._inputs, **self._outputs}
+        return [found for name, array in arrays.items() for found in array.damage(name)]
+
+    def bits(self, output: str) -> str | None:
+        """A hash of an output's bytes, computed on the device; None where they are strided or not aligned."""
+        pointer, shape, dtype, strides = self._place(output)
+        if strides is not None or pointer % 4:
+            return None
+        return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
+
+    def close(self) -> None:
+        """Frees the arrays."""
+        self.arrays.clear()
+        self._returned.clear()
+        with ExitStack() as freed:  # every one of them, also where the first cannot be freed
+            for array in (*self._inputs.values(), *self._outputs.values()):
+                freed.callback(array.free)

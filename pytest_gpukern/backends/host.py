@@ -1,4 +1,4 @@
-"""Variants that run on the host's processor, on NumPy arrays."""
+"""Runs variants on the host's processor, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, damage, guard_pattern
-from pytest_gpukern.arrays.layouts import BOUNDARY_BYTES, Placed, placed_in
-from pytest_gpukern.arrays.strides import out_of_c_order, span_by_interface
+from pytest_gpukern.arrays.memory import (
+    BOUNDARY_BYTES,
+    GUARD_BYTES,
+    INPUT_GUARD,
+    OUTPUT_GUARD,
+    Placed,
+    damage,
+    guard_pattern,
+    out_of_c_order,
+    placed_in,
+    span_by_interface,
+)
 from pytest_gpukern.backends.backend import Form
 from pytest_gpukern.values.thread_map import map_in_threads
 
@@ -22,10 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from pytest_gpukern.arrays.guard_zones import Damage
-    from pytest_gpukern.arrays.layouts import Placement
-    from pytest_gpukern.arrays.strides import Span
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Tolerance
+    from pytest_gpukern.arrays.memory import Damage, Placement, Span
     from pytest_gpukern.problems.outputs import Output
 
 

@@ -1,18 +1,17 @@
-"""PyTorch on a real GPU."""
+"""Runs PyTorch on a real GPU."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
-from pytest_gpukern.backends.gpu_backend import GpuBackend
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.arrays.layouts import Placement
+    from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.backends.backend import Form
     from pytest_gpukern.gpu.runtime import DeviceArray
     from pytest_gpukern.problems.outputs import Output

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import compare
-from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance, compare
 from pytest_gpukern.backends.foreign_array import users_array
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import Diagnosis, diagnose_values

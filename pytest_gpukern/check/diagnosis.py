@@ -7,15 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.strides import c_strides
+from pytest_gpukern.arrays.memory import c_strides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpukern.arrays.compare import Comparison
-    from pytest_gpukern.arrays.guard_zones import Damage
-    from pytest_gpukern.arrays.strides import Span, Strides
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Comparison, Tolerance
+    from pytest_gpukern.arrays.memory import Damage, Span, Strides
     from pytest_gpukern.problems.outputs import Output
     from pytest_gpukern.values.result import OutputError
 

@@ -23,7 +23,7 @@ from pytest_gpukern.values.live_threads import running_threads, thread_left_work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.arrays.strides import Span
+    from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
@@ -288,7 +288,7 @@ def _check_written(prepared: Prepared) -> None:
     """Without a reference, at least nothing may still be poison."""
     import numpy as np
 
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Tolerance
 
     for name, spec in prepared.dataset.specs.items():
         other = np.zeros(spec.shape, spec.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, diagnose_aliasing, diagnose_form
 
 if TYPE_CHECKING:
-    from pytest_gpukern.arrays.strides import Span
+    from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Workspace
     from pytest_gpukern.problems.outputs import Output
 

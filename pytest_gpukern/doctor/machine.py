@@ -17,7 +17,7 @@ from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, GpuRecord, PowerLimits, open_nvml
-from pytest_gpukern.gpu.visibility import missing_gpu_reason, visible_devices
+from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 
@@ -311,9 +311,8 @@ def problem_of(name: str, how: str) -> str | None:
 
 
 def _open_on_the_device(name: str) -> None:
-    from pytest_gpukern.gpu.pinning import pin
     from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.gpu.selection import select
+    from pytest_gpukern.gpu.selection import pin, select
     from pytest_gpukern.run.scopes import gpu_timer
 
     chosen = select(None, visible_devices(open_nvml(), os.environ))

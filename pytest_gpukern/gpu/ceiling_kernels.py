@@ -1,9 +1,11 @@
-"""Measures the ceilings of the pinned device: how fast it copies, multiplies and adds, and launches at best.
+"""Measures the ceilings of the pinned device, and launches its canaries.
 
-Each figure is that of the fastest of several samples. A ceiling is what nothing exceeds, and whatever
-disturbs a sample (clocks still rising, another process, a refresh of the memory) makes it slower, never
-faster. The one error that could make it faster is the timer's, and samples are long against that: an event
-costs about 3 µs, a sample takes 1 ms at least.
+A ceiling is how fast the device copies, multiplies and adds, and launches at best: that of the fastest of
+several samples. Nothing exceeds a ceiling, and whatever disturbs a sample (clocks still rising, another
+process, a refresh of the memory) makes it slower, never faster. The one error that could make it faster is
+the timer's, and samples are long against that: an event costs about 3 µs, a sample takes 1 ms at least.
+
+A canary is a kernel whose work is the same in every session: a change of its time is the machine's.
 """
 
 from __future__ import annotations
@@ -16,16 +18,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu import ceiling_source
-from pytest_gpukern.gpu.ceiling_source import BLOCK, CHAINS, UNROLLED, WORDS
-from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, runtime
+from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, cuda_source, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     import numpy as np
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
+
+    Call = Callable[[], None]
+
+
+BLOCK = 256
+"""Threads a block of the FMA and copy kernels."""
+CHAINS = 8
+"""Independent chains of multiply-adds a thread: with eight warps a scheduler, ten times an FMA's latency."""
+UNROLLED = 64
+"""Links of each chain in the loop's body: 512 multiply-adds beside three instructions of the loop itself."""
+WORDS = 4
+"""16-byte words that a thread of the copy kernel has under way at once."""
 
 _SAMPLES = 10
 _SHORTEST_NS = 1e6
@@ -41,6 +54,16 @@ _PAGEABLE_SAMPLES = 4
 _LAUNCHES = 256
 _FEW_LAUNCHES = 64
 _ROUNDS = 8
+
+
+def fma_source(c_type: str) -> str:
+    """Source of `gpukern_fma` for `float`, `double`, `unsigned`, `half2x` or, from sm_100 on, `float2x`."""
+    return cuda_source("fma.cu", T=c_type, BLOCK=BLOCK, CHAINS=CHAINS, UNROLLED=UNROLLED)
+
+
+def copy_source() -> str:
+    """Source of `gpukern_fill` and `gpukern_copy`."""
+    return cuda_source("copy.cu", BLOCK=BLOCK, WORDS=WORDS)
 
 
 class NotMeasuredError(Exception):
@@ -133,7 +156,7 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
     """As many blocks as are resident at once, so that all multiprocessors end together."""
     import numpy as np
 
-    kernel = cuda.kernel(ceiling_source.fma_source(fma.c_type), "gpukern_fma")
+    kernel = cuda.kernel(fma_source(fma.c_type), "gpukern_fma")
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
     blocks = int(cuda.device.properties.multiprocessor_count * resident)
     values = fma_values(fma.dtype, fma.lanes)
@@ -178,9 +201,9 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
     size = min(max(_DEVICE_COPY_BYTES, 8 * cuda.l2_bytes), cuda.free_bytes() // 4) // tile * tile
     if size < 2 * cuda.l2_bytes or not size:
         raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
-    kernel = cuda.kernel(ceiling_source.COPY, "gpukern_copy")
+    kernel = cuda.kernel(copy_source(), "gpukern_copy")
     with allocated(size) as source, allocated(size) as target:
-        fill = cuda.kernel(ceiling_source.FILL, "gpukern_fill")
+        fill = cuda.kernel(copy_source(), "gpukern_fill")
         cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
         copy_kernel = launcher(cuda, kernel, size // tile, BLOCK)
 
@@ -262,8 +285,8 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
     The device's is the slope of the time over the number of kernels in a queue: each starts when the one
     before it is done, and what the events cost is in both numbers alike.
     """
-    empty = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_empty"), 1, 1)
-    wait = launcher(cuda, cuda.kernel(ceiling_source.LAUNCH, "gpukern_wait"), 1, 1)
+    empty = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
+    wait = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
     host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
     many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
     few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
@@ -344,3 +367,60 @@ def allocated(nbytes: int) -> Iterator[DeviceArray]:
         yield array
     finally:
         array.free()
+
+
+COPY, FMA, LAUNCH = "copy", "fma", "launch"
+
+_COPY_BYTES = 256 << 20
+_PAST_THE_L2 = 4
+"""So many times the L2 at least: nothing of a copy is left in it for the next."""
+_FMA_ITERATIONS = 48
+"""Of 512 multiply-adds a thread: 200 µs where all threads of a multiprocessor share 128 lanes at 1.98 GHz."""
+
+
+@contextmanager
+def _copy(cuda: CudaRuntime) -> Iterator[Call]:
+    """Copies memory far past the L2, on the device."""
+    import numpy as np
+
+    tile = 16 * BLOCK * WORDS
+    size = max(_COPY_BYTES, _PAST_THE_L2 * cuda.l2_bytes) // tile * tile
+    if cuda.free_bytes() < 2 * size:
+        cuda.forget_copies()
+    if cuda.free_bytes() < 2 * size:
+        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
+    with allocated(size) as source, allocated(size) as target:
+        fill = cuda.kernel(copy_source(), "gpukern_fill")
+        cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
+        checked("cuMemsetD32", target.pointer, 0, size // 4)
+        cuda.synchronize()
+        copy = launcher(cuda, cuda.kernel(copy_source(), "gpukern_copy"), size // tile, BLOCK)
+        yield lambda: copy(source.pointer, target.pointer)
+
+
+@contextmanager
+def _fma(cuda: CudaRuntime) -> Iterator[Call]:
+    """Float32 multiply-adds by as many threads as the device holds."""
+    import numpy as np
+
+    values, iterations = fma_values("float32"), np.uint32(_FMA_ITERATIONS)
+    with allocated(values.nbytes) as array:
+        checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
+        cuda.synchronize()  # the timed stream does not wait for the copy
+        kernel = cuda.kernel(fma_source("float"), "gpukern_fma")
+        fma = launcher(cuda, kernel, cuda.resident_threads // BLOCK, BLOCK)
+        yield lambda: fma(array.pointer, iterations)
+
+
+@contextmanager
+def _launch(cuda: CudaRuntime) -> Iterator[Call]:
+    """A kernel that does nothing."""
+    yield launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
+
+
+CANARIES: Mapping[str, Callable[[CudaRuntime], AbstractContextManager[Call]]] = {
+    FMA: _fma,
+    COPY: _copy,
+    LAUNCH: _launch,
+}
+"""Name → what makes its call, and gives its memory back. The FMAs come first: they raise the clocks."""

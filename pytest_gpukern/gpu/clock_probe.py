@@ -1,4 +1,4 @@
-"""The clock that the multiprocessors really run at, measured by a short kernel between batches."""
+"""Measures the clock that the multiprocessors really run at, by a short kernel between batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import ctypes
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu import clock_probe_source as probe_source
-from pytest_gpukern.gpu.runtime import checked
+from pytest_gpukern.gpu.runtime import checked, cuda_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +39,7 @@ class ClockProbe:
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
         self._stream = stream or runtime.stream
-        self._kernel = runtime.kernel(probe_source.PROBE, "gpukern_clock")
+        self._kernel = runtime.kernel(cuda_source("clock_probe.cu"), "gpukern_clock")
         # Mapped pinned memory: no copy is needed to read it, and none can be queued behind other work.
         self._mailbox = int(checked("cuMemHostAlloc", 8 * _WORDS * _BLOCKS, _DEVICEMAP))
         self._words = (ctypes.c_uint64 * (_WORDS * _BLOCKS)).from_address(self._mailbox)

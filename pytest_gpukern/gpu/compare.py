@@ -6,15 +6,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.gpu import kernel_source as cuda_source
-from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, runtime_in_use
+from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, cuda_source, runtime_in_use
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.gpu.runtime import CudaRuntime
 
+_JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
+_JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"
 _C_TYPES = {
     "float16": "f16",
     "float32": "float",
@@ -50,7 +51,12 @@ def compare_on_device(
         expected_name not in _FLOATS if is_float else actual_name != expected_name
     ):
         return None
-    source = cuda_source.compare_source(_C_TYPES[actual_name], _C_TYPES[expected_name], is_float=is_float)
+    source = cuda_source(
+        "compare.cu",
+        ACTUAL=_C_TYPES[actual_name],
+        EXPECTED=_C_TYPES[expected_name],
+        JUDGE=_JUDGE_FLOAT if is_float else _JUDGE_INTEGER,
+    )
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
     reference = runtime.copy_of(expected)
     highest = np.iinfo(np.uint64).max

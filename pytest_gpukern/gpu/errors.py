@@ -1,4 +1,4 @@
-"""What goes wrong with a device, in words that can be shown as they are."""
+"""Holds the errors of a device, in words that can be shown as they are."""
 
 from __future__ import annotations
 

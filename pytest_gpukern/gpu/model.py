@@ -1,4 +1,4 @@
-"""The device a run uses: what is fixed about it, and what is asked afresh."""
+"""Describes the device a run uses: what is fixed about it, and what is asked afresh."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.gpu.libcuda import CudaDevice, CudaDriver
     from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
+
 
 SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 

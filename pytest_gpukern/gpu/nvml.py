@@ -1,4 +1,4 @@
-"""What this package asks of NVML, NVIDIA's management library, which needs no CUDA context."""
+"""Asks NVML, NVIDIA's management library, which needs no CUDA context."""
 
 from __future__ import annotations
 
@@ -198,9 +198,6 @@ class Nvml(Protocol):
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Return the processes that hold a CUDA context on a GPU or MIG instance."""
 
-    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
-        """Return whether each of two GPUs can read and write the other's memory directly."""
-
     def limits(self, uuid: str) -> PowerLimits:
         """Return a GPU's enforced power limit and highest clocks."""
 
@@ -267,9 +264,6 @@ _INIT_REASONS = {
     _GPU_NOT_FOUND: "the NVIDIA driver is loaded, but it found no GPU",
 }
 
-# pynvml's own NVML_P2P_CAPS_INDEX_READ is the tuple (0,): a comma too many in its source, still there in
-# 13.615.
-_P2P_READ, _P2P_WRITE, _P2P_OK = 0, 1, 0
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _TEMPERATURE_GPU = 0
 _UNCORRECTED, _SINCE_LOADED = 1, 0
@@ -374,18 +368,6 @@ class PyNvml:
             v2 = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
             found = self._optional("list processes", v2, handle)
         return tuple(self._process(process) for process in found or ())
-
-    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
-        """Return whether both GPUs can read and write each other's memory; None where NVML does not tell."""
-        first, second = self._handle(uuid), self._handle(other_uuid)
-        states = [
-            self._optional("ask peer access", self._pynvml.nvmlDeviceGetP2PStatus, one, other, capability)
-            for one, other in ((first, second), (second, first))
-            for capability in (_P2P_READ, _P2P_WRITE)
-        ]
-        if any(state is None for state in states):
-            return None
-        return all(state == _P2P_OK for state in states)
 
     def limits(self, uuid: str) -> PowerLimits:
         """Return the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""

@@ -1,18 +1,19 @@
-"""Other programs on the GPU, which share its clocks, caches and memory with a measurement."""
+"""Tells which processes use the GPU, and which of them are ours."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gpu.process_tree import ancestors, process_id
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import GpuProcess, Nvml
+    from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess, Nvml
 
 
 _TO_LEAVE_S = 5.0
@@ -67,3 +68,113 @@ def remaining(
 
 def _is_child(pid: int) -> bool:
     return pid > 0 and os.getpid() in ancestors(pid)
+
+
+_PROC = Path("/proc")
+
+
+def process_id(text: str) -> int | None:
+    """Return the process id that a text is, None for any other text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
+
+
+def ancestors(pid: int | None = None) -> tuple[int, ...]:
+    """Return the parent, grandparent, … of a process (this one for None), nearest first.
+
+    Without /proc only this process's parent is known. Processes of another PID namespace do not appear.
+    """
+    found: list[int] = []
+    current = os.getppid() if pid is None else parent(pid)
+    while current and current not in found:
+        found.append(current)
+        current = parent(current)
+    return tuple(found)
+
+
+def parent(pid: int) -> int:
+    """Return a process's parent, 0 where unknown."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    # "pid (name) state ppid …": the name may hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this PID namespace exists; a zombie counts as dead."""
+    if pid <= 0:
+        return False
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        pass
+    else:
+        return stat.rpartition(")")[2].split()[:1] != ["Z"]
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+class DeviceWatch:
+    """Takes states of one device and tells the processes of others on it from ours.
+
+    A state takes eight calls of NVML (both clocks, limiters, temperature, one call for counters and power,
+    memory, processes, utilization) and one more for the name of each process: a millisecond or so, during
+    which nothing should be timed. The state after one batch can be the one before the next.
+
+    Make one after this process has its CUDA context: in a container NVML gives process ids of the host, so
+    what is there now and was not among the `strangers` found before that is taken to be ours.
+
+    Args:
+        nvml: where to ask.
+        device: a real device.
+        strangers: what `foreign_processes` found before this process had a context.
+    """
+
+    def __init__(self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = ()) -> None:
+        self._nvml = nvml
+        self._uuid = device.uuid
+        listed = {process.pid for process in nvml.compute_processes(self._uuid)}
+        self._same_namespace = os.getpid() in listed
+        self._ours = {os.getpid(), *ancestors()}
+        if not self._same_namespace:
+            self._ours |= listed - {stranger.pid for stranger in strangers}
+        self._seen_us = 0
+        self._busy()  # what was sampled up to now says nothing about what is measured from now on
+
+    @property
+    def ours(self) -> frozenset[int]:
+        """Process ids, as NVML gives them, that are this process or its ancestors."""
+        return frozenset(self._ours)
+
+    def state(self) -> DeviceState:
+        """Ask NVML now: what changes fastest, first."""
+        state = self._nvml.state(self._uuid)
+        busy = self._busy()
+        foreign = (
+            dataclasses.replace(process, sm_percent=busy.get(process.pid))
+            for process in self._foreign(self._nvml.compute_processes(self._uuid))
+        )
+        return dataclasses.replace(state, foreign=tuple(foreign))
+
+    def _foreign(self, processes: Iterable[GpuProcess]) -> list[GpuProcess]:
+        return [
+            process
+            for process in processes
+            if process.pid not in self._ours
+            and not (self._same_namespace and os.getpid() in ancestors(process.pid))
+        ]
+
+    def _busy(self) -> dict[int, int]:
+        """Process id → the largest share of time, in percent, sampled since the last call."""
+        found: dict[int, int] = {}
+        for sample in self._nvml.utilization(self._uuid, self._seen_us):
+            self._seen_us = max(self._seen_us, sample.time_us)
+            found[sample.pid] = max(found.get(sample.pid, 0), sample.sm_percent)
+        return found

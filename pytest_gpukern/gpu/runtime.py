@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, damage
-from pytest_gpukern.gpu import kernel_source as cuda_source
+from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
 from pytest_gpukern.values.sanitizer_env import sanitizing_tool
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_gpukern.arrays.guard_zones import Damage
+    from pytest_gpukern.arrays.memory import Damage
 
 
 _BLOCK = 256
@@ -41,6 +41,13 @@ def checked(call: str, *arguments: Any) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         raise CudaError(f"{call}: {status.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+@functools.cache
+def cuda_source(file: str, **defines: object) -> str:
+    """Returns the CUDA C++ of a file in `gpu/kernels`, behind a `#define` for each of the other arguments."""
+    lines = [f"#define {name} {value}\n" for name, value in defines.items()]
+    return "".join(lines) + (Path(__file__).parent / "kernels" / file).read_text(encoding="utf-8")
 
 
 class DeviceArray:
@@ -224,7 +231,7 @@ class CudaRuntime:
             self._flush_buffer = DeviceArray((2 * self.l2_bytes // 16 + 2, 16), np.uint8)
             self._flush_buffer.fill(0)
         count = self._flush_buffer.nbytes // 16 - 1  # the last 16 bytes are the sink
-        kernel = self.kernel(cuda_source.TIMING, "gpukern_flush")
+        kernel = self.kernel(cuda_source("timing.cu"), "gpukern_flush")
         pointer = self._flush_buffer.pointer
         self.launch(kernel, count, pointer, np.uint64(count), pointer + 16 * count, stream=stream)
 
@@ -289,7 +296,7 @@ class CudaRuntime:
             total.upload(np.zeros(1, np.uint64))
             self.synchronize()  # the timed stream does not wait for the copy
             whole = nbytes // 4
-            kernel = self.kernel(cuda_source.HASH, "gpukern_hash")
+            kernel = self.kernel(cuda_source("hash.cu"), "gpukern_hash")
             self.launch(kernel, whole, pointer, np.uint64(whole), total.pointer)
             self.synchronize()
             rest = nbytes - 4 * whole

@@ -1,19 +1,35 @@
-"""Which device `--gpukern-device` means: by position, UUID or name, and never one of two."""
+"""Finds the devices this process may use, chooses the one `--gpukern-device` names, and pins it.
+
+How CUDA reads CUDA_VISIBLE_DEVICES:
+https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
+(indices, UUID prefixes, one MIG instance, list cut at the first invalid entry),
+https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (MIG names) and, for what is written nowhere (a
+repeated device hides all; forms do not mix), PyTorch's record of driver 525:
+https://github.com/pytorch/pytorch/blob/main/test/test_cuda_nvml_based_avail.py
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library
+from pytest_gpukern.gpu.model import device_of, short_uuid
+from pytest_gpukern.gpu.nvml import open_nvml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 
+    from pytest_gpukern.gpu.libcuda import CudaDriver
     from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
+
 
 _OPTION = "--gpukern-device"
-_MOST_DIGITS = 9  # of a position; Python refuses to convert thousands
+_MOST_DIGITS = 9  # of a position or index; Python refuses to convert thousands
 
 
 def select(spec: str | None, devices: Sequence[Device]) -> Device:
@@ -68,3 +84,306 @@ def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[D
     prefix = short_uuid(named[0].uuid, [device.uuid for device in devices])
     lines.append(f"Valid, for example: {_OPTION}={position} or {_OPTION}={prefix}")
     return DeviceError("\n".join(lines))
+
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+_ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+_NVML_NUMBERING = "numbered as by nvidia-smi"
+_DOCUMENTATION = (
+    "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
+)
+
+
+def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a process of its own.
+
+    Raises DeviceError when CUDA cannot be asked.
+    """
+    unrestricted = {key: value for key, value in (environ or os.environ).items() if key != VARIABLE}
+    try:
+        return ["GPU-" + device.uuid for device in LibCuda().devices_from_outside(unrestricted)]
+    except CudaError as error:
+        raise DeviceError(str(error)) from error
+
+
+def visible_devices(
+    nvml: Nvml, environ: Mapping[str, str], cuda_order: Callable[[], list[str]] = cuda_order_in_child
+) -> tuple[Device, ...]:
+    """Return the devices that CUDA_VISIBLE_DEVICES leaves, in its order; without it all, in NVML's order.
+
+    A GPU split by MIG stands for its instances; where the variable names it as a whole, for the first, as
+    in CUDA. Empty when the variable hides everything on purpose ("", "-1", Slurm's "NoDevFiles"). Entries
+    after "-1" are hidden on purpose too.
+
+    Raises DeviceError for a value that would make CUDA hide devices silently: an entry that is malformed,
+    out of range, ambiguous, repeated, a second MIG instance or of another form than the first.
+    """
+    gpus = nvml.gpus()
+    value = environ.get(VARIABLE)
+    if value is None:
+        return tuple(
+            device_of(nvml, gpu, mig)
+            for gpu in gpus
+            for mig in (gpu.mig_instances if gpu.mig_enabled else (None,))
+        )
+    if not gpus or _hides_on_purpose(value):
+        return ()
+    entries = [entry.strip() for entry in value.split(",")]
+    if not entries[-1]:
+        entries.pop()  # a comma at the end cuts off nothing
+    if "-1" in entries:
+        entries = entries[: entries.index("-1")]
+    by_index = any(_is_index(entry) for entry in entries)
+    if by_index:
+        reading = _Reading(value, _in_cuda_order(gpus, environ, cuda_order), "numbered as by CUDA here")
+    else:
+        reading = _Reading(value, gpus, _NVML_NUMBERING)
+    return tuple(device_of(nvml, gpu, mig) for gpu, mig in reading.of(entries))
+
+
+def missing_gpu_reason(
+    environ: Mapping[str, str],
+    *,
+    open_library: Callable[[], Nvml] = open_nvml,
+    load_cuda: Callable[[], object] = load_library,
+) -> str | None:
+    """Say why this process has no GPU to use, or None when it has at least one. Does not initialise CUDA.
+
+    Raises DeviceError where there are GPUs and CUDA_VISIBLE_DEVICES is not one that CUDA understands.
+    """
+    cuda_problem = None
+    try:
+        load_cuda()
+    except CudaError as error:
+        cuda_problem = str(error)
+    try:
+        nvml = open_library()
+    except NvmlUnavailable as error:
+        if cuda_problem is None:
+            return f"{error.reason}; the CUDA library itself is there"
+        return f"{error.reason}; {cuda_problem}"
+    try:
+        gpus = nvml.gpus()
+        if not gpus:
+            return "NVML lists GPUs, but this process may open none of them"
+        # Which GPU an index means does not matter here, only whether it means one.
+        visible = visible_devices(nvml, environ, lambda: [gpu.uuid for gpu in gpus])
+    finally:
+        nvml.close()
+    if cuda_problem is not None:
+        return f"NVML lists {_count(len(gpus), 'GPU')}, but {cuda_problem}"
+    if visible:
+        return None
+    if VARIABLE in environ:
+        return f"{VARIABLE}={environ[VARIABLE]!r} hides all of {_count(len(gpus), 'GPU')}"
+    return "every GPU is in MIG mode and has no MIG instance"
+
+
+def _hides_on_purpose(value: str) -> bool:
+    # Slurm sets NoDevFiles for a job without GPUs.
+    return value.strip() in {"", "NoDevFiles"} or value.split(",")[0].strip() == "-1"
+
+
+def _is_index(entry: str) -> bool:
+    return re.fullmatch(r"\+?[0-9]+", entry) is not None
+
+
+def _in_cuda_order(
+    gpus: Sequence[GpuRecord], environ: Mapping[str, str], cuda_order: Callable[[], list[str]]
+) -> tuple[GpuRecord, ...]:
+    """Put GPUs in the order of CUDA's ordinals.
+
+    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, ranks by a heuristic that NVIDIA does
+    not describe; it has nothing to rank between cards of one model, which stay in bus order. So only
+    different models need CUDA's own answer, which takes a process of its own.
+    """
+    models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
+    if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:
+        return tuple(gpus)
+    ranks = {bare_uuid(uuid): rank for rank, uuid in enumerate(cuda_order())}
+    if not all(bare_uuid(gpu.uuid) in ranks for gpu in gpus):
+        raise DeviceError(
+            f"{VARIABLE}={environ[VARIABLE]!r} names GPUs of different models by index, and CUDA does not "
+            f"tell which it means: it lists {len(ranks)} devices, NVML {len(gpus)}.\n"
+            f"{_listing(gpus, _NVML_NUMBERING)}\n"
+            f"Name them by UUID: {VARIABLE}={gpus[0].uuid}, or set {_ORDER_VARIABLE}=PCI_BUS_ID and use "
+            f"these indices."
+        )
+    return tuple(sorted(gpus, key=lambda gpu: ranks[bare_uuid(gpu.uuid)]))
+
+
+class _Reading:
+    """One value of the variable, read against the GPUs there are, in the order its indices count them."""
+
+    def __init__(self, value: str, gpus: Sequence[GpuRecord], numbering: str) -> None:
+        self._value = value
+        self._gpus = gpus
+        self._numbering = numbering
+
+    def of(self, entries: list[str]) -> list[tuple[GpuRecord, MigRecord | None]]:
+        found: list[tuple[GpuRecord, MigRecord | None]] = []
+        seen: dict[str, str] = {}
+        forms = set()
+        for entry in entries:
+            form, gpu, mig = self._one(entry)
+            forms.add(form)
+            if len(forms) > 1:
+                raise self._error(entry, "is of another form than the first entry, and CUDA stops there")
+            uuid = gpu.uuid if mig is None else mig.uuid
+            if uuid in seen:
+                raise self._error(
+                    entry, f"names the same device as {seen[uuid]!r}, for which CUDA hides every device"
+                )
+            seen[uuid] = entry
+            if mig is not None and len(seen) > 1:
+                raise self._error(
+                    entry, "adds to a MIG instance, and CUDA shows a process one MIG instance only"
+                )
+            found.append((gpu, mig))
+        return found
+
+    def _one(self, entry: str) -> tuple[str, GpuRecord, MigRecord | None]:
+        if _is_index(entry):
+            return "index", *self._whole(entry, self._by_index(entry))
+        if entry.startswith("GPU-"):
+            return "GPU", *self._whole(entry, self._by_prefix(entry))
+        if entry.startswith("MIG-"):
+            return "MIG", *self._by_mig_id(entry)
+        raise self._error(entry, "is neither an index nor a UUID" if entry else "is empty")
+
+    def _by_index(self, entry: str) -> GpuRecord:
+        digits = entry.lstrip("+0") or "0"
+        if len(digits) > _MOST_DIGITS or int(digits) >= len(self._gpus):
+            raise self._error(entry, f"is out of range: there is only 0 to {len(self._gpus) - 1}")
+        return self._gpus[int(digits)]
+
+    def _by_prefix(self, entry: str) -> GpuRecord:
+        matches = [gpu for gpu in self._gpus if gpu.uuid.startswith(entry)] if entry != "GPU-" else []
+        if len(matches) == 1:
+            return matches[0]
+        raise self._error(
+            entry, f"is the start of {len(matches)} UUIDs" if matches else "is no GPU's UUID or its start"
+        )
+
+    def _by_mig_id(self, entry: str) -> tuple[GpuRecord, MigRecord]:
+        for gpu in self._gpus:
+            for mig in gpu.mig_instances:
+                legacy = f"MIG-{gpu.uuid}/{mig.gpu_instance_id}/{mig.compute_instance_id}"
+                if entry in {mig.uuid, legacy}:
+                    return gpu, mig
+        raise self._error(entry, "is no MIG instance's UUID")
+
+    def _whole(self, entry: str, gpu: GpuRecord) -> tuple[GpuRecord, MigRecord | None]:
+        """Return a GPU, or its first instance where MIG splits it: CUDA then takes the first available."""
+        if not gpu.mig_enabled:
+            return gpu, None
+        if not gpu.mig_instances:
+            raise self._error(entry, "is a GPU in MIG mode without any MIG instance")
+        return gpu, gpu.mig_instances[0]
+
+    def _error(self, entry: str, problem: str) -> DeviceError:
+        first = self._gpus[0]
+        instances = [mig.uuid for gpu in self._gpus for mig in gpu.mig_instances]
+        prefix = short_uuid(first.uuid, [gpu.uuid for gpu in self._gpus])
+        spellings = " or ".join(f"{VARIABLE}={valid}" for valid in ("0", prefix, *instances[:1]))
+        return DeviceError(
+            f"{VARIABLE}={self._value!r}: the entry {entry!r} {problem}. "
+            f"CUDA would hide devices without saying so.\n"
+            f"{_listing(self._gpus, self._numbering)}\n"
+            f"Valid, for example: {spellings}\nRules: {_DOCUMENTATION}"
+        )
+
+
+def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
+    lines = [f"Devices there are, {numbering}:"]
+    for position, gpu in enumerate(gpus):
+        lines.append(f"  {position}: {gpu.name}, {gpu.uuid}")
+        lines.extend(f"     {mig.name}, {mig.uuid}" for mig in gpu.mig_instances)
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_CUDA_LIBRARIES = (
+    "numba.cuda",
+    "cupy",
+    "pycuda.driver",
+    "torch",
+    "jax",
+    "tensorflow",
+    "cuda.core",
+    "cuda.bindings",
+)
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What `pin` changed in an environment; restoring puts the variables back as they were.
+
+    Restoring does not change what a CUDA that is initialised already shows this process.
+    """
+
+    environ: MutableMapping[str, str]
+    before: tuple[tuple[str, str | None], ...]
+
+    def restore(self) -> None:
+        """Put the variables back."""
+        for name, value in self.before:
+            if value is None:
+                self.environ.pop(name, None)
+            else:
+                self.environ[name] = value
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.restore()
+
+
+def pin(
+    device: Device,
+    environ: MutableMapping[str, str],
+    modules: Iterable[str] = (),
+    *,
+    cuda: CudaDriver | None = None,
+) -> Pin:
+    """Make `device` CUDA's ordinal 0, and its only one, for this process and those it starts.
+
+    Sets CUDA_VISIBLE_DEVICES to the UUID (which also a MIG instance has, and which no order of devices can
+    change) and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is
+    os.environ in a real run, for CUDA reads the process's own; `modules` are the names of imported modules
+    (sys.modules), only used to say who initialised CUDA too early.
+
+    Raises DeviceError when CUDA is initialised in this process already and its ordinal 0 is another device.
+    """
+    if device.is_simulated:
+        return Pin(environ, ())
+    driver: CudaDriver = LibCuda() if cuda is None else cuda
+    if driver.is_initialized():
+        _require_first(device, driver, modules)
+    before = tuple((name, environ.get(name)) for name in (VARIABLE, _ORDER_VARIABLE))
+    environ[VARIABLE] = device.uuid
+    environ[_ORDER_VARIABLE] = "PCI_BUS_ID"
+    return Pin(environ, before)
+
+
+def _require_first(device: Device, driver: CudaDriver, modules: Iterable[str]) -> None:
+    try:
+        seen = driver.devices()
+    except CudaError as error:
+        raise DeviceError(
+            f"CUDA was initialised before {device} could be selected, and fails: {error}"
+        ) from error
+    if seen and seen[0].uuid == bare_uuid(device.uuid):
+        return
+    imported = set(modules)
+    suspects = [name for name in _CUDA_LIBRARIES if name in imported]
+    blame = f" (imported so far: {', '.join(suspects)})" if suspects else ""
+    first = f"its device 0 is the one with the UUID {seen[0].uuid}" if seen else "it shows no device"
+    raise DeviceError(
+        f"CUDA was initialised in this process before {device} could be selected{blame}, and {first}. "
+        f"Start with {VARIABLE}={device.uuid}, or create no CUDA context at import time or in a conftest.py."
+    )

@@ -37,8 +37,7 @@ def measure_canaries() -> Canaries:
 
     Nothing is discarded for low clocks: what slows the device down is what a canary is there to tell.
     """
-    from pytest_gpukern.gpu.canary_kernels import CANARIES
-    from pytest_gpukern.gpu.ceiling_kernels import NotMeasuredError
+    from pytest_gpukern.gpu.ceiling_kernels import CANARIES, NotMeasuredError
     from pytest_gpukern.gpu.runtime import CudaError, runtime
 
     cuda = runtime()

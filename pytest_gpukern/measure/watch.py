@@ -21,8 +21,8 @@ from pytest_gpukern.values.live_threads import running_threads, thread_fault, th
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.clock_probe import ClockProbe
-    from pytest_gpukern.gpu.live import DeviceWatch
     from pytest_gpukern.gpu.nvml import DeviceState
+    from pytest_gpukern.gpu.processes import DeviceWatch
     from pytest_gpukern.gpu.theory import Floor
     from pytest_gpukern.measure.device_memory import MemoryWatch
     from pytest_gpukern.timers.timer import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.call_by_name import ProblemError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.values.call_by_name import CallAt, ProblemError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpukern.arrays.layouts import Placement, placements
+from pytest_gpukern.arrays.memory import Placement, placements
 from pytest_gpukern.problems.axes import Axes, Axis, DeclaredPoints
 from pytest_gpukern.problems.inputs import Contents, SpecialValues
 from pytest_gpukern.problems.outputs import Output, Outputs
@@ -18,7 +18,7 @@ from pytest_gpukern.values.call_by_name import CallAt, Names, Point, ProblemErro
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_gpukern.arrays.tolerance import Tolerance
+    from pytest_gpukern.arrays.compare import Tolerance
 
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.layouts import LAYOUTS
+from pytest_gpukern.arrays.memory import LAYOUTS
 from pytest_gpukern.values.call_by_name import ProblemError
 from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.options import SANITIZERS

@@ -15,19 +15,21 @@ from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
-from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import GpuProcess, Nvml, open_nvml
-from pytest_gpukern.gpu.peer_access import peer_access_warnings
-from pytest_gpukern.gpu.pinning import Pin, pin
-from pytest_gpukern.gpu.process_tree import ancestors
-from pytest_gpukern.gpu.processes import FAMILY, foreign_process_warning, foreign_processes, remaining
-from pytest_gpukern.gpu.selection import select
+from pytest_gpukern.gpu.processes import (
+    FAMILY,
+    DeviceWatch,
+    ancestors,
+    foreign_process_warning,
+    foreign_processes,
+    remaining,
+)
+from pytest_gpukern.gpu.selection import Pin, missing_gpu_reason, pin, select, visible_devices
 from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
 from pytest_gpukern.gpu.simulator.switch import deactivate
 from pytest_gpukern.gpu.theory import peaks_of
-from pytest_gpukern.gpu.visibility import missing_gpu_reason, visible_devices
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.device_memory import MemoryWatch
@@ -118,7 +120,6 @@ class Environment:
         chosen = select(self._device_spec, visible)
         DeviceLock(chosen.uuid)  # refuses a folder that cannot be meant, before anything is measured
         if self.settings.asked:
-            self.warnings += peer_access_warnings(nvml, visible)
             self._strangers = foreign_processes(nvml, chosen)
             strangers = foreign_process_warning(chosen, self._strangers)
             self.warnings += [strangers] if strangers else []

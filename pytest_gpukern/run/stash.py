@@ -145,9 +145,9 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
     """
     if SIMULATOR not in config.stash:
         from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.gpu.selection import missing_gpu_reason
         from pytest_gpukern.gpu.simulator.errors import SimulatorError
         from pytest_gpukern.gpu.simulator.switch import activate, deactivate, decide
-        from pytest_gpukern.gpu.visibility import missing_gpu_reason
 
         settings = settings_of(config)
         try:

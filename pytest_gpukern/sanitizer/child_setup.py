@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import backend as backends
-from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.values.sanitizer_env import asking_process
 
 if TYPE_CHECKING:

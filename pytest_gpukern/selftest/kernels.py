@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.tolerance import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.gpu.runtime import DeviceArray, runtime
 from pytest_gpukern.problems.axes import Axis
 from pytest_gpukern.problems.cases import cases_of

@@ -13,8 +13,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpukern.gpu import kernel_source as cuda_source
-from pytest_gpukern.gpu.runtime import checked, runtime
+from pytest_gpukern.gpu.runtime import checked, cuda_source, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class BlockingKernel:
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
-        self._kernel = runtime.kernel(cuda_source.TIMING, "gpukern_block")
+        self._kernel = runtime.kernel(cuda_source("timing.cu"), "gpukern_block")
         # Mapped pinned memory: [0] the last ticket released, [1] the last ticket that timed out.
         self._mailbox = int(checked("cuMemHostAlloc", 8, _DEVICEMAP))
         self._words = (ctypes.c_uint32 * 2).from_address(self._mailbox)

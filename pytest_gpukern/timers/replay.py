@@ -19,8 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu import kernel_source as cuda_source
-from pytest_gpukern.gpu.runtime import CudaError, checked
+from pytest_gpukern.gpu.runtime import CudaError, checked, cuda_source
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
@@ -110,7 +109,7 @@ def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:
     """Launches an empty kernel on the stream; it was loaded and run once."""
     from cuda.core import LaunchConfig, launch
 
-    kernel = runtime.kernel(cuda_source.TIMING, "gpukern_empty")
+    kernel = runtime.kernel(cuda_source("timing.cu"), "gpukern_empty")
     config = LaunchConfig(grid=1, block=1)
 
     def empty() -> None:

@@ -18,7 +18,7 @@ extern "C" __global__ void spin(unsigned long long ns) {
 
 
 def pytest_collection_modifyitems(items):
-    from pytest_gpukern.gpu.visibility import missing_gpu_reason
+    from pytest_gpukern.gpu.selection import missing_gpu_reason
 
     reason = missing_gpu_reason(os.environ)
     for item in items:

@@ -74,7 +74,7 @@ def test_arrays_are_the_workspaces_own_memory(workspace):
 
 
 def test_contents_go_in_and_come_back(backend, workspace):
-    from pytest_gpukern.backends.to_host import to_host
+    from pytest_gpukern.backends.foreign_array import to_host
 
     np.testing.assert_array_equal(to_host(workspace.arrays["x"]), np.ones(N))
     before = workspace.digest()

@@ -168,7 +168,7 @@ N = 1001
 
 @pytest.fixture
 def workspace():
-    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 
     made = CudaWorkspace({}, {"out": Output((N,), np.float32)}, lambda array: array)
     yield made
@@ -230,7 +230,7 @@ def test_poison_is_a_memset_on_the_timed_stream(runtime, workspace, write_slowly
 
 def test_new_contents_come_from_copies_on_the_device(runtime):
     """A buffer set is filled from the copy that the first one was, and nothing is changed in it."""
-    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 
     first, second = (np.random.default_rng(seed).random(N) for seed in (1, 2))
     workspace = CudaWorkspace({"a": first}, {}, lambda array: array)

@@ -153,7 +153,7 @@ def test_a_hash_sees_a_change_in_the_bytes_after_the_last_word(runtime, upload):
 @pytest.fixture
 def workspace():
     """An input and an output that ends in the middle of a word."""
-    from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 
     made = CudaWorkspace({"a": np.arange(1001.0)}, {"out": Output((1001,), np.float16)}, lambda array: array)
     yield made
@@ -227,7 +227,7 @@ def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
     try:
         assert workspace.arrays["a"] == 3.0
         assert workspace.compare("y", x, Tolerance()).unwritten == 1001
-        from pytest_gpukern.backends.to_host import to_host
+        from pytest_gpukern.backends.foreign_array import to_host
 
         np.testing.assert_array_equal(to_host(workspace.arrays["x"]), x)
         before = workspace.digest()

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from pytest_gpukern.gpu.nvml import open_nvml
-from pytest_gpukern.gpu.selection import select
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import select, visible_devices
 
 
 @pytest.fixture

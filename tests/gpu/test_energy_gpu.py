@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.measure.energy import HOST_BOUND, energy_of_a_call
 from pytest_gpukern.measure.measure import Repeated
 

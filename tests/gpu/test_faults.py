@@ -106,8 +106,7 @@ def project(pytester, plugin_option):
 def on_device():
     """Asks NVML for the processes with a context on the device."""
     from pytest_gpukern.gpu.nvml import open_nvml
-    from pytest_gpukern.gpu.selection import select
-    from pytest_gpukern.gpu.visibility import visible_devices
+    from pytest_gpukern.gpu.selection import select, visible_devices
 
     nvml = open_nvml()
     device = select(None, visible_devices(nvml, os.environ))

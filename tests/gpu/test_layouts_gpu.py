@@ -5,7 +5,7 @@ import pytest
 from test_backends_gpu import backend, pointer_of  # noqa: F401 - a fixture
 
 from pytest_gpukern import Output, Tolerance
-from pytest_gpukern.arrays.layouts import LAYOUTS, placements
+from pytest_gpukern.arrays.memory import LAYOUTS, placements
 
 SHAPE = (5, 37)
 X = np.arange(185, dtype=np.float32).reshape(SHAPE)

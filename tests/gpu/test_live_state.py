@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.energy import energy_per_call
 from pytest_gpukern.measure.validity import batch_fault, below_floor, device_notes

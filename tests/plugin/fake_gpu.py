@@ -189,7 +189,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         free_bytes=lambda: 2**33,
         device=SimpleNamespace(default_stream=None),
     )
-    for user in ("gpu.visibility", "run.environment"):
+    for user in ("gpu.selection", "run.environment"):
         monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
     monkeypatch.setattr(Environment, "device", fake)
     monkeypatch.setattr(Environment, "missing_gpu", None)

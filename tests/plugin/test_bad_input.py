@@ -154,7 +154,6 @@ def two_devices(choose_device, gpu, monkeypatch):
     )
     monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
     monkeypatch.setattr(environment, "visible_devices", lambda nvml, environ: seen)
-    monkeypatch.setattr(environment, "peer_access_warnings", lambda nvml, visible: [])
     monkeypatch.setattr(environment, "foreign_processes", lambda nvml, device: ())
     uninitialised = SimpleNamespace(is_initialized=lambda: False)
     pin = environment.pin
@@ -217,7 +216,7 @@ def bad_variable(monkeypatch):
     def refuse(environ):
         raise DeviceError("CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range")
 
-    monkeypatch.setattr("pytest_gpukern.gpu.visibility.missing_gpu_reason", refuse)
+    monkeypatch.setattr("pytest_gpukern.gpu.selection.missing_gpu_reason", refuse)
     monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", refuse)
 
 
@@ -247,7 +246,7 @@ def test_without_cupy_its_variants_are_skipped_with_the_packages_name(host, pyte
 
 def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, pytester, monkeypatch):
     why = "NVML lists 1 GPU, but CUDA library missing (libcuda.so.1)"
-    monkeypatch.setattr("pytest_gpukern.gpu.visibility.missing_gpu_reason", lambda environ: why)
+    monkeypatch.setattr("pytest_gpukern.gpu.selection.missing_gpu_reason", lambda environ: why)
     monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", lambda environ: why)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef device(x, y): ...\n')

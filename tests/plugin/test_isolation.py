@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.gpu.processes import is_alive
 
 from .conftest import HOST_PROBLEM, results_in
 

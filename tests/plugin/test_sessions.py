@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
 from pytest_gpukern.run.environment import Environment
 

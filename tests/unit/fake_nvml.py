@@ -89,7 +89,6 @@ HEALTHY = Configuration(
 class FakeNvml:
     records: tuple[GpuRecord, ...] = (gpu(0),)
     processes: tuple[GpuProcess, ...] = ()
-    peers: bool | None = True
     free_bytes: list[int] = field(default_factory=lambda: [3, 2, 1])
     states: list[DeviceState] = field(default_factory=lambda: [state()])
     samples: tuple[Utilization, ...] = ()
@@ -112,9 +111,6 @@ class FakeNvml:
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         return self.processes
-
-    def peer_access(self, uuid: str, other_uuid: str) -> bool | None:
-        return self.peers
 
     def limits(self, uuid: str) -> PowerLimits:
         sm_mhz, memory_mhz = self.max_clocks
@@ -202,7 +198,6 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000, used=754820096),
             "nvmlDeviceGetMigMode": [0, 0],
             "nvmlDeviceGetComputeRunningProcesses": [],
-            "nvmlDeviceGetP2PStatus": 0,
             "nvmlDeviceGetEnforcedPowerLimit": 700000,
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetMemoryBusWidth": 6144,

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from pytest_gpukern.arrays import guard_zones as guards
+from pytest_gpukern.arrays import memory as guards
 
 STREAM = 0x5100
 """Handle of the runtime's stream."""
@@ -120,7 +120,7 @@ class OnDevice(np.ndarray):
 
 def install(monkeypatch, *modules):
     """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
-    from pytest_gpukern.backends import cuda_workspace
+    from pytest_gpukern.backends import gpu_backend as cuda_workspace
     from pytest_gpukern.backends import gpu_backend as on_gpu
 
     made = HostRuntime()

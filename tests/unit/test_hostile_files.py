@@ -24,7 +24,7 @@ from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.facts import kernel_facts
-from pytest_gpukern.gpu.lock_file import Holder, read_holder
+from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.measure import ceilings as stored_ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
 from pytest_gpukern.processes.child_sessions import Heard

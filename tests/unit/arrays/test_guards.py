@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.arrays.guard_zones import (
-    GUARD_BYTES,
-    INPUT_GUARD,
-    OUTPUT_GUARD,
-    Damage,
-    damage,
-    guard_pattern,
-)
+from pytest_gpukern.arrays.memory import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage, damage, guard_pattern
 from pytest_gpukern.backends.host import GuardedArray
 from pytest_gpukern.check.diagnosis import Fault, diagnose_damage
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.array_utils import byte_bounds
 
-from pytest_gpukern.arrays.strides import Span, c_strides, out_of_c_order, span_by_interface, span_of
+from pytest_gpukern.arrays.memory import Span, c_strides, out_of_c_order, span_by_interface, span_of
 
 
 @st.composite

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import pycuda as backend_module
-from pytest_gpukern.backends import skcuda_compat
+from pytest_gpukern.backends import skcuda as skcuda_compat
 from pytest_gpukern.gpu.runtime import CudaError
 
 OWN_STREAM = 0x9C00

@@ -15,8 +15,8 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISON, POISONS, Comparison
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import host
+from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import HostBackend, poison
-from pytest_gpukern.backends.to_host import refuse_what_proves_nothing, to_host
 from pytest_gpukern.gpu import compare as cuda_compare
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import CudaError

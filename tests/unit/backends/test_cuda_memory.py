@@ -10,10 +10,10 @@ import pytest
 
 from pytest_gpukern import Output
 from pytest_gpukern.arrays.compare import POISON, POISONS
-from pytest_gpukern.arrays.guard_zones import OUTPUT_GUARD
-from pytest_gpukern.backends import cuda_layouts as cuda_placed
-from pytest_gpukern.backends import cuda_workspace as workspace_module
-from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.arrays.memory import OUTPUT_GUARD
+from pytest_gpukern.backends import gpu_backend as cuda_placed
+from pytest_gpukern.backends import gpu_backend as workspace_module
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray
 

@@ -13,7 +13,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import host
-from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.backends.host import HostBackend, bits_of
 from pytest_gpukern.values.settings import Settings
 

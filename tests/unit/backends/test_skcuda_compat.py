@@ -53,7 +53,7 @@ PROLOGUE = """
 import ctypes, ctypes.util, json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from pytest_gpukern.backends import skcuda_compat
+from pytest_gpukern.backends import skcuda as skcuda_compat
 LIBRARY = ctypes.util.find_library("c")
 asked = []
 def load_library(name):
@@ -170,7 +170,7 @@ REAL = """
 import json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from pytest_gpukern.backends import skcuda_compat
+from pytest_gpukern.backends import skcuda as skcuda_compat
 try:
     skcuda_compat.apply()
     error = None

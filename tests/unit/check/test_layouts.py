@@ -13,10 +13,17 @@ from test_cuda_memory import driver, runtime  # noqa: F401 - fixtures
 
 from pytest_gpukern import Output, ProblemError, Tolerance
 from pytest_gpukern.arrays.compare import POISON
-from pytest_gpukern.arrays.guard_zones import GUARD_BYTES, INPUT_GUARD, OUTPUT_GUARD, Damage
-from pytest_gpukern.arrays.layouts import LAYOUTS, Placed, Placement, placements
-from pytest_gpukern.backends.cuda_layouts import PlacedDeviceArray
-from pytest_gpukern.backends.cuda_workspace import CudaWorkspace
+from pytest_gpukern.arrays.memory import (
+    GUARD_BYTES,
+    INPUT_GUARD,
+    LAYOUTS,
+    OUTPUT_GUARD,
+    Damage,
+    Placed,
+    Placement,
+    placements,
+)
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace, PlacedDeviceArray
 from pytest_gpukern.backends.host import HostBackend, PlacedArray
 from pytest_gpukern.check.corner_cases import corners_of
 from pytest_gpukern.check.diagnosis import diagnose_damage

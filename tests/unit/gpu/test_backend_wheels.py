@@ -7,7 +7,7 @@ import os
 import pytest
 from host_cuda import put_module
 
-from pytest_gpukern.gpu import wheels
+from pytest_gpukern.backends import pycuda as wheels
 
 
 class DynamicLibNotFoundError(RuntimeError):

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.gpu import ceiling_kernels as module
-from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
-from pytest_gpukern.gpu.ceiling_source import BLOCK, CHAINS, UNROLLED
+from pytest_gpukern.gpu.ceiling_kernels import BLOCK, CHAINS, UNROLLED, measure_ceilings
 from pytest_gpukern.gpu.runtime import CudaError
 from pytest_gpukern.measure.ceilings import Ceilings
 

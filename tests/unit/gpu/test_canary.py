@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeTimer
 from test_backends_ceilings import FakeArray, Machine
 
-from pytest_gpukern.gpu import canary_kernels as kernels
+from pytest_gpukern.gpu import ceiling_kernels as kernels
 from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.measure.canaries import measure_canaries

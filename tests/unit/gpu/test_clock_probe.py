@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu import clock_probe as module
-from pytest_gpukern.gpu import clock_probe_source as probe_source
 from pytest_gpukern.gpu.clock_probe import ClockProbe, median_clock
+from pytest_gpukern.gpu.runtime import cuda_source
 
 
 def test_clocks_over_nanoseconds_are_gigahertz() -> None:
@@ -47,7 +47,7 @@ class FakeCuda:
         self.memory: dict[int, object] = {}
 
     def kernel(self, source: str, name: str) -> object:
-        assert source == probe_source.PROBE
+        assert source == cuda_source("clock_probe.cu")
         assert f"void {name}(" in source
         return name
 
@@ -138,5 +138,5 @@ def test_the_kernel_compiles(architecture: str) -> None:
     except Exception as error:
         pytest.skip(f"no NVRTC: {type(error).__name__}")
     options = core.ProgramOptions(arch=architecture, std="c++17")
-    code = core.Program(probe_source.PROBE, "c++", options).compile("cubin")
+    code = core.Program(cuda_source("clock_probe.cu"), "c++", options).compile("cubin")
     assert b"gpukern_clock" in bytes(code.code)

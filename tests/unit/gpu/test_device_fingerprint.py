@@ -14,10 +14,16 @@ import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, split_gpu
 
 from pytest_gpukern import gpu as device_package
-from pytest_gpukern.gpu.fingerprint import Fingerprint, header_lines, take_fingerprint
-from pytest_gpukern.gpu.host_info import blas, cpu_model, describe_pools
+from pytest_gpukern.gpu.fingerprint import (
+    Fingerprint,
+    blas,
+    cpu_model,
+    describe_pools,
+    header_lines,
+    take_fingerprint,
+)
 from pytest_gpukern.gpu.model import Device
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import visible_devices
 
 NVML = FakeNvml()
 DEVICE = visible_devices(NVML, {})[0]

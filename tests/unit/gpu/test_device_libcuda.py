@@ -14,7 +14,7 @@ import pytest
 from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
-from pytest_gpukern.gpu.visibility import cuda_order_in_child
+from pytest_gpukern.gpu.selection import cuda_order_in_child
 
 ROOT = Path(device_package.__file__).parents[2]
 COMPILER = shutil.which("cc")

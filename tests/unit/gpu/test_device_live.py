@@ -13,9 +13,9 @@ import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, FakePynvml, NvmlError, field_values, state
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.live import DeviceWatch
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess, PowerLimits, Utilization, open_nvml
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.processes import DeviceWatch
+from pytest_gpukern.gpu.selection import visible_devices
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import PyNvml

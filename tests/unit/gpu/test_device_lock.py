@@ -16,7 +16,6 @@ import pytest
 
 from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu import lock as lock_module
-from pytest_gpukern.gpu import lock_file as lock_file_module
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.lock import DeviceLock
 
@@ -293,9 +292,10 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
+    open_lock_file = lock_module.open_lock_file
 
     def open_and_lose_once(path: Path) -> int:
-        fd = lock_file_module.open_lock_file(path)
+        fd = open_lock_file(path)
         if not opened:
             path.unlink()
         opened.append(fd)

@@ -14,7 +14,7 @@ from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
 from pytest_gpukern.gpu.model import Device, FixedValues, NvmlValues
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import visible_devices
 
 SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
 OTHER = CudaDevice(bare_uuid(UUIDS[1]), 20, 2**20)

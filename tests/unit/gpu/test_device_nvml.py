@@ -83,7 +83,6 @@ def test_what_a_driver_does_not_tell_is_left_open(monkeypatch: pytest.MonkeyPatc
         "nvmlDeviceGetComputeRunningProcesses",
         "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetMaxClockInfo",
-        "nvmlDeviceGetP2PStatus",
         "nvmlSystemGetCudaDriverVersion",
         "nvmlSystemGetDriverVersion",
     ]
@@ -91,7 +90,6 @@ def test_what_a_driver_does_not_tell_is_left_open(monkeypatch: pytest.MonkeyPatc
     assert nvml.gpus()[0].name == "NVIDIA GPU of unknown name"
     assert nvml.compute_processes(UUIDS[0]) == ()
     assert nvml.limits(UUIDS[0]) == PowerLimits(None, None, None)
-    assert nvml.peer_access(UUIDS[0], UUIDS[0]) is None
     assert nvml.driver_version() is None
     assert nvml.cuda_version() is None
 
@@ -154,21 +152,6 @@ def test_an_older_driver_is_asked_for_processes_in_the_older_way(monkeypatch: py
         nvmlDeviceGetComputeRunningProcesses_v2=[SimpleNamespace(pid=7, usedGpuMemory=2**20)],
     )
     assert opened(monkeypatch, module).compute_processes(UUIDS[0]) == (GpuProcess(7, "/usr/bin/python3", 1),)
-
-
-@pytest.mark.parametrize(
-    ("refused", "expected"), [(None, True), (("a", "b", 0), False), (("b", "a", 1), False)]
-)
-def test_peer_access_takes_reading_and_writing_in_both_directions(
-    monkeypatch: pytest.MonkeyPatch, refused: tuple[str, str, int] | None, expected: bool
-) -> None:
-    module = FakePynvml(
-        nvmlDeviceGetCount=2,
-        nvmlDeviceGetHandleByIndex=lambda index: "ab"[index],
-        nvmlDeviceGetUUID=lambda handle: UUIDS["ab".index(handle)],
-        nvmlDeviceGetP2PStatus=lambda one, other, capability: 5 if (one, other, capability) == refused else 0,
-    )
-    assert opened(monkeypatch, module).peer_access(UUIDS[0], UUIDS[1]) is expected
 
 
 @pytest.mark.parametrize(

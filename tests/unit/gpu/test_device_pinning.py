@@ -8,8 +8,7 @@ from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.model import Device
-from pytest_gpukern.gpu.pinning import pin
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import pin, visible_devices
 
 FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
 

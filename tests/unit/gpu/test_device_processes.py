@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 
-import pytest
-from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
+from fake_nvml import FakeNvml
 
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import GpuProcess
-from pytest_gpukern.gpu.peer_access import peer_access_warnings
-from pytest_gpukern.gpu.process_tree import ancestors, is_alive, parent
-from pytest_gpukern.gpu.processes import FAMILY, foreign_process_warning, foreign_processes
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.processes import (
+    FAMILY,
+    ancestors,
+    foreign_process_warning,
+    foreign_processes,
+    is_alive,
+    parent,
+)
+from pytest_gpukern.gpu.selection import visible_devices
 
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)
@@ -62,38 +66,6 @@ def test_the_warning_names_pid_name_and_memory() -> None:
     assert two is not None
     assert "2 other processes" in two
     assert "unknown pid (name unknown, memory unknown)" in two
-
-
-def warnings(*, peers: bool | None, limited: bool = True, **changes: object) -> list[str]:
-    nvml = FakeNvml((gpu(0, **changes), gpu(1)), peers=peers)
-    return peer_access_warnings(nvml, visible_devices(nvml, {}), limited_system=limited)
-
-
-def test_two_gpus_without_peer_access_are_warned_about_where_managed_memory_stays_on_the_host() -> None:
-    (warning,) = warnings(peers=False)
-    assert all(uuid in warning for uuid in UUIDS[:2])
-    assert "zero-copy" in warning
-    assert f"CUDA_VISIBLE_DEVICES={UUIDS[0]}" in warning
-
-
-@pytest.mark.parametrize("peers", [True, None])
-def test_peer_access_that_is_there_or_unknown_is_not_warned_about(peers: bool | None) -> None:
-    assert warnings(peers=peers) == []
-
-
-def test_where_pages_migrate_nothing_is_warned_about() -> None:
-    assert warnings(peers=False, limited=False) == []
-
-
-def test_an_old_gpu_is_warned_about_on_any_system() -> None:
-    assert len(warnings(peers=False, limited=False, compute_capability=(5, 2))) == 1
-
-
-def test_each_pair_is_warned_about_once_and_mig_instances_not_at_all() -> None:
-    nvml = FakeNvml((gpu(0), gpu(1), gpu(2)), peers=False)
-    assert len(peer_access_warnings(nvml, visible_devices(nvml, {}), limited_system=True)) == 3
-    nvml = FakeNvml((split_gpu(0), gpu(1)), peers=False)
-    assert peer_access_warnings(nvml, visible_devices(nvml, {}), limited_system=True) == []
 
 
 def test_the_parent_is_the_first_ancestor_and_init_the_last() -> None:

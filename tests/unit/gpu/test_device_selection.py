@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.selection import select
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import select, visible_devices
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.visibility import missing_gpu_reason, visible_devices
+from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 
 TWO = FakeNvml((gpu(0), gpu(1)))
 THREE = FakeNvml((gpu(0), gpu(1), gpu(2)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.gpu.process_tree import is_alive
+from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
 from pytest_gpukern.processes.child_main import files_to_collect, loaded_below

@@ -11,8 +11,7 @@ from mutations import VALUES
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.processes import foreign_processes
-from pytest_gpukern.gpu.selection import select
-from pytest_gpukern.gpu.visibility import visible_devices
+from pytest_gpukern.gpu.selection import select, visible_devices
 from pytest_gpukern.values.options import OPTIONS, SettingsError
 from pytest_gpukern.values.settings import Settings
 

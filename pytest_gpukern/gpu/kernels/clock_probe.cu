@@ -1,6 +1,3 @@
-"""CUDA C++ of the kernel that measures the clock of the multiprocessors."""
-
-PROBE = r"""
 typedef unsigned long long u64;
 
 __device__ u64 now_ns() {
@@ -39,4 +36,3 @@ extern "C" __global__ void gpukern_clock(u64 *found, u64 duration_ns, long long 
   mine[1] = end_after - start_after;
   mine[2] = max(end_after - end_before, start_after - start_before);
 }
-"""

@@ -1,61 +1,5 @@
-"""CUDA C++ of the kernels that the plugin itself launches: timing, flushing, hashing, comparing."""
+// Compares an output of ACTUAL elements with its reference of EXPECTED ones; JUDGE compares one pair.
 
-TIMING = r"""
-__device__ unsigned long long now_ns() {
-  unsigned long long t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-  return t;
-}
-
-// What is left when a timer is taken at its word: the time of launching nothing.
-extern "C" __global__ void gpukern_empty() {}
-
-// Keeps the stream busy until the host has queued everything behind it. The time-out turns what would be a
-// deadlock (a call that synchronizes, a full launch queue) into a flag that the host can read.
-extern "C" __global__ void gpukern_block(volatile unsigned *released, unsigned ticket,
-                                         unsigned long long timeout_ns, volatile unsigned *timed_out) {
-  unsigned long long start = now_ns();
-  while ((int)(*released - ticket) < 0) {
-    if (now_ns() - start > timeout_ns) {
-      *timed_out = ticket;
-      __threadfence_system();
-      return;
-    }
-    __nanosleep(200);
-  }
-}
-
-// Reads a buffer larger than the L2: what was cached is evicted, and no dirty line is left to be written
-// back into the next measurement, as a memset would leave.
-extern "C" __global__ void gpukern_flush(const uint4 *data, unsigned long long count, unsigned *sink) {
-  size_t stride = (size_t)gridDim.x * blockDim.x;
-  unsigned seen = 0;
-  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-    uint4 v = data[i];
-    seen |= v.x ^ v.y ^ v.z ^ v.w;
-  }
-  if (seen == 0x9E3779B9u) *sink = seen;  // never true: the buffer is zero, but the compiler cannot know
-}
-"""
-
-HASH = r"""
-__device__ unsigned long long mix(unsigned long long x) {  // finalizer of SplitMix64 (Steele et al. 2014)
-  x ^= x >> 30; x *= 0xBF58476D1CE4E5B9ull;
-  x ^= x >> 27; x *= 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-extern "C" __global__ void gpukern_hash(const unsigned *words, unsigned long long count,
-                                        unsigned long long *sum) {
-  size_t stride = (size_t)gridDim.x * blockDim.x;
-  unsigned long long mine = 0;
-  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
-    mine += mix(words[i] + (i << 32) + i * 0x9E3779B97F4A7C15ull);
-  atomicAdd(sum, mine);
-}
-"""
-
-COMPARE = r"""
 typedef unsigned long long u64;
 struct f16 { unsigned short bits; };
 
@@ -158,13 +102,3 @@ extern "C" __global__ void gpukern_compare(const ACTUAL *actual, const EXPECTED 
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
     record(JUDGE, i, found, second_pass);
 }
-"""
-
-JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
-JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"
-
-
-def compare_source(actual: str, expected: str, *, is_float: bool) -> str:
-    """Source of `gpukern_compare` for one pair of C types."""
-    judge = JUDGE_FLOAT if is_float else JUDGE_INTEGER
-    return f"#define ACTUAL {actual}\n#define EXPECTED {expected}\n#define JUDGE {judge}\n" + COMPARE

@@ -7,8 +7,8 @@ import re
 import pytest
 from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 
-from pytest_gpukern.gpu import ceiling_source
-from pytest_gpukern.gpu.ceiling_source import CHAINS, UNROLLED, WORDS, fma_source
+from pytest_gpukern.gpu.ceiling_kernels import CHAINS, UNROLLED, WORDS, copy_source, fma_source
+from pytest_gpukern.gpu.runtime import cuda_source
 
 INSTRUCTIONS = {
     "float": "fma.rn.f32",
@@ -24,7 +24,7 @@ INSTRUCTIONS = {
 def test_every_kernel_compiles(architecture):
     if architecture not in KNOWN:
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    sources = [ceiling_source.COPY, ceiling_source.FILL, ceiling_source.LAUNCH]
+    sources = [copy_source(), cuda_source("launch.cu"), cuda_source("timing.cu"), cuda_source("hash.cu")]
     sources += [fma_source(c_type) for c_type in INSTRUCTIONS if c_type != "float2x" or architecture >= 100]
     for source in sources:
         assert compiled(source, f"sm_{architecture}").startswith(b"\x7fELF")
@@ -46,6 +46,6 @@ def test_the_loop_holds_every_multiply_add_that_is_counted(c_type):
 
 @needs_nvrtc
 def test_a_thread_of_the_copy_loads_all_its_words_of_16_bytes_before_it_stores_them():
-    ptx = compiled(ceiling_source.COPY, f"compute_{KNOWN[0]}").decode()
+    ptx = compiled(copy_source(), f"compute_{KNOWN[0]}").decode()
     accesses = re.findall(r"\b(ld|st)\.global\S*\.v4\.", ptx)
     assert accesses == ["ld"] * WORDS + ["st"] * WORDS

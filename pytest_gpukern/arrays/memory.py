@@ -1,0 +1,288 @@
+"""Describes where the elements of an array lie: strides, guard zones around it, and unusual layouts."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+
+Strides = tuple[int, ...]
+
+
+class Span(NamedTuple):
+    """Addresses from `start` up to `stop`, in bytes; empty where they are equal."""
+
+    start: int
+    stop: int
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether some address is in both."""
+        return max(self.start, other.start) < min(self.stop, other.stop)
+
+
+def c_strides(shape: tuple[int, ...], itemsize: int) -> Strides:
+    """The strides of an array in C order without gaps, in bytes."""
+    strides, step = [], itemsize
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def out_of_c_order(shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Strides | None:
+    """The strides, or None where the elements lie in C order without gaps, or there are none.
+
+    Args:
+        shape: of the array.
+        strides: in bytes; None for C order. Those of axes of length one say nothing.
+        itemsize: size of an element in bytes.
+    """
+    if strides is None or 0 in shape:
+        return None
+    expected = c_strides(shape, itemsize)
+    differ = any(
+        length > 1 and one != other for length, one, other in zip(shape, strides, expected, strict=True)
+    )
+    return tuple(strides) if differ else None
+
+
+def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Span:
+    """The addresses that an array lies between, gaps included.
+
+    Args:
+        pointer: address of the element at index zero.
+        shape: of the array.
+        strides: in bytes, also negative ones; None for C order.
+        itemsize: size of an element in bytes.
+    """
+    if 0 in shape:
+        return Span(pointer, pointer)
+    steps = strides if strides is not None else c_strides(shape, itemsize)
+    reaches = [(length - 1) * step for length, step in zip(shape, steps, strict=True)]
+    start = pointer + sum(min(0, reach) for reach in reaches)
+    stop = pointer + sum(max(0, reach) for reach in reaches) + itemsize
+    return Span(start, stop)
+
+
+def span_by_interface(interface: dict[str, Any]) -> Span:
+    """The same of NumPy's array interface, or of CUDA's, which have the same fields."""
+    import numpy as np
+
+    return span_of(
+        int(interface["data"][0]),
+        tuple(interface["shape"]),
+        interface.get("strides"),
+        np.dtype(interface["typestr"]).itemsize,
+    )
+
+
+GUARD_BYTES = 8192
+"""Least size of a zone: what a block of 1024 threads writes too much in float64. A multiple of 256, so that
+an array behind a zone is aligned as the allocation is."""
+INPUT_GUARD, OUTPUT_GUARD = 0x7FFE_7FFE, 0xFFFD_FFD3
+"""Four bytes that zones are filled with: NaN as float16, bfloat16, float32 and float64, and no poison."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What was written into one guard zone.
+
+    Attributes:
+        array: name of the input or output.
+        behind: whether the zone is the one behind the end, or the one before the beginning.
+        changed_bytes: how many bytes are not what they were.
+        index: flat index that the changed element nearest to the array would have; negative before it.
+        size: number of elements of the array.
+        between: whether the zone is the gaps between elements; `index` is then of that before the first gap.
+    """
+
+    array: str
+    behind: bool
+    changed_bytes: int
+    index: int
+    size: int
+    between: bool = False
+
+
+@functools.lru_cache(64)
+def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """What `nbytes` of a zone hold whose first is `start` bytes behind a multiple of four; read-only."""
+    import numpy as np
+
+    start %= 4
+    word = guard.to_bytes(4, "little")
+    return np.frombuffer(word * (-(-(start + nbytes) // 4) or 1), np.uint8)[start : start + nbytes]
+
+
+def damage(
+    name: str,
+    before: np.ndarray[Any, Any],
+    behind: np.ndarray[Any, Any],
+    *,
+    guard: int,
+    nbytes: int,
+    itemsize: int,
+    fill: int | None = None,
+) -> list[Damage]:
+    """What was written before and behind an array that begins at a multiple of four.
+
+    Args:
+        name: of the array.
+        before: bytes of the zone before it, which ends where it begins.
+        behind: bytes of the zone behind it, which begins where it ends.
+        guard: what the zones were filled with.
+        nbytes: size of the array.
+        itemsize: size of an element.
+        fill: the word that whole words of the array were filled with last, the last of which may reach up to
+            three bytes into the zone; None where none were.
+    """
+    import numpy as np
+
+    expected = guard_pattern(guard, nbytes % 4, behind.size)
+    spilled = -nbytes % 4
+    if fill is not None and spilled:
+        expected = expected.copy()
+        expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
+    found = []
+    unlike = before != guard_pattern(guard, -before.size % 4, before.size)
+    if unlike.any():
+        changed = np.flatnonzero(unlike)
+        distance = before.size - int(changed[-1])
+        found.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))
+    unlike = behind != expected
+    if unlike.any():
+        changed = np.flatnonzero(unlike)
+        index = (nbytes + int(changed[0])) // itemsize
+        found.append(Damage(name, True, int(changed.size), index, nbytes // itemsize))
+    return found
+
+
+LAYOUTS = ("misaligned", "strided")
+BOUNDARY_BYTES = 256
+"""Multiple at which arrays begin otherwise, as `cudaMalloc`'s do."""
+
+
+class Placement(NamedTuple):
+    """Where the elements of an array lie.
+
+    Attributes:
+        offset: elements between a multiple of `BOUNDARY_BYTES` and its first.
+        step: along its last axis it takes every so many-th element of a larger array.
+    """
+
+    offset: int = 0
+    step: int = 1
+
+
+def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
+    """Where each array lies in a layout.
+
+    Misaligned, the first begins one element behind a boundary, the next three and so on: an odd number is no
+    multiple of any vector, and a launch that goes on to where the first array is aligned is not there for the
+    others. Strided, the first takes every second element, the next every third and so on: a launch that
+    takes the strides of one array for those of another is wrong.
+    """
+    if layout == "misaligned":
+        return {name: Placement(offset=2 * number + 1) for number, name in enumerate(names)}
+    return {name: Placement(step=number + 2) for number, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An array in an allocation, between guard zones, and what fills the gaps between its elements.
+
+    Args:
+        shape: of the array.
+        dtype: of the array.
+        placement: where its elements lie.
+        guard: the four bytes that everything else is filled with.
+        zone_bytes: least size of the zone before it, and size of that behind it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    placement: Placement
+    guard: int
+    zone_bytes: int = GUARD_BYTES
+
+    @property
+    def _step(self) -> int:
+        return self.placement.step if self.shape else 1
+
+    @property
+    def start(self) -> int:
+        """Offset of its first byte in the allocation, which begins at a multiple of `BOUNDARY_BYTES`."""
+        return self.zone_bytes + self.placement.offset * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the allocation."""
+        return self.start + math.prod(self.shape) * self._step * self.dtype.itemsize + self.zone_bytes
+
+    @functools.cached_property
+    def strides(self) -> Strides:
+        """In bytes."""
+        steps = c_strides(self.shape, self.dtype.itemsize)
+        return tuple(self._step * step for step in steps)
+
+    def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array in the bytes of the allocation."""
+        import numpy as np
+
+        return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)
+
+    def put(self, allocation: np.ndarray[Any, Any], contents: np.ndarray[Any, Any]) -> None:
+        """Copies contents of its shape and dtype into the bytes of the allocation, bit by bit."""
+        raw = f"V{self.dtype.itemsize}"
+        self.view(allocation).view(raw)[...] = contents.view(raw)
+
+    def fill(self, allocation: np.ndarray[Any, Any]) -> None:
+        """Fills the bytes of the allocation with the guard pattern."""
+        allocation[:] = guard_pattern(self.guard, 0, self.nbytes)
+
+    @functools.cached_property
+    def _is_element(self) -> np.ndarray[Any, Any]:
+        """Of each byte of the allocation, whether it belongs to an element."""
+        import numpy as np
+
+        mask = np.zeros(self.nbytes, np.uint8)
+        self.put(mask, np.full((*self.shape, self.dtype.itemsize), 1, np.uint8).view(self.dtype)[..., 0])
+        return mask.astype(bool)
+
+    def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
+        """What was written before it, between its elements and behind it.
+
+        Args:
+            name: of the array.
+            allocation: its bytes.
+        """
+        import numpy as np
+
+        unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)) & ~self._is_element
+        changed = np.flatnonzero(unlike) - self.start
+        itemsize, size = self.dtype.itemsize, math.prod(self.shape)
+        end = (size - 1) * self._step * itemsize + itemsize if size else 0
+        before, behind = changed[changed < 0], changed[changed >= end]
+        between = changed[(changed >= 0) & (changed < end)]
+        found = []
+        if before.size:
+            found.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
+        if between.size:
+            index = int(between[0]) // (itemsize * self._step)
+            found.append(Damage(name, True, int(between.size), index, size, between=True))
+        if behind.size:
+            index = size + (int(behind[0]) - end) // itemsize
+            found.append(Damage(name, True, int(behind.size), index, size))
+        return found
+
+
+def placed_in(placed: Mapping[str, Placement] | None, name: str) -> Placement | None:
+    """Where an array is to lie, or None where it is to be as usual."""
+    return (placed or {}).get(name)
