@@ -13,14 +13,15 @@ from pytest_gpukern.benchmark_interop.plugin import (
     switched_off,
 )
 from pytest_gpukern.report import rows, units
-from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     import pytest
 
-    from pytest_gpukern.values.result import JsonDict, Measurement
+    from pytest_gpukern.report.forms import RunReport
+    from pytest_gpukern.values.result import JsonDict, Measurement, Result
 
 SCHEMA = 1
 """Version of what `extra_info` holds."""
@@ -37,12 +38,7 @@ class _Params(dict[str, Any]):
         return None
 
 
-def publish(
-    config: pytest.Config,
-    results: Iterable[Result],
-    groups: Mapping[str, str | None],
-    listed: Mapping[str, JsonDict] | None = None,
-) -> None:
+def write(report: RunReport, config: pytest.Config) -> None:
     """Appends every valid measurement to pytest-benchmark's session, so that it saves and shows them.
 
     To be called on the controller before that plugin's `pytest_sessionfinish`, which is a wrapper: so from a
@@ -51,24 +47,18 @@ def publish(
     promises that no stats are reported. A saved time with another timer, cache policy, scope, problem
     version, size or device is taken out of its comparison, which it says.
 
-    Args:
-        config: of the run.
-        results: one a test.
-        groups: node id → group that the test's marker names, if any; else the fixture's group, or where there
-            is none of that plugin, the problem's name.
-        listed: node id → from `listed_as`, of tests that used that plugin's fixture: their names, groups,
-            parameters and `extra_info` stay what they are without us.
+    Where the marker names no group, it is the fixture's, or where there is none of that plugin, the problem's
+    name. Names, parameters and `extra_info` of tests that used that plugin's fixture stay what they are
+    without us.
     """
     session = session_of(config)
-    if session is None or hasattr(config, "workerinput") or switched_off(config):
+    if session is None or switched_off(config):
         return
-    listed = listed or {}
-    as_received = (Result.from_json(result.to_json()) for result in results)  # as if from another process
     published = [
         metadata
-        for result in as_received
+        for result in report.results
         if result.correctness is not Correctness.INCORRECT and not result.simulated
-        for metadata in _of_result(result, groups.get(result.nodeid), listed.get(result.nodeid))
+        for metadata in _of_result(result, report.groups.get(result.nodeid), report.listed.get(result.nodeid))
     ]
     session.benchmarks.extend(published)
     _refuse_comparisons(session, published)

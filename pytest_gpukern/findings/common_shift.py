@@ -14,6 +14,8 @@ from pytest_gpukern.values.result import Result, VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpukern.baseline.history import Past
+
 FEWEST_CASES = 8
 """Fewer have no interval worth the name, and may share their change for reasons of their own."""
 LEAST = 0.005
@@ -25,6 +27,14 @@ _WITH_IT = 0.5
 
 _SPOKEN = {"copy": "the copy", "fma": "FMA", "launch": "launch"}
 _ORDER = {name: number for number, name in enumerate(_SPOKEN)}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A result that was compared, and the recorded sessions that it was compared with."""
+
+    result: Result
+    past: Past
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,27 @@ class Shift:
     def beyond(self, ratio: float) -> float:
         """What is left of a case's ratio beyond the shift."""
         return ratio / self.ratio
+
+
+def shift_among(compared: Sequence[Compared]) -> Shift | None:
+    """The common shift of compared results, with how the canaries moved; None where there are too few."""
+    recorded = [session.canaries for each in compared for session in each.past.sessions]
+    now = [each.result.canaries for each in compared]
+    canaries = canary_changes(now, recorded)
+    usual = usual_shift(times for each in compared for times in _session_times(each))
+    shift = shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
+    if shift is None:
+        return None
+    return dataclasses.replace(shift, other_timers=other_timers(now, recorded))
+
+
+def _session_times(compared: Compared) -> list[dict[str, float]]:
+    """Id of a recorded session → its time of the kernel, where that was compared on a GPU."""
+    result, sessions = compared.result, compared.past.sessions
+    keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
+    return [
+        {each.session: each.times[key].median_ns for each in sessions if key in each.times} for key in keys
+    ]
 
 
 def shift_of(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.common_shift import (
     LEAST,
     Shift,
-    canary_changes,
     kernel_ratios,
-    other_timers,
-    shift_of,
     told,
-    usual_shift,
 )
 from pytest_gpukern.findings.explain import ClockChange, differences, sm_clock_change
 from pytest_gpukern.report import units
@@ -26,19 +20,11 @@ from pytest_gpukern.report.layout import Line, wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpukern.baseline.history import Past
-    from pytest_gpukern.values.result import Result, Verdict
+    from pytest_gpukern.findings.common_shift import Compared
+    from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
 _INDENT = "  "
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A result that was compared, and the recorded sessions that it was compared with."""
-
-    result: Result
-    past: Past
 
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> list[Line]:
@@ -65,27 +51,6 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> li
     for label, text in rows:
         lines += wrapped(f"{label}: {text}", width, indent=_INDENT)
     return [*lines, Line("")]
-
-
-def shift_among(compared: Sequence[Compared]) -> Shift | None:
-    """The common shift of compared results, with how the canaries moved; None where there are too few."""
-    recorded = [session.canaries for each in compared for session in each.past.sessions]
-    now = [each.result.canaries for each in compared]
-    canaries = canary_changes(now, recorded)
-    usual = usual_shift(times for each in compared for times in _session_times(each))
-    shift = shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
-    if shift is None:
-        return None
-    return dataclasses.replace(shift, other_timers=other_timers(now, recorded))
-
-
-def _session_times(compared: Compared) -> list[dict[str, float]]:
-    """Id of a recorded session → its time of the kernel, where that was compared on a GPU."""
-    result, sessions = compared.result, compared.past.sessions
-    keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
-    return [
-        {each.session: each.times[key].median_ns for each in sessions if key in each.times} for key in keys
-    ]
 
 
 def changes_since(compared: Sequence[Compared]) -> list[str]:

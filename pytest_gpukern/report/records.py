@@ -12,11 +12,11 @@ from pytest_gpukern.values.result import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from pathlib import Path
 
     import pytest
 
     from pytest_gpukern.baseline.store import WriteReport
+    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import Result
 
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
@@ -27,7 +27,33 @@ _SHOWN = 3
 _MOST_ACCEPTED = 10
 
 
-def to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
+def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
+    """What was written, how to record and to accept, what was not recorded and why, and what is stale."""
+    settings, results = report.settings, report.results
+    lines = [f"wrote {path}" for path in report.files]
+    if settings.benchmark and settings.baseline == "compare":
+        lines += _to_create(config, results)
+        lines += _to_accept(report, config)
+        folder = settings.baseline_dir
+        if folder is not None and not folder.is_dir():
+            lines.append(f"nothing to compare with: there is no folder {folder}")
+    lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
+    if report.baselines is not None:
+        lines += _written(report.baselines, results)
+    if report.stale:
+        one = len(report.stale) == 1
+        number = (
+            "1 recorded case no longer exists"
+            if one
+            else f"{len(report.stale)} recorded cases no longer exist"
+        )
+        lines.append(
+            f"{number}: {_shown(report.stale)}; --gpukern-baseline=update --gpukern-prune removes them"
+        )
+    return [f"gpukern: {line}" for line in lines]
+
+
+def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     """The command that records what is new in a run, or nothing."""
     new = [
         result
@@ -43,29 +69,21 @@ def to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     files = list(dict.fromkeys(os.path.relpath(path, here) for path in paths))
     command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *_options(config)]
     count = "1 case is new" if len(new) == 1 else f"{len(new)} cases are new"
-    return [f"gpukern: {count}; to record: {shlex.join(command)}"]
+    return [f"{count}; to record: {shlex.join(command)}"]
 
 
-def to_accept(
-    config: pytest.Config, results: Sequence[Result], run_file: Path | None, baseline_dir: Path | None
-) -> list[str]:
-    """The command that accepts what the gate found slower, from the run file where there is one, or nothing.
-
-    Args:
-        config: of the run.
-        results: of the run.
-        run_file: what it wrote, or None.
-        baseline_dir: folder that replaces `baselines/` beside each test.
-    """
-    slower = [result for result in results if result.case.on_gpu and confirmed_slower(result)]
+def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
+    """The command that accepts what the gate found slower, from the run file if there is one, or nothing."""
+    slower = [result for result in report.results if result.case.on_gpu and confirmed_slower(result)]
     if not slower:
         return []
     root, here = config.rootpath, config.invocation_params.dir
-    many = len(slower) > _SHOWN
-    if run_file is not None:
+    many, settings = len(slower) > _SHOWN, report.settings
+    if settings.output is not None and settings.output in report.files:
         cases = ["CASE…"] if many else [result.case.id for result in slower]
-        into = ["--into", os.path.relpath(baseline_dir, root)] if baseline_dir is not None else []
-        file = os.path.relpath(run_file, root)
+        folder = settings.baseline_dir
+        into = ["--into", os.path.relpath(folder, root)] if folder is not None else []
+        file = os.path.relpath(settings.output, root)
         command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
         where = "" if here == root else f" in {root}"
     else:
@@ -73,41 +91,22 @@ def to_accept(
         update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
         command = ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
         where = ""
-    meant = (
-        "1 case is slower; if that is meant"
-        if len(slower) == 1
-        else f"{len(slower)} cases are slower; if meant"
-    )
-    return [f"gpukern: {meant}{where}: {shlex.join(command)}"]
+    one = len(slower) == 1
+    meant = "1 case is slower; if that is meant" if one else f"{len(slower)} cases are slower; if meant"
+    return [f"{meant}{where}: {shlex.join(command)}"]
 
 
-def lines_about_records(
-    report: WriteReport | None, stale: Sequence[str], results: Sequence[Result] = ()
-) -> list[str]:
-    """What was written, accepted though it is slower, and refused, by reason; and what is recorded of cases
-    that are no more."""
-    lines = []
-    if report is not None:
-        lines += [f"gpukern: wrote {path}" for path in report.written]
-        lines += _accepted(results, set(report.updated))
-        if report.removed:
-            gone = f"no longer there, so removed from the records: {_shown(report.removed)}"
-            lines.append(f"gpukern: {len(report.removed)} {gone}")
-        reasons: dict[str, list[str]] = {}
-        for refusal in report.refused:
-            reasons.setdefault(refusal.reason, []).append(refusal.case_id)
-        for reason, cases in reasons.items():
-            which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
-            lines.append(f"gpukern: not recorded: {reason} ({which})")
-    if stale:
-        number = (
-            "1 recorded case no longer exists"
-            if len(stale) == 1
-            else (f"{len(stale)} recorded cases no longer exist")
-        )
-        remedy = "--gpukern-baseline=update --gpukern-prune removes them"
-        lines.append(f"gpukern: {number}: {_shown(stale)}; {remedy}")
-    return lines
+def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
+    """What was written, accepted though it is slower, removed, and refused by reason."""
+    lines = [f"wrote {path}" for path in report.written]
+    lines += _accepted(results, set(report.updated))
+    if report.removed:
+        gone = f"no longer there, so removed from the records: {_shown(report.removed)}"
+        lines.append(f"{len(report.removed)} {gone}")
+    reasons: dict[str, list[str]] = {}
+    for refusal in report.refused:
+        reasons.setdefault(refusal.reason, []).append(refusal.case_id)
+    return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
 
 
 def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
@@ -120,15 +119,19 @@ def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
         if verdict.kind is VerdictKind.SLOWER
     ]
     lines = [
-        f"gpukern: recorded as a new epoch though SLOWER ({key}): {case_id}: {verdict.reason}"
+        f"recorded as a new epoch though SLOWER ({key}): {case_id}: {verdict.reason}"
         for case_id, key, verdict in slower[:_MOST_ACCEPTED]
     ]
     more = len(slower) - _MOST_ACCEPTED
-    return [*lines, f"gpukern: and {more} more that are slower"] if more > 0 else lines
+    return [*lines, f"and {more} more that are slower"] if more > 0 else lines
 
 
 def _shown(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+
+
+def _which(cases: Sequence[str]) -> str:
+    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
 
 
 def _options(config: pytest.Config) -> list[str]:

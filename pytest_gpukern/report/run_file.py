@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.package import __version__
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.json_shape import ShapeError, check_shape
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    import pytest
+
+    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 3
@@ -50,6 +54,15 @@ class RunFile:
     def sessions_of(self, result: Result) -> list[Result]:
         """The sessions of one test besides the one that is reported."""
         return [each for each in self.sessions if each.nodeid == result.nodeid]
+
+
+def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001
+    """Writes the file of a run where `--gpukern-output` names one."""
+    path = report.settings.output
+    if path is not None:
+        sessions = [session for found in report.sessions.values() for session in found]
+        write_run_file(path, report.results, sessions, created=datetime.now(UTC), version=__version__)
+    return path
 
 
 def write_run_file(

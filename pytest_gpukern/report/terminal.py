@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.findings.common_shift import beside_shift
 from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
+from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
+from pytest_gpukern.report.records import record_lines
 from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
+from pytest_gpukern.values.options import TRY_THE_SIMULATOR
+from pytest_gpukern.values.printable import printable_lines
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    import pytest
+
+    from pytest_gpukern.report.forms import RunReport, Skip
     from pytest_gpukern.report.rows import Footnote, Row
     from pytest_gpukern.values.result import Result
 
@@ -39,57 +48,45 @@ _ORDER = (
 Timing = tuple[str, str]
 """Timer and cache policy of a measurement."""
 
-Skip = tuple[str, str]
-"""Id of a case or a test that did not run, and why, in words."""
+
+def write(report: RunReport, config: pytest.Config) -> None:
+    """Writes what the machine and all cases did, the tables, skips, what was written, and the last line."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    width, common = reporter._tw.fullwidth, report.common_shift
+    if common is not None:
+        report = dataclasses.replace(report, results=beside_shift(report.results, common))
+    # The failures above tell why the gate failed a test; what all cases share comes to that later.
+    shown_above = config.option.tbstyle not in ("no", "line") and common is None
+    lines = [Line(text) for text in report.heading]
+    lines += head(report.compared, report.shift, width=width)
+    lines += render(
+        report,
+        width=width,
+        verbose=config.get_verbosity() > 0,
+        told=report.failed_by_the_gate if shown_above else (),
+    )
+    lines += [Line(text) for text in (*report.closing, *record_lines(report, config))]
+    if not report.settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
+        lines.append(Line(f"gpukern: {TRY_THE_SIMULATOR}"))
+    lines += [Line(f"gpukern: {problem}", {"red": True}) for problem in report.problems]
+    for line in lines:
+        reporter.write_line(printable_lines(line.text), **line.markup)
 
 
-def render(
-    results: Sequence[Result],
-    skips: Sequence[Skip] = (),
-    *,
-    width: int,
-    failed: int = 0,
-    by_themselves: Collection[str] = (),
-    gate: str = "fail",
-    strict: bool = False,
-    gate_on: Collection[str] = ("time",),
-    accepts: bool = False,
-    verbose: bool = False,
-    compared_with: str = "baseline",
-    told: Collection[str] = (),
-) -> list[Line]:
-    """The whole report of a run: tables, skips and the last line; nothing for a run without any.
+def render(report: RunReport, *, width: int, verbose: bool = False, told: Collection[str] = ()) -> list[Line]:
+    """Tables, skips and the last line; nothing for a run without any.
 
     Args:
-        results: one a test, in the order in which they arrived.
-        skips: id and reason, in words, of each case or test that did not run.
+        report: of the run.
         width: of the terminal, in columns.
-        failed: tests that failed for whatever reason.
-        by_themselves: names of those of them that measured something, and that not the gate failed.
-        gate: `fail`, `warn` or `off`; only `fail` counts a bad verdict as a failure.
-        strict: whether verdicts that say "don't know" fail.
-        gate_on: what fails a test, as `failures` takes it.
-        accepts: whether the run opens epochs for what it measures, likewise.
         verbose: whether each table is followed by what the device did in each case.
-        compared_with: what verdicts are about.
-        told: names of the tests that the gate failed and whose failure, with its reason, stands above.
+        told: the tests that the gate failed and whose failure, with its reason, stands above.
     """
-    if not results and not skips:
+    if not report.results and not report.skips:
         return []
-    last = totals(
-        results,
-        skips,
-        failed=failed,
-        by_themselves=by_themselves,
-        gate=gate,
-        strict=strict,
-        gate_on=gate_on,
-        accepts=accepts,
-        compared_with=compared_with,
-    )
-    shown = tables(results, width=width, verbose=verbose, told=told)
-    alarms = [line for text in false_alarms(results) for line in wrapped(text, width)]
-    return [*shown, *skip_lines(skips, width=width), *alarms, Line(last, dict(_BOLD))]
+    shown = tables(report.results, width=width, verbose=verbose, told=told)
+    alarms = [line for text in false_alarms(report.results) for line in wrapped(text, width)]
+    return [*shown, *skip_lines(report.skips, width=width), *alarms, Line(totals(report), dict(_BOLD))]
 
 
 def tables(
@@ -114,55 +111,29 @@ def tables(
     return lines
 
 
-def totals(
-    results: Sequence[Result],
-    skips: Sequence[Skip] = (),
-    *,
-    failed: int = 0,
-    by_themselves: Collection[str] = (),
-    gate: str = "fail",
-    strict: bool = False,
-    gate_on: Collection[str] = ("time",),
-    accepts: bool = False,
-    compared_with: str = "baseline",
-) -> str:
+def totals(report: RunReport) -> str:
     """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, simulated, unchecked, passed. Verdicts are counted by scope.
-
-    Args:
-        results: one a test that found something out.
-        skips: tests that did not run.
-        failed: tests that failed for whatever reason; those without another place here are counted as
-            "failed otherwise".
-        by_themselves: pytest's names of those of them whose results are here, and that not the gate failed.
-        gate: `fail`, `warn` or `off`: only `fail` fails a test.
-        strict: whether verdicts that say "don't know" fail.
-        gate_on: what fails a test, as `failures` takes it.
-        accepts: whether the run opens epochs for what it measures, likewise.
-        compared_with: what verdicts are about.
     """
-    counts: Counter[str] = Counter()
-    for result in results:
-        gated = gate == "fail" and failures(result, strict=strict, gate_on=gate_on, accepts=accepts)
-        counts[_standing(result, by_itself=result.nodeid in by_themselves, by_the_gate=bool(gated))] += 1
-    otherwise = failed - counts["incorrect"] - counts["failed by the gate"]
+    counts = Counter(_standing(result, report) for result in report.results)
+    otherwise = len(report.failed) - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
     told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
     parts = [f"{counts[name]} {name}" for name in order if name in told]
-    if skips:
-        parts.append(_skipped(skips))
+    if report.skips:
+        parts.append(_skipped(report.skips))
     line = f"gpukern: {', '.join(parts)}"
     verdicts = Counter(
         verdict_of(result, time)[0]
-        for result in results
+        for result in report.results
         if result.correctness is not Correctness.INCORRECT
         for time in scope_times(result)
     )
     compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
-    return f"{line} · {compared_with}: {', '.join(compared)}" if compared else line
+    return f"{line} · {report.compared_with}: {', '.join(compared)}" if compared else line
 
 
 def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
@@ -370,12 +341,15 @@ def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> 
     )
 
 
-def _standing(result: Result, *, by_itself: bool, by_the_gate: bool) -> str:
+def _standing(result: Result, report: RunReport) -> str:
+    settings = report.settings
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
-    if by_itself:
+    if result.nodeid in report.failed_by_themselves:
         return "failed otherwise"
-    if by_the_gate:
+    if settings.gate == "fail" and failures(
+        result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts
+    ):
         return "failed by the gate"
     if result.simulated:
         return "simulated"

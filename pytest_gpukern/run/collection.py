@@ -10,7 +10,6 @@ import pytest
 
 from pytest_gpukern.run.stash import (
     MARKER,
-    TRY_THE_SIMULATOR,
     USAGE_ERROR,
     case_of,
     environment_of,
@@ -18,7 +17,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     simulator_of,
 )
-from pytest_gpukern.values.options import asked
+from pytest_gpukern.values.options import TRY_THE_SIMULATOR, asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,31 +5,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_gpukern.package import __version__
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
-    TRY_THE_SIMULATOR,
     USAGE_ERROR,
     environment_of,
     settings_of,
 )
 from pytest_gpukern.values.options import asked
-from pytest_gpukern.values.printable import printable, printable_lines
+from pytest_gpukern.values.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from pytest_gpukern.baseline.store import KnownCases, WriteReport
-    from pytest_gpukern.findings.common_shift import Shift
+    from pytest_gpukern.findings.common_shift import Compared, Shift
     from pytest_gpukern.processes.extra_sessions import Further
-    from pytest_gpukern.report.head import Compared
+    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import JsonDict, Result
 
 T = TypeVar("T")
@@ -52,8 +49,8 @@ class Controller:
         self.heading: list[str] = []
         self.closing: list[str] = []
         self.compared_with = "baseline"
-        self._run_file: Path | None = None
-        self.write_report: WriteReport | None = None
+        self._files: tuple[Path, ...] = ()
+        self._baselines: WriteReport | None = None
         self._compared: list[Compared] = []
         self._shift: Shift | None = None
         self._further: Further | None = None
@@ -164,74 +161,64 @@ class Controller:
 
         All of it before the terminal's own wrapper, whose summary tells of it.
         """
-        ran = exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly")
-        if asked(self._config) and ran:
-            self._compare_all()
-            self._write()
-            if settings_of(self._config).require_gpu and not self._judged_on_gpu():
-                self.problems.append(
-                    "--gpukern-require=gpu: nothing was measured on a GPU in this run"
-                    + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
-                )
-        if self.results:
-            from pytest_gpukern.benchmark_interop.publishing import publish
-
-            publish(self._config, self.results, self.groups, self.listed)
+        if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
+            if asked(self._config):
+                self._compare_all()
+                self._write_baselines()
+                if settings_of(self._config).require_gpu and not self._judged_on_gpu():
+                    self.problems.append(
+                        "--gpukern-require=gpu: nothing was measured on a GPU in this run"
+                        + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
+                    )
+            self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self) -> None:
         """Tables, skips, what was written, and the last line."""
-        if not (self.results or self.skips or self.problems):
+        self._write_forms(in_summary=True)
+
+    def _write_forms(self, *, in_summary: bool) -> None:
+        """Makes the forms of the report that apply; what a run found nothing for is not even loaded."""
+        if not (self._results or self.skips or self.problems or asked(self._config)):
             return
-        from pytest_gpukern.report import terminal
-        from pytest_gpukern.report.head import head
+        from pytest_gpukern.report.forms import write_forms
 
-        def write(text: str, **markup: bool) -> None:
-            terminalreporter.write_line(printable_lines(text), **markup)
+        report = write_forms(self._report(), self._config, in_summary=in_summary)
+        self._files, self.problems = report.files, list(report.problems)
 
-        width = terminalreporter._tw.fullwidth
-        for text in self.heading:
-            write(text)
-        for line in head(self._compared, self._shift, width=width):
-            write(line.text, **line.markup)
-        for line in terminal.render(
-            self.results,
-            self.skips,
-            width=width,
-            failed=len(self._failed),
-            by_themselves=self._failed_by_themselves,
-            gate=settings_of(self._config).gate,
-            strict=settings_of(self._config).strict,
-            gate_on=settings_of(self._config).gate_on,
-            accepts=settings_of(self._config).accepts,
-            verbose=self._config.get_verbosity() > 0,
+    def _report(self) -> RunReport:
+        from pytest_gpukern.report.forms import RunReport
+
+        return RunReport(
+            results=self.results,
+            settings=settings_of(self._config),
+            sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
+            skips=self.skips,
+            failed=frozenset(self._failed),
+            failed_by_themselves=frozenset(self._failed_by_themselves),
+            failed_by_the_gate=frozenset(self._failed_by_the_gate),
+            groups=self.groups,
+            listed=self.listed,
+            compared=self._compared,
+            shift=self._shift,
             compared_with=self.compared_with,
-            told=self._told_above,
-        ):
-            write(line.text, **line.markup)
-        for text in (*self.closing, *self._written_lines()):
-            write(text)
-        if not asked(self._config) and any(reason.startswith("no GPU") for _, reason in self.skips):
-            write(f"gpukern: {TRY_THE_SIMULATOR}")
-        for problem in self.problems:
-            write(f"gpukern: {problem}", red=True)
-
-    @property
-    def _told_above(self) -> set[str]:
-        """The tests that the gate failed and whose failure tells why; what all share comes to that later."""
-        shown = self._config.option.tbstyle not in ("no", "line")
-        common = self._shift is not None and self._shift.common
-        return self._failed_by_the_gate if shown and not common else set()
+            heading=self.heading,
+            closing=self.closing,
+            baselines=self._baselines,
+            shortened=self._short,
+            stale=self._stale,
+            files=self._files,
+            problems=tuple(self.problems),
+        )
 
     def _compare_all(self) -> None:
         """Looks at all compared results together, before anything is written."""
         settings, environment = settings_of(self._config), environment_of(self._config)
         if not settings.benchmark or settings.baseline == "off":
             return
-        from pytest_gpukern.findings.common_shift import beside_shift
-        from pytest_gpukern.report.head import Compared, shift_among
+        from pytest_gpukern.findings.common_shift import Compared, shift_among
         from pytest_gpukern.values.file_error import FileError
 
         for result in self.results:
@@ -244,12 +231,9 @@ class Controller:
             if past is not None:
                 self._compared.append(Compared(result, past))
         self._shift = shift_among(self._compared)
-        if self._shift is not None and self._shift.common:
-            told = beside_shift(self.results, self._shift)
-            self._results = dict(zip(self._results, told, strict=True))
 
-    def _write(self) -> None:
-        """Baselines and the run file; a file that cannot be written is a failure of the run, not a crash."""
+    def _write_baselines(self) -> None:
+        """A file that cannot be written is a failure of the run, not a crash."""
         settings = settings_of(self._config)
         environment = environment_of(self._config)
         if self._writes_baselines:
@@ -257,24 +241,9 @@ class Controller:
                 self._record(nodeid, result)
             if settings.prune:
                 self._of_known_cases(environment.store.prune)
-            self.write_report = environment.store.flush()
-            self.problems += [str(error) for error in self.write_report.errors]
+            self._baselines = environment.store.flush()
+            self.problems += [str(error) for error in self._baselines.errors]
         self._stale = sorted(itertools.chain(*self._of_known_cases(environment.store.stale)))
-        if settings.output is not None:
-            from pytest_gpukern.report.run_file import write_run_file
-            from pytest_gpukern.values.file_error import FileError
-
-            try:
-                write_run_file(
-                    settings.output,
-                    self.results,
-                    [each for nodeid in self._results for each in self._sessions[nodeid]],
-                    created=datetime.now(UTC),
-                    version=__version__,
-                )
-                self._run_file = settings.output
-            except FileError as error:
-                self.problems.append(str(error))
 
     @property
     def _writes_baselines(self) -> bool:
@@ -364,21 +333,6 @@ class Controller:
                     found.append(ask(known, model_key))
         return found
 
-    def _written_lines(self) -> list[str]:
-        from pytest_gpukern.report.records import lines_about_records, to_accept, to_create
-
-        report = self.write_report
-        lines = [f"gpukern: wrote {self._run_file}"] if self._run_file is not None else []
-        settings = settings_of(self._config)
-        if settings.benchmark and settings.baseline == "compare":
-            lines += to_create(self._config, self.results)
-            lines += to_accept(self._config, self.results, self._run_file, settings.baseline_dir)
-        folder = settings.baseline_dir
-        if settings.benchmark and settings.baseline == "compare" and folder and not folder.is_dir():
-            lines.append(f"gpukern: nothing to compare with: there is no folder {folder}")
-        lines += [f"gpukern: {reason} ({_which(cases)})" for reason, cases in self._short.items()]
-        return [*lines, *lines_about_records(report, self._stale, self.results)]
-
     def _judged_on_gpu(self) -> bool:
         return any(
             result.measurements and not result.simulated and result.case.on_gpu for result in self.results
@@ -398,10 +352,6 @@ class Controller:
             if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
                 reporter.write_line("")
             reporter.write_line(printable(line))
-
-
-def _which(cases: Sequence[str]) -> str:
-    return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 MARKER = "gpu_benchmark"
 USAGE_ERROR = "gpukern_usage_error"
 """Under which a worker of xdist tells the controller what is wrong with the options or the tests."""
-TRY_THE_SIMULATOR = "without a GPU, --gpukern-simulator=auto checks Numba's kernels in its CUDA simulator"
-"""What a run is told that did not ask for this plugin and lacks a GPU."""
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()

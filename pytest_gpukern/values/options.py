@@ -16,7 +16,8 @@ DEFAULT_DRIFT = 4.0
 DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
-
+TRY_THE_SIMULATOR = "without a GPU, --gpukern-simulator=auto checks Numba's kernels in its CUDA simulator"
+"""What a run is told that did not ask for this plugin and lacks a GPU."""
 
 _LONGEST_MESSAGE = 2000
 

@@ -20,6 +20,7 @@ from pytest_gpukern.baseline.history import past_of
 from pytest_gpukern.baseline.schema import load, parse
 from pytest_gpukern.baseline.schema import render as render_baseline
 from pytest_gpukern.cli import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
+from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
@@ -28,7 +29,8 @@ from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.measure import ceilings as stored_ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
 from pytest_gpukern.processes.child_sessions import Heard
-from pytest_gpukern.report.head import Compared, head, shift_among
+from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.report.head import head
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
@@ -36,6 +38,7 @@ from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_ga
 from pytest_gpukern.selftest.recording import read_recording, write_recording
 from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
+from pytest_gpukern.values.settings import Settings
 
 REPOSITORY = Path(__file__).parents[2]
 TIMES = int(os.environ.get("HOSTILE_TIMES", "1"))
@@ -111,7 +114,7 @@ def use_baseline(baseline, path):
         )
         found = explained(found, lambda case, key: past_of(baseline, case.id, key), drift=4.0)
         compared.append(Compared(found, past_of(baseline, name)))
-        render([found], width=100, verbose=True)
+        render(RunReport([found]), width=100, verbose=True)
     head(compared, shift_among(compared), width=100)
 
 
@@ -260,7 +263,8 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             results, again = list(run.results), tmp_path / "again.json"
             write_run_file(again, results, run.sessions, created=CREATED, version="0.1.0")
             assert read_run(again) == dataclasses.replace(run, created=CREATED)
-            render(results, width=40, gate_on=("time", "resources", "accuracy"), strict=True)
+            settings = Settings(gate_on=("time", "resources", "accuracy"), strict=True)
+            render(RunReport(results, settings), width=40)
             if not results:
                 continue
             runs(show, capsys, run=path, text="", json=False)

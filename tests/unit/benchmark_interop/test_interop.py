@@ -17,7 +17,8 @@ CONFTEST = """
 import json, pathlib, pytest
 from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks
 from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
-from pytest_gpukern.benchmark_interop.publishing import publish
+from pytest_gpukern.benchmark_interop.publishing import write
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.result import Result
 
 MADE_UP = json.loads(pathlib.Path(__file__).with_name("results.json").read_text())
@@ -47,7 +48,8 @@ def pytest_collection_modifyitems(config, items):
 def pytest_sessionfinish(session):
     results = [Result.from_json(entry) for entry in RECEIVED]
     groups = {r.nodeid: "mine" if "grouped" in r.nodeid else None for r in results}
-    publish(session.config, results, groups)
+    if not hasattr(session.config, "workerinput"):
+        write(RunReport(results, groups=groups), session.config)
     return (yield)
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from made_up_past import BEFORE, now, past, session
 
-from pytest_gpukern.report.head import Compared, changes_since, head, shift_among
+from pytest_gpukern.findings.common_shift import Compared, shift_among
+from pytest_gpukern.report.head import changes_since, head
 from pytest_gpukern.values.result import Finding
 
 UPGRADED = {**BEFORE, "driver_version": "590.10", "cuda_driver_version": "13.1"}

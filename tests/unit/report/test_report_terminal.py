@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.progress import Progress, SessionProgress, telling_now_and_then
 from pytest_gpukern.report.terminal import render, skip_lines, tables, totals
 from pytest_gpukern.values.result import Correctness, OutputError, Result
+from pytest_gpukern.values.settings import Settings
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
 END = {"scope": "end_to_end", "timer": "host"}
@@ -254,10 +256,10 @@ def test_the_reason_of_a_verdict_that_needs_one_stands_under_the_table(kind):
 @pytest.mark.parametrize("kind", ["SLOWER", "INVALID"])
 def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     failed = result("cupy.exp", measured(), verdicts=[verdict(kind, 1.1, reason="the moon is full")])
-    lines = render([failed], width=120, told={failed.nodeid})
+    lines = render(RunReport([failed]), width=120, told={failed.nodeid})
     assert "moon" not in "".join(line.text for line in lines)
     assert any(kind in line.text for line in lines)
-    other = render([failed], width=120, told={"another"})
+    other = render(RunReport([failed]), width=120, told={"another"})
     assert any(line.text.endswith(f"{kind}: the moon is full") for line in other)
 
 
@@ -338,7 +340,7 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
         result("a.unchecked", measured(), correctness=Correctness.UNCHECKED),
     ]
     skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
-    assert totals(results, skips, failed=3) == (
+    assert totals(RunReport(results, skips=skips, failed=frozenset("abc"))) == (
         "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 1 failed otherwise, 1 simulated, 1 unchecked, "
         "3 skipped (2 no GPU, 1 library missing) · baseline: 2 same, 1 slower, 1 new"
     )
@@ -346,27 +348,28 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
 
 def test_a_single_leading_reason_of_skips_needs_no_count_of_its_own():
     assert (
-        totals([], [("x", "no GPU: none"), ("y", "no GPU: lost")]) == "gpukern: 0 passed, 2 skipped (no GPU)"
+        totals(RunReport(skips=[("x", "no GPU: none"), ("y", "no GPU: lost")]))
+        == "gpukern: 0 passed, 2 skipped (no GPU)"
     )
 
 
 def test_no_count_of_passed_cases_where_all_were_simulated():
-    assert totals([result("a.simulated", simulated=True)]) == "gpukern: 1 simulated"
+    assert totals(RunReport([result("a.simulated", simulated=True)])) == "gpukern: 1 simulated"
 
 
 def test_a_bad_verdict_counts_as_passed_where_the_gate_only_warns_and_not_knowing_fails_under_strict():
     slower = [result("a.b", measured(), verdicts=[verdict("SLOWER")])]
     new = [result("a.b", measured(), verdicts=[verdict("NEW")])]
-    assert "1 passed" in totals(slower, gate="warn")
-    assert "1 failed by the gate" in totals(slower)
-    assert "1 passed" in totals(new)
-    assert "1 failed by the gate" in totals(new, strict=True)
+    assert "1 passed" in totals(RunReport(slower, Settings(gate="warn")))
+    assert "1 failed by the gate" in totals(RunReport(slower))
+    assert "1 passed" in totals(RunReport(new))
+    assert "1 failed by the gate" in totals(RunReport(new, Settings(strict=True)))
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
-    lines = render([result()], [("x", "no GPU")], width=120)
+    lines = render(RunReport([result()], skips=[("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
-    assert render([], width=120) == []
+    assert render(RunReport(), width=120) == []
 
 
 def test_a_result_that_crossed_processes_with_an_infinite_time_is_still_reported():
@@ -457,7 +460,7 @@ def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
         *("cupy.exp", "n=1000", "kernel", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
     ]
     assert lines_of(both)[0].text == "vector_exp · cupti, cold L2"
-    assert totals([both]) == "gpukern: 1 passed · baseline: 1 same"
+    assert totals(RunReport([both])) == "gpukern: 1 passed · baseline: 1 same"
 
 
 def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
@@ -467,7 +470,7 @@ def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
     assert cells(row)[3:6] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
     assert cells(row)[-1] == "SLOWER +5.0 %"
     assert lines_of(both)[0].text == "vector_exp · event, cold L2"
-    assert totals([both]) == "gpukern: 0 passed, 1 failed by the gate · baseline: 1 slower"
+    assert totals(RunReport([both])) == "gpukern: 0 passed, 1 failed by the gate · baseline: 1 slower"
 
 
 def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
@@ -477,7 +480,7 @@ def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
     assert "48.60 µs" in row_with("cupy.exp  ", both).text
     assert row_with("cupy.exp  ", both).markup == {"red": True}
     assert "kernel: INVALID: by event: ran elsewhere" in text_of(both)
-    assert "baseline: 1 invalid" in totals([both])
+    assert "baseline: 1 invalid" in totals(RunReport([both]))
 
 
 def test_a_scope_whose_main_time_is_missing_shows_the_one_that_is_there():
