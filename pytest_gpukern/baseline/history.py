@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.record import LONGEST_NAME
-from pytest_gpukern.gpu.names import fitted
+from pytest_gpukern.gpu.kernel_facts import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

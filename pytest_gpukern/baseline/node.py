@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gpu.names import fitted
+from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.statistics import quantiles
 
 if TYPE_CHECKING:

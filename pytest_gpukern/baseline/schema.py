@@ -20,8 +20,7 @@ from pytest_gpukern.baseline.record import (
     RecordedTime,
     SessionEntry,
 )
-from pytest_gpukern.values import strict_json
-from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.untrusted_json import FileError, JsonError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,9 +72,9 @@ def render(baseline: Baseline) -> bytes:
 
 def _decoded(content: bytes, path: Path) -> Any:
     try:
-        value = strict_json.decoded(content)
+        value = decoded(content)
         json.dumps(value, ensure_ascii=False).encode()
-    except strict_json.JsonError as error:
+    except JsonError as error:
         raise FileError(path, str(error), RESTORE) from error
     except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written again
         raise FileError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error

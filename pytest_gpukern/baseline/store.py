@@ -17,14 +17,15 @@ from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import CaseInfo, Correctness, Result, VerdictKind
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
+
 
 _NAME = re.compile(r"\w(?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
@@ -371,3 +372,26 @@ def _by_case(entries: list[Entry]) -> list[list[Entry]]:
     for entry in entries:
         groups.setdefault(entry.case.id, []).append(entry)
     return list(groups.values())
+
+
+def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
+    """Replaces the content of a file by what `change` makes of it; one left without records is removed.
+
+    Args:
+        path: the file.
+        change: is given the content as it is on the disk, while no other run writes there.
+
+    Raises:
+        FileError: it cannot be read or written; it is as it was.
+    """
+    schema.load(path)  # before the lock, which would make a folder
+    with file.locked(path.parent):
+        before = schema.load(path)
+        changed = change(before).referenced()
+        if changed == before:
+            pass
+        elif changed.cases:
+            file.replace(path, schema.render(changed))
+        else:
+            file.remove(path)
+    return changed

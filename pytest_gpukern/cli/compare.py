@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
     """Prints how B compares with A."""
     from pytest_gpukern.cli.compared_times import read_side
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     try:
         a, b = read_side(known.a), read_side(known.b)

@@ -8,14 +8,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.schema import load
-from pytest_gpukern.baseline.selection import unselected
 from pytest_gpukern.cli.find import baseline_files
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import Correctness, Measurement, Summary
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,8 +8,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.values.printable import printable
 from pytest_gpukern.values.settings import in_ci
+from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
     import argparse

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
     """Prints a line a file."""
     from pytest_gpukern.baseline.schema import load
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     paths = known.paths or [Path()]
     status, rows = exits.FINE, []

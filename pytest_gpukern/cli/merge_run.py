@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
     """Records what was accepted, and says what was not."""
     from pytest_gpukern.report.run_file import read_run
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     if known.append and known.reason:
         parser.error("--reason: it belongs to a new epoch, and --append opens none; drop one of them")
@@ -85,7 +85,7 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
 
 def _to_record(result: Result, sessions: Sequence[Result]) -> list[Result]:
     """The sessions of a case to record; of one whose result must not be, that alone, which is refused."""
-    from pytest_gpukern.baseline.selection import unselected
+    from pytest_gpukern.baseline.merge import unselected
     from pytest_gpukern.baseline.store import unfit
 
     return [result] if unfit(result) is not None else unselected(result, sessions)

@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
     """Removes what was named, and says what that was."""
-    from pytest_gpukern.baseline.edit import rewrite
     from pytest_gpukern.baseline.schema import load
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.baseline.store import rewrite
+    from pytest_gpukern.values.untrusted_json import FileError
 
     if not known.dry_run and not exits.may_write("baseline prune", known):
         return exits.BAD

@@ -31,7 +31,7 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # n
     """Prints what a run stored."""
     from pytest_gpukern.report.run_file import read_run_file
     from pytest_gpukern.report.terminal import tables
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     try:
         stored = read_run_file(known.run)

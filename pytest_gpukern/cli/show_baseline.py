@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
     """Prints the records."""
     from pytest_gpukern.baseline.schema import load
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     try:
         baseline = load(known.file)

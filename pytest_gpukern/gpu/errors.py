@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpukern.values.printable import printable_lines
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 
 class DeviceError(Exception):

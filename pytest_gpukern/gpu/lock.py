@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
-from pytest_gpukern.values.strict_json import decoded
+from pytest_gpukern.values.untrusted_json import decoded
 
 try:
     import fcntl

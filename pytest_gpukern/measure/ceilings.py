@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured, measure_ceilings
-from pytest_gpukern.values import strict_json
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.untrusted_json import FileError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -260,7 +259,7 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
     """The stored ceilings; None where there are none, or none that can be used, which is said."""
     try:
-        data = strict_json.decoded(path.read_bytes())
+        data = decoded(path.read_bytes())
         if not isinstance(data, dict) or data.get("key") != key:
             raise ValueError("it holds no ceilings of this device")
         return Ceilings.from_json(data.get("ceilings"))

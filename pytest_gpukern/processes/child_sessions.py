@@ -27,10 +27,8 @@ from pytest_gpukern.measure.device_memory import TeardownMemory
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
-from pytest_gpukern.values import strict_json
-from pytest_gpukern.values.json_shape import ShapeError, check_shape
-from pytest_gpukern.values.printable import bounded
 from pytest_gpukern.values.result import Result, plain
+from pytest_gpukern.values.untrusted_json import ShapeError, bounded, check_shape, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -385,7 +383,7 @@ class Heard:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = strict_json.decoded(line)
+            told = decoded(line)
             kind = told["kind"]
             if kind == "start":
                 self.running = _text(told["nodeid"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gpu.names import fitted, readable
+from pytest_gpukern.gpu.kernel_facts import fitted, readable
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.rows import scope_times

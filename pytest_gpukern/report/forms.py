@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

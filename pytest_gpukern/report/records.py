@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.selection import confirmed_slower
+from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.values.options import OPTIONS, values_of
 from pytest_gpukern.values.result import VerdictKind
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.file_error import FileError
-from pytest_gpukern.values.json_shape import ShapeError, check_shape
 from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.strict_json import JsonError, decoded
+from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, check_shape, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,8 +17,8 @@ from pytest_gpukern.report.layout import Column, Line, display_width, shorten, t
 from pytest_gpukern.report.records import record_lines
 from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
 from pytest_gpukern.values.options import TRY_THE_SIMULATOR
-from pytest_gpukern.values.printable import printable_lines
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

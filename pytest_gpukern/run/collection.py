@@ -157,7 +157,7 @@ def _alike(value: Any, own: Any) -> bool:
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that a selected test would be judged by, once, before anything is measured."""
-    from pytest_gpukern.values.file_error import FileError
+    from pytest_gpukern.values.untrusted_json import FileError
 
     environment = environment_of(config)
     for item in items:

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.selection import confirmed_slower
+from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.judge import confirm, failing
 from pytest_gpukern.processes.extra_sessions import measure_further

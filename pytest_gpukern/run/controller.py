@@ -17,7 +17,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
 )
 from pytest_gpukern.values.options import asked
-from pytest_gpukern.values.printable import printable
+from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -219,7 +219,7 @@ class Controller:
         if not settings.benchmark or settings.baseline == "off":
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
-        from pytest_gpukern.values.file_error import FileError
+        from pytest_gpukern.values.untrusted_json import FileError
 
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
@@ -279,7 +279,7 @@ class Controller:
 
     def _record(self, nodeid: str, result: Result) -> None:
         """Queues a test's sessions for its baseline, or says why they are not recorded."""
-        from pytest_gpukern.baseline.selection import unselected
+        from pytest_gpukern.baseline.merge import unselected
         from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
 
         store, model_key = environment_of(self._config).store, self._model_key(result)
@@ -311,7 +311,7 @@ class Controller:
 
         With two times in it, an epoch would spread so far that neither that slowdown nor others are seen.
         """
-        from pytest_gpukern.baseline.selection import confirmed_slower
+        from pytest_gpukern.baseline.merge import confirmed_slower
 
         appends = settings_of(self._config).baseline == "append"
         return appends and result.case.on_gpu and confirmed_slower(result)
@@ -324,7 +324,7 @@ class Controller:
 
         A file that cannot be read is complained about elsewhere.
         """
-        from pytest_gpukern.values.file_error import FileError
+        from pytest_gpukern.values.untrusted_json import FileError
 
         environment, found = environment_of(self._config), []
         for known in self._config.stash.get(KNOWN_CASES, ()):

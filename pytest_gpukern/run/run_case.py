@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.check.check_variant import check_seeds
 from pytest_gpukern.check.corner_cases import check_corners, corners_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
-from pytest_gpukern.gpu.facts import kernel_facts, without_hash
+from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
 from pytest_gpukern.run.prepare import placing_of, prepared_case, refuse_what_cannot_run, sets_wanted
 from pytest_gpukern.run.time_case import other_contents_of_slow, recheck, timed
 from pytest_gpukern.run.verdicts import judged

@@ -23,7 +23,7 @@ from pytest_gpukern.run.stash import (
     may_use_gpu,
     settings_of,
 )
-from pytest_gpukern.values.printable import printable_lines
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gpu.names import readable
+from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import FOLDER
 
 if TYPE_CHECKING:

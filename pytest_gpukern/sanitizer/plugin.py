@@ -17,7 +17,7 @@ from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, w
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
-from pytest_gpukern.values.printable import printable_lines
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

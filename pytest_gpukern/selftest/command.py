@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.values.printable import printable, printable_lines
+from pytest_gpukern.values.untrusted_json import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from pytest_gpukern.selftest.recording import (
     RecordingError,
     built,
     check_schema,
-    decoded,
+    read_object,
     write_text,
 )
 
@@ -140,7 +140,7 @@ def read_gate_recording(path: Path) -> GateRecording:
     Raises:
         RecordingError: the file is missing, damaged, of another kind or from a newer release.
     """
-    data = decoded(path)
+    data = read_object(path)
     kind = data.pop("kind", None)
     if kind != KIND:
         problem = f"is {kind!r}, so this is no self-test of the gate"
@@ -182,7 +182,7 @@ def read_gate_session(path: Path) -> GateSession:
     Raises:
         RecordingError: there is nothing, or it is not a session.
     """
-    session: GateSession = built(decoded(path), GateSession, path)
+    session: GateSession = built(read_object(path), GateSession, path)
     return session
 
 

@@ -9,10 +9,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.values import strict_json
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.file_error import FileError
-from pytest_gpukern.values.json_shape import ShapeError, check_shape
+from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, check_shape, decoded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -259,7 +257,7 @@ def read_recording(path: Path) -> Recording:
     Raises:
         RecordingError: the file is missing, damaged, no self-test or from a newer release.
     """
-    data = decoded(path)
+    data = read_object(path)
     check_schema(path, data.pop("schema", None), SCHEMA, data.get("gpukern"))
     data.pop(CONCLUSIONS, None)
     recording: Recording = built(data, Recording, path)
@@ -274,7 +272,7 @@ def read_session(path: Path) -> Session:
     Raises:
         RecordingError: there is nothing, or it is not a session.
     """
-    session: Session = built(decoded(path), Session, path)
+    session: Session = built(read_object(path), Session, path)
     return session
 
 
@@ -291,7 +289,7 @@ def check_schema(path: Path, schema: object, newest: int, written_by: object) ->
         raise RecordingError(path, problem, "Upgrade pytest-gpukern", where="schema")
 
 
-def decoded(path: Path) -> JsonDict:
+def read_object(path: Path) -> JsonDict:
     """The JSON object in a file.
 
     Raises:
@@ -303,8 +301,8 @@ def decoded(path: Path) -> JsonDict:
         problem = f"cannot be read: {error.strerror or error}"
         raise RecordingError(path, problem, "Check the path and its permissions") from error
     try:
-        data = strict_json.decoded(content)
-    except strict_json.JsonError as error:
+        data = decoded(content)
+    except JsonError as error:
         raise RecordingError(path, str(error)) from error
     if not isinstance(data, dict):
         raise RecordingError(path, f"holds {data!r:.40} instead of an object")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,10 +26,7 @@ class SettingsError(Exception):
     """An option, ini value or marker argument that cannot work; the message holds value, rule and remedy."""
 
     def __init__(self, message: str) -> None:
-        from pytest_gpukern.values.printable import (  # by an error only: every run loads this
-            bounded,
-            printable_lines,
-        )
+        from pytest_gpukern.values.untrusted_json import bounded, printable_lines
 
         super().__init__(printable_lines(bounded(message, _LONGEST_MESSAGE)))
 

@@ -24,7 +24,7 @@ from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
-from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.measure import ceilings as stored_ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
@@ -36,9 +36,9 @@ from pytest_gpukern.report.terminal import render
 from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
 from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
 from pytest_gpukern.selftest.recording import read_recording, write_recording
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.untrusted_json import FileError
 
 REPOSITORY = Path(__file__).parents[2]
 TIMES = int(os.environ.get("HOSTILE_TIMES", "1"))

@@ -44,8 +44,8 @@ from pytest_gpukern.baseline.store import Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import judge
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import Correctness, KernelFacts, LaunchShape, OutputError, VerdictKind
+from pytest_gpukern.values.untrusted_json import FileError
 
 NOWHERE = Path("vector_exp.nvidia-h200.json")
 

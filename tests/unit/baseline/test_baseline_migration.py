@@ -12,7 +12,7 @@ from made_up_records import case_of, record, result_of
 
 from pytest_gpukern.baseline.schema import SCHEMA, load, parse, render
 from pytest_gpukern.baseline.store import Store
-from pytest_gpukern.values.file_error import FileError
+from pytest_gpukern.values.untrusted_json import FileError
 
 OLD = Path(__file__).parents[2] / "data" / "baseline-schema-1.json"
 CONTENT = json.loads(OLD.read_text())

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from made_up_results import measured, result, verdict
 
-from pytest_gpukern.baseline.selection import unselected
+from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.values.result import SessionRole
 
 

@@ -10,7 +10,7 @@ from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result,
 
 from pytest_gpukern.benchmark_interop.plugin import machine_info
 from pytest_gpukern.gpu.cubin import Spills
-from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.values.result import Correctness
 
 CONFTEST = """

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_gpukern.gpu.cubin import Spills
-from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape
 
 SHAPE = LaunchShape((100, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)

@@ -6,8 +6,8 @@ import ctypes
 
 import pytest
 
-from pytest_gpukern.gpu import names as kernel_names
-from pytest_gpukern.gpu.names import demangle, fitted, readable
+from pytest_gpukern.gpu import kernel_facts as kernel_names
+from pytest_gpukern.gpu.kernel_facts import demangle, fitted, readable
 
 TAGS = "B2v2B94cw51cXTLSUwv1sCUt9Ww0FEw09RRQPKzLTg4gaGKFsG2oMQGEYakJSQB1PQBk0Bynm21OiwU1a0UoLGhDpQE8oxrNQE_3d"
 NUMBA = f"_ZN6cudapy6suites8on_numba4make12_3clocals_3e11grid_stride{TAGS}E5ArrayIfLi2E1A8readonly7alignedEx"

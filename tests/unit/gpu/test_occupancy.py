@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.gpu.occupancy import LIMITS, occupancy
+from pytest_gpukern.gpu.kernel_facts import LIMITS, occupancy
 from pytest_gpukern.gpu.theory import RATES
 from pytest_gpukern.values.result import LaunchShape
 

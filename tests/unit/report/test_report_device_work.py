@@ -8,7 +8,7 @@ import pytest
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 
 from pytest_gpukern.gpu.cubin import Spills
-from pytest_gpukern.gpu.facts import kernel_facts
+from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.details import device_work
 from pytest_gpukern.report.layout import display_width
 from pytest_gpukern.report.terminal import tables

@@ -11,8 +11,8 @@ import pytest
 from made_up_results import result
 
 from pytest_gpukern.report.forms import FORMS, Form, RunReport, write_forms
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.untrusted_json import FileError
 
 RESULTS = (result("cupy.exp"), result("numba.exp"))
 HTML = Path("report.html")

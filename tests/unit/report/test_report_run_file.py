@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
 
-from pytest_gpukern.gpu.facts import kernel_facts
 from pytest_gpukern.gpu.fingerprint import Fingerprint
+from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
-from pytest_gpukern.values.file_error import FileError
 from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.untrusted_json import FileError
 
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 

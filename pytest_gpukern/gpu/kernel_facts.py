@@ -1,0 +1,308 @@
+"""Computes what there is to know about a kernel: its name for people, its resources, its occupancy."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.values.result import KernelFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpukern.values.result import DeviceWork, LaunchShape
+
+
+_NO_SPILLS = Spills(0, 0)
+
+
+def kernel_facts(
+    work: Iterable[DeviceWork],
+    compute_capability: tuple[int, int] | None,
+    machine_code: Callable[[str, int], str | None] | None = None,
+    spills: Callable[[str, int], Spills | None] | None = None,
+) -> tuple[KernelFacts, ...]:
+    """The kernels among what a call had the device do, in order.
+
+    Args:
+        work: of a measurement whose timer saw it.
+        compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
+        machine_code: mangled name, registers → hash of the kernel's machine code, or None.
+        spills: mangled name, registers → what the kernel spills, or None; asked only for those that use local
+            memory.
+    """
+    facts = []
+    for entry in work:
+        if entry.kind != "kernel" or entry.shape is None:
+            continue
+        filled = occupancy(entry.shape, compute_capability) if compute_capability is not None else None
+        asked = (entry.name, entry.shape.registers)
+        spilled = _NO_SPILLS if not entry.shape.local_bytes else spills(*asked) if spills else None
+        facts.append(
+            KernelFacts(
+                name=entry.name,
+                readable=readable(entry.name),
+                shape=entry.shape,
+                count=entry.count,
+                time_ns=entry.time_ns,
+                blocks_per_sm=filled.blocks if filled else None,
+                occupancy=filled.share if filled else None,
+                limited_by=filled.limited_by if filled else None,
+                machine_code_sha256=machine_code(*asked) if machine_code else None,
+                spill_store_bytes=spilled.store_bytes if spilled is not None else None,
+                spill_load_bytes=spilled.load_bytes if spilled is not None else None,
+            )
+        )
+    return tuple(facts)
+
+
+def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:
+    """A note on kernels whose machine code is not known, or nothing: a change of it will not be told.
+
+    Args:
+        kernels: of a case.
+        refused: why code could not be looked at, in words, or None where nothing stood in the way.
+    """
+    missing = [facts.readable for facts in kernels if facts.machine_code_sha256 is None]
+    if not missing:
+        return ()
+    more = len(missing) - 1
+    others = f" and {more} {'kernel' if more == 1 else 'kernels'} more" if more else ""
+    why = refused or "its loading was not seen, or not which of several with its name was launched"
+    return (f"no hash of the machine code of {missing[0]}{others}: {why}",)
+
+
+_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
+"""Libraries of the C++ run time that hold the demangler, as their makers name them."""
+_LONGEST_NAME = 8192  # CUTLASS's are a few thousand characters; a crafted one must not cost minutes
+_NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # the demangler has a bracket a tag, debuggers have one for all
+_TAG = re.compile(r"\[abi:[^\]]*\]")
+_NUMBERED_TYPE = re.compile(r"\bRecord<\d+>")  # Numba's of a structure: counts the types of the process
+_VERSIONED_NAMESPACE = re.compile(r"\b[A-Z]+_\d\w*_NS::")
+_NOISE = ("(anonymous namespace)::", ", mutable, aligned", ", aligned")
+_ELLIPSIS = "…"
+
+
+@functools.lru_cache(maxsize=4096)
+def readable(name: str) -> str:
+    """A kernel's name as its author would write it; as it is where it cannot be demangled.
+
+    Numba's tags are left out, and the modules and functions around a Numba kernel; so are the return type,
+    versioned namespaces such as CUB's, and layout details of Numba's array types.
+    """
+    demangled = demangle(name)
+    if demangled is None:
+        return _of_numba(_TAG.sub("", name)) if _NUMBA_TAG.search(name) else name
+    text = demangled.removeprefix("void ").replace("> >", ">>")
+    for noise in _NOISE:
+        text = text.replace(noise, "")
+    text = _VERSIONED_NAMESPACE.sub("", text)
+    if _NUMBA_TAG.search(text):
+        return _of_numba(_TAG.sub("", text))
+    return _TAG.sub("", text)
+
+
+def fitted(text: str, width: int) -> str:
+    """A readable name within `width` characters as far as leaving out its parameters and template arguments
+    helps; what was left out is an ellipsis."""
+    if len(text) > width:
+        text = _without_parameters(text)
+    if len(text) > width:
+        text = _without_template_arguments(text)
+    return text
+
+
+def demangle(name: str) -> str | None:
+    """What a mangled name means in C++, or None for another name, or where no C++ run time can be loaded.
+
+    By `__cxa_demangle` of the Itanium C++ ABI, which NVIDIA's compilers and Numba mangle by:
+    https://itanium-cxx-abi.github.io/cxx-abi/abi.html#demangler
+    """
+    if not name.startswith("_Z") or len(name) > _LONGEST_NAME:
+        return None
+    found = _demangler()
+    return found(name) if found is not None else None
+
+
+@functools.cache
+def _demangler() -> Callable[[str], str | None] | None:
+    for library in _LIBRARIES:
+        try:
+            function = ctypes.CDLL(library).__cxa_demangle
+            free = ctypes.CDLL(None).free
+        except (OSError, AttributeError, TypeError):  # not there, not in it, or a system without either
+            continue
+        break
+    else:
+        return None
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    free.restype, free.argtypes = None, [ctypes.c_void_p]
+
+    def demangled(name: str) -> str | None:
+        address = function(name.encode(), None, None, None)
+        if not address:
+            return None
+        try:
+            return ctypes.string_at(address).decode(errors="replace")
+        finally:
+            free(address)
+
+    return demangled
+
+
+def _of_numba(text: str) -> str:
+    """`make::_3clocals_3e::add(…)` as `add(…)`; Numba writes what C++ does not allow as `_` and its code."""
+    name, bracket, parameters = _NUMBERED_TYPE.sub("Record", text).partition("(")
+    last = name.rpartition("::")[2]
+    return ("<lambda>" if last == "_3clambda_3e" else last) + bracket + parameters
+
+
+def _without_parameters(text: str) -> str:
+    """`f<…>(int, float*)` as `f<…>(…)`."""
+    if not text.endswith(")"):
+        return text
+    depth = 0
+    for position in range(len(text) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(text[position], 0)
+        if depth == 0:
+            return f"{text[:position]}({_ELLIPSIS})" if position < len(text) - 2 else text
+    return text
+
+
+def _without_template_arguments(text: str) -> str:
+    """`f<4, g<int>>(…)` as `f<…>(…)`; as it is where the angle brackets are not pairs."""
+    if text.startswith("<"):  # Numba's `<lambda>`
+        return text
+    kept, depth = [], 0
+    for char in text:
+        depth -= char == ">"
+        if depth < 0:
+            return text
+        if depth == 0:
+            kept.append(char)
+        depth += char == "<"
+        if char == "<" and depth == 1:
+            kept.append(_ELLIPSIS)
+    return "".join(kept) if depth == 0 else text
+
+
+_WARP = 32
+_REGISTERS = 65536
+"""32-bit registers of a multiprocessor, and the most that a block may have; the same from 7.0 on."""
+_PARTITIONS = 4
+"""Of a multiprocessor; each has its share of the registers and of the warps."""
+_REGISTER_UNIT = 256
+"""Registers are given to whole warps, in this unit."""
+
+
+class Limits(NamedTuple):
+    """What one multiprocessor holds at most at once: warps, blocks and KiB of shared memory."""
+
+    warps: int
+    blocks: int
+    shared_kib: int
+
+
+LIMITS: Mapping[tuple[int, int], Limits] = MappingProxyType(
+    {
+        (7, 0): Limits(64, 32, 96),
+        (7, 2): Limits(64, 32, 96),
+        (7, 5): Limits(32, 16, 64),
+        (8, 0): Limits(64, 32, 164),
+        (8, 6): Limits(48, 16, 100),
+        (8, 7): Limits(48, 16, 164),
+        (8, 9): Limits(48, 24, 100),
+        (9, 0): Limits(64, 32, 228),
+        (10, 0): Limits(64, 32, 228),
+        (10, 3): Limits(64, 32, 228),
+        (11, 0): Limits(48, 24, 228),
+        (12, 0): Limits(48, 24, 100),
+        (12, 1): Limits(48, 24, 100),
+    }
+)
+"""Compute capability → limits."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How far a kernel can fill a multiprocessor.
+
+    Attributes:
+        blocks: blocks that fit on a multiprocessor at once.
+        warps: their warps.
+        share: of the warps that a multiprocessor holds, 1.0 for all of them.
+        limited_by: what keeps a further block away, in words; None where every warp is taken.
+    """
+
+    blocks: int
+    warps: int
+    share: float
+    limited_by: str | None
+
+
+def occupancy(shape: LaunchShape, compute_capability: tuple[int, int]) -> Occupancy | None:
+    """The theoretical occupancy of a launch, or None for a capability that is not known here.
+
+    It is that of a grid with blocks enough for every multiprocessor, with as much shared memory as the
+    driver can give. Named barriers and virtual resources, which a launch does not tell of, are left out.
+    None also for a launch that does not fit on such a multiprocessor at all.
+
+    The formulas and the granularities are those of `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0
+    and 13.3). The limits of each compute capability are those of the table "Technical Specifications per
+    Compute Capability" in the CUDA C++ Programming Guide.
+    """
+    limits = LIMITS.get(compute_capability)
+    if limits is None:
+        return None
+    threads = math.prod(shape.block)
+    warps = -(-threads // _WARP)
+    shared = _shared_bytes(shape, compute_capability[0])
+    registers = f"{shape.registers} registers a thread"
+    fitting = {
+        f"blocks of {threads} threads": limits.warps // max(1, warps),
+        registers: _blocks_by_registers(shape.registers, warps),
+        f"{_kib(shared)} of shared memory a block": limits.shared_kib * 1024 // shared if shared else None,
+        f"{limits.blocks} blocks a multiprocessor": limits.blocks,
+    }
+    known = {words: blocks for words, blocks in fitting.items() if blocks is not None}
+    blocks = min(known.values())
+    if blocks == 0 or warps == 0:
+        return None
+    limiting = [words for words, most in known.items() if most == blocks]
+    full = blocks * warps == limits.warps
+    share = blocks * warps / limits.warps
+    return Occupancy(blocks, blocks * warps, share, None if full else " and ".join(limiting))
+
+
+def _blocks_by_registers(registers: int, warps: int) -> int | None:
+    """Blocks for whose registers there is room; None for a kernel without any.
+
+    The hardware's check of a launch counts the warps of a block in whole rounds over the partitions.
+    """
+    of_warp = _rounded_up(registers * _WARP, _REGISTER_UNIT)
+    if of_warp == 0:
+        return None
+    if of_warp * _rounded_up(warps, _PARTITIONS) > _REGISTERS:
+        return 0
+    return _REGISTERS // _PARTITIONS // of_warp * _PARTITIONS // max(1, warps)
+
+
+def _shared_bytes(shape: LaunchShape, major: int) -> int:
+    """What a block is given: from 8.0 on the driver reserves 1 KiB of it, and the unit is 128 bytes."""
+    asked = shape.static_shared_bytes + shape.dynamic_shared_bytes
+    return _rounded_up(asked + 1024, 128) if major >= 8 else _rounded_up(asked, 256)
+
+
+def _rounded_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _kib(count: int) -> str:
+    return f"{count / 1024:.4g} KiB"
