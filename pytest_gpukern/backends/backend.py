@@ -8,6 +8,8 @@ import importlib.util
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pytest_gpukern.values.backend_table import BACKENDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
@@ -138,24 +140,9 @@ class Backend(Protocol):
         """Gives pooled device memory back."""
 
 
-_CUDA_CORE = ("cuda.core", "cuda-core")
-
-LIBRARIES: dict[str, tuple[tuple[str, str], ...]] = {
-    "host": (),
-    "numba": (("numba", "numba"), ("numba.cuda", "numba-cuda")),
-    "cupy": (("cupy", "cupy-cuda13x"), _CUDA_CORE),
-    "pycuda": (("pycuda", "pycuda"), _CUDA_CORE),
-    # mako is PyCUDA's own need, but only of the part that scikit-cuda loads.
-    "skcuda": (("pycuda", "pycuda"), ("skcuda", "scikit-cuda"), ("mako", "mako"), _CUDA_CORE),
-    "torch": (("torch", "torch"), _CUDA_CORE),
-    "dask": (("dask", "dask[array]"), ("cupy", "cupy-cuda13x"), _CUDA_CORE),
-}
-"""Backend → (module, package that brings it), in the order in which a missing one is reported."""
-
-
 def missing_library(name: str) -> str | None:
     """Which package backend `name` lacks, in words, without importing anything heavy; None if none."""
-    for module, package in LIBRARIES[name]:
+    for module, package in BACKENDS[name].needs:
         if not installed(module):
             return f"{package} is not installed"
     return None
@@ -176,18 +163,6 @@ def installed(module: str) -> bool:
     return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
 
 
-_BACKENDS = {
-    "host": ("host", "HostBackend"),
-    "numba": ("numba", "NumbaBackend"),
-    "cupy": ("cupy", "CupyBackend"),
-    "pycuda": ("pycuda", "PycudaBackend"),
-    "skcuda": ("skcuda", "SkcudaBackend"),
-    "torch": ("torch", "TorchBackend"),
-    "dask": ("cupy", "DaskBackend"),
-}
-"""Backend → (module of this package, class in it)."""
-
-
 def open_backend(name: str, *, simulated: bool) -> Backend:
     """The backend `name`, ready for use on the pinned device.
 
@@ -195,9 +170,10 @@ def open_backend(name: str, *, simulated: bool) -> Backend:
         LookupError: there is no such backend.
         Exception: its library is missing or broken: whatever that raises. Ask `missing_library` first.
     """
-    if name not in _BACKENDS:
-        raise LookupError(f"backend {name!r} is none of {', '.join(LIBRARIES)}")
-    module, backend = ("numba", "SimulatedBackend") if name == "numba" and simulated else _BACKENDS[name]
+    if name not in BACKENDS:
+        raise LookupError(f"backend {name!r} is none of {', '.join(BACKENDS)}")
+    row = BACKENDS[name]
+    module, _, backend = ((simulated and row.simulated_by) or row.opened_by).partition(":")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a library warns of when it is imported is no test's fault
         opened: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), backend)()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.arrays.compare import poison_bytes
 from pytest_gpukern.arrays.memory import out_of_c_order, span_of
 from pytest_gpukern.backends.host import bits_of, poison
+from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.arrays.memory import Span, Strides
 
 
-_KNOWN = {
-    ("numpy", "ndarray"): "host",
-    ("cupy", "ndarray"): "cupy",
-    ("torch", "Tensor"): "torch",
-    ("pycuda.gpuarray", "GPUArray"): "pycuda",
-    ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"): "numba",
-    ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"): "numba",
-}
-"""Array types that others are derived from, (module, name), and the backends that make them."""
-_LIBRARIES = {"numpy", "cupy", "torch", "pycuda", "numba", "numba_cuda"}
 _TRIES = 10**6
 
 
@@ -177,8 +168,8 @@ def users_array(value: Any) -> UsersArray | None:
 
 def backend_of(value: Any) -> str | None:
     """The backend that makes arrays of a value's type; None for any other, and for one derived from it."""
-    kind = type(value)
-    return _KNOWN.get((kind.__module__, kind.__name__))
+    kind = (type(value).__module__, type(value).__name__)
+    return next((name for name, row in BACKENDS.items() if kind in row.arrays), None)
 
 
 def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
@@ -206,8 +197,9 @@ def why_untrusted(value: Any) -> str | None:
     named = f"{kind.__module__}.{kind.__qualname__}"
     if hasattr(value, "__dask_graph__"):
         return f"{named}, which computes when it is read, not in the call: return what its compute() gives"
-    derived = any((base.__module__, base.__name__) in _KNOWN for base in kind.__mro__[1:])
-    if derived and kind.__module__.partition(".")[0] not in _LIBRARIES:
+    known = {each for row in BACKENDS.values() for each in row.arrays}
+    derived = any((base.__module__, base.__name__) in known for base in kind.__mro__[1:])
+    if derived and kind.__module__.partition(".")[0] not in {"numpy", *cuda_packages()}:
         return (
             f"{named}, a class derived from an array's, which may compute when it is read: return the array"
         )

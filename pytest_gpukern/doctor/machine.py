@@ -20,6 +20,7 @@ from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, GpuR
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.values.backend_table import BACKENDS, library_distributions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,17 +34,8 @@ DISTRIBUTIONS = (
     "pytest-xdist",
     "gpucheck",
     "numpy",
-    "numba",
-    "numba-cuda",
-    "cupy",
-    "cupy-cuda11x",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "pycuda",
-    "scikit-cuda",
+    *library_distributions(),
     "mako",
-    "torch",
-    "dask",
     "cuda-core",
     "cuda-bindings",
     "cupti-python",
@@ -151,7 +143,7 @@ def examine(
             nvml.close()
     ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
     sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
-    installed = [name for name in backends.LIBRARIES if name != "host" and not backends.missing_library(name)]
+    installed = [name for name in BACKENDS if name != "host" and not backends.missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,
@@ -301,7 +293,7 @@ def problem_of(name: str, how: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if how == IMPORT_ONLY:
-                for module, _ in backends.LIBRARIES[name][:1]:
+                for module, _ in BACKENDS[name].needs[:1]:
                     importlib.import_module(module)
             else:
                 _open_on_the_device(name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.nvml import PowerLimits
+from pytest_gpukern.values.backend_table import library_distributions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,15 +140,7 @@ def _driver_words(fingerprint: Fingerprint) -> str:
 
 # By the name of the distribution. Only those that are installed are recorded.
 _DISTRIBUTIONS = (
-    "numba",
-    "numba-cuda",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "cupy",
-    "pycuda",
-    "scikit-cuda",
-    "torch",
-    "dask",
+    *library_distributions(),
     "cuda-core",
     "cuda-bindings",
     "cupti-python",

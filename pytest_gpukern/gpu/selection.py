@@ -19,6 +19,7 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library
 from pytest_gpukern.gpu.model import device_of, short_uuid
 from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -306,16 +307,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_CUDA_LIBRARIES = (
-    "numba.cuda",
-    "cupy",
-    "pycuda.driver",
-    "torch",
-    "jax",
-    "tensorflow",
-    "cuda.core",
-    "cuda.bindings",
-)
+_OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 
 @dataclass(frozen=True)
@@ -380,7 +372,8 @@ def _require_first(device: Device, driver: CudaDriver, modules: Iterable[str]) -
     if seen and seen[0].uuid == bare_uuid(device.uuid):
         return
     imported = set(modules)
-    suspects = [name for name in _CUDA_LIBRARIES if name in imported]
+    may_start = [module for row in BACKENDS.values() for module in row.starts_cuda]
+    suspects = [module for module in (*may_start, *_OTHERS_THAT_START_CUDA) if module in imported]
     blame = f" (imported so far: {', '.join(suspects)})" if suspects else ""
     first = f"its device 0 is the one with the UUID {seen[0].uuid}" if seen else "it shows no device"
     raise DeviceError(

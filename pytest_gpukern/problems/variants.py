@@ -235,7 +235,7 @@ class Variant:
 
     Attributes:
         name: unique within problem and backend.
-        backend: `numba`, `cupy`, `pycuda`, `skcuda`, `torch`, `dask` or `host`.
+        backend: one of `values.backend_table.BACKENDS`.
         prepare: takes inputs, outputs, point and parameters by name, returns the callable that is timed;
             None where the variant's file could not be imported.
         parameters: the variant's own parameters, each with the values to try.

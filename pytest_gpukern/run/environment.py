@@ -35,6 +35,7 @@ from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.device_memory import MemoryWatch
 from pytest_gpukern.measure.watch import Instruments
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
+from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,8 +187,8 @@ class Environment:
         On a GPU the backend is opened to find out: that a library is there does not mean that it imports,
         or fits the driver.
         """
-        if name not in backends.LIBRARIES:
-            return f"the backend {name!r} is none of {', '.join(backends.LIBRARIES)}"
+        if name not in BACKENDS:
+            return f"the backend {name!r} is none of {', '.join(BACKENDS)}"
         chosen = self.settings.backends
         if chosen and name not in chosen:  # nor need its variants be imported
             return f"not selected: --gpukern-backend={','.join(chosen)}"
@@ -196,7 +197,7 @@ class Environment:
             return missing
         if self.elsewhere is not None:  # nor is anything imported that would be of no use here
             return self.elsewhere
-        if name == "host" or (name == "numba" and self.simulated.active):
+        if name == "host" or (self.simulated.active and BACKENDS[name].simulated_by):
             return None
         if not self.has_gpu:
             return self.why_no_gpu

@@ -18,6 +18,7 @@ from pytest_gpukern.check.launch import (
 )
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.scopes import adopt_last, measure_scopes
+from pytest_gpukern.values.backend_table import cuda_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _VERY_SLOW_NS = 5e9
-
-_CUDA_LIBRARIES = ("cuda", "numba", "cupy", "cupy_backends", "pycuda", "skcuda", "torch", "dask")
 
 
 def timed(
@@ -55,7 +54,7 @@ def timed(
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Whether an error was raised in the variant's file, or is CUDA's, which a launch may cause later."""
-    if type(error).__module__.partition(".")[0] in _CUDA_LIBRARIES or type(error).__name__ == "CudaError":
+    if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
         return True
     prepare = prepared.case.variant.prepare
     source = prepare.__code__.co_filename if prepare is not None else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from pytest_gpukern.values.backend_table import BACKENDS
+
 if TYPE_CHECKING:
     import pytest
 
-BACKENDS = ("host", "numba", "cupy", "pycuda", "skcuda", "torch", "dask")
 TIMERS = ("cupti", "event", "graph", "host")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GATES = ("time", "resources", "accuracy", "memory", "host")
@@ -77,7 +78,7 @@ OPTIONS = (
         ("kernel", "transfer", "end_to_end"),
         listed=True,
     ),
-    Option("backend", "backends to run, comma separated; all by default", BACKENDS, listed=True),
+    Option("backend", "backends to run, comma separated; all by default", tuple(BACKENDS), listed=True),
     Option(
         "isolate",
         "run tests that may use the GPU in a process of their own, which is replaced when it dies, hangs or "

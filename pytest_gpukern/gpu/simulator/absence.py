@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from pytest_gpukern.values.backend_table import cuda_packages
+
 # Type name → the top-level packages that define it. Whatever these say, they say about the machine.
 _TYPES_THAT_MEAN_ABSENCE = {
     "CudaSupportError": {"numba"},
@@ -9,18 +11,7 @@ _TYPES_THAT_MEAN_ABSENCE = {
     "NvrtcSupportError": {"numba"},
     "DynamicLibNotFoundError": {"cuda"},
 }
-# These types are raised for every failing call, so the code in the message decides.
-_TYPES_THAT_CARRY_A_CODE = {
-    "CudaAPIError": {"numba"},
-    "CudaDriverError": {"numba"},
-    "CUDARuntimeError": {"cupy", "cupy_backends"},
-    "CUDADriverError": {"cupy", "cupy_backends"},
-    "CUDAError": {"cuda"},
-    "NVRTCError": {"cuda"},
-    "Error": {"pycuda"},
-    "LogicError": {"pycuda"},
-    "RuntimeError": {"pycuda"},
-}
+# Any other error of a library tells by the code in its message.
 _CODES_OF_ABSENCE = (
     "CUDA_ERROR_NO_DEVICE",
     "CUDA_ERROR_STUB_LIBRARY",
@@ -71,7 +62,7 @@ def _reason(error: BaseException) -> str | None:
         if package in _TYPES_THAT_MEAN_ABSENCE.get(kind.__name__, ()):
             # A card too old for Numba is a card that is there: that stays loud.
             return None if "compute capability" in text else f"no usable GPU: {text}"
-        if package in _TYPES_THAT_CARRY_A_CODE.get(kind.__name__, ()) and _names(text, _CODES_OF_ABSENCE):
+        if package in cuda_packages() and _names(text, _CODES_OF_ABSENCE):
             return f"no usable GPU: {text}"
     if isinstance(error, (ImportError, OSError)):
         lost = "cannot open shared object file" in text or "could not be found" in text.lower()

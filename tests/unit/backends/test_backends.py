@@ -361,12 +361,6 @@ def test_the_host_lacks_nothing():
     assert backends.missing_library("host") is None
 
 
-def test_every_backend_that_can_be_selected_has_its_libraries_listed():
-    from pytest_gpukern.values.options import BACKENDS
-
-    assert set(backends.LIBRARIES) == set(BACKENDS)
-
-
 def test_the_host_backend_is_opened_whether_or_not_the_simulator_is_on():
     for simulated in (True, False):
         opened = backends.open_backend("host", simulated=simulated)

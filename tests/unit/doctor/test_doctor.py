@@ -16,6 +16,7 @@ from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import Configuration, GpuProcess, PowerLimits
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError
+from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 from tests.unit.fake_nvml import HEALTHY as HEALTHY_SETUP
 from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
 
@@ -291,13 +292,12 @@ def test_the_answer_of_a_probe_is_its_last_line_of_json(status, out, err, proble
 
 
 def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
-    from pytest_gpukern.backends import backend as backends
 
-    monkeypatch.setitem(backends.LIBRARIES, "cupy", (("no_such_module", "cupy"),))
+    monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("no_such_module", "cupy"),)))
     assert probe.problem_of("cupy", probe.IMPORT_ONLY) == (
         "ModuleNotFoundError: No module named 'no_such_module'"
     )
-    monkeypatch.setitem(backends.LIBRARIES, "cupy", (("json", "cupy"),))
+    monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("json", "cupy"),)))
     assert probe.problem_of("cupy", probe.IMPORT_ONLY) is None
 
 

@@ -1,0 +1,97 @@
+"""Lists the backends, one row each: what is known of a library before it is imported.
+
+To add a backend, write its file in `backends/` and its row here. Options, doctor, fingerprints and the
+simulator read this table; it loads nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BackendRow(NamedTuple):
+    """One backend.
+
+    Attributes:
+        opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
+        needs: (module, package that brings it), in the order in which a missing one is reported.
+        simulated_by: what opens it while Numba's simulator is on; None where it does not run there.
+        arrays: the types of its arrays, each as (module, name).
+        packages: top-level Python packages that define its errors and array types.
+        starts_cuda: modules that may start CUDA when they are imported.
+        distributions: installed under these names; their versions are part of a fingerprint.
+    """
+
+    opened_by: str
+    needs: tuple[tuple[str, str], ...] = ()
+    simulated_by: str | None = None
+    arrays: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()
+    starts_cuda: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+
+
+_CUDA_CORE = ("cuda.core", "cuda-core")
+
+BACKENDS: dict[str, BackendRow] = {
+    "host": BackendRow("host:HostBackend", arrays=(("numpy", "ndarray"),)),
+    "numba": BackendRow(
+        "numba:NumbaBackend",
+        needs=(("numba", "numba"), ("numba.cuda", "numba-cuda")),
+        simulated_by="numba:SimulatedBackend",
+        arrays=(
+            ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
+            ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"),
+        ),
+        packages=("numba", "numba_cuda"),
+        starts_cuda=("numba.cuda",),
+        distributions=("numba", "numba-cuda"),
+    ),
+    "cupy": BackendRow(
+        "cupy:CupyBackend",
+        needs=(("cupy", "cupy-cuda13x"), _CUDA_CORE),
+        arrays=(("cupy", "ndarray"),),
+        packages=("cupy", "cupy_backends"),
+        starts_cuda=("cupy",),
+        distributions=("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy"),
+    ),
+    "pycuda": BackendRow(
+        "pycuda:PycudaBackend",
+        needs=(("pycuda", "pycuda"), _CUDA_CORE),
+        arrays=(("pycuda.gpuarray", "GPUArray"),),
+        packages=("pycuda",),
+        starts_cuda=("pycuda.driver",),
+        distributions=("pycuda",),
+    ),
+    "skcuda": BackendRow(
+        "skcuda:SkcudaBackend",
+        # mako is PyCUDA's own need, but only of the part that scikit-cuda loads.
+        needs=(("pycuda", "pycuda"), ("skcuda", "scikit-cuda"), ("mako", "mako"), _CUDA_CORE),
+        packages=("skcuda",),
+        distributions=("scikit-cuda",),
+    ),
+    "torch": BackendRow(
+        "torch:TorchBackend",
+        needs=(("torch", "torch"), _CUDA_CORE),
+        arrays=(("torch", "Tensor"),),
+        packages=("torch",),
+        starts_cuda=("torch",),
+        distributions=("torch",),
+    ),
+    "dask": BackendRow(
+        "cupy:DaskBackend",
+        needs=(("dask", "dask[array]"), ("cupy", "cupy-cuda13x"), _CUDA_CORE),
+        packages=("dask",),
+        distributions=("dask",),
+    ),
+}
+
+
+def cuda_packages() -> set[str]:
+    """Returns the top-level Python packages whose errors are CUDA's or a backend's."""
+    return {"cuda"}.union(*(row.packages for row in BACKENDS.values()))
+
+
+def library_distributions() -> tuple[str, ...]:
+    """Returns the distributions of all backends, without repetition."""
+    return tuple(dict.fromkeys(name for row in BACKENDS.values() for name in row.distributions))
