@@ -14,20 +14,19 @@ from pytest_gpukern.package import __version__
 if TYPE_CHECKING:
     from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.problems.axes import Axis, boundaries
+    from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.outputs import Output
-    from pytest_gpukern.problems.problem import Problem
+    from pytest_gpukern.problems.problem import Output, Problem
     from pytest_gpukern.problems.random_arrays import elementwise, random_array, rolled
     from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
-    from pytest_gpukern.values.call_by_name import ProblemError
 
 _HOMES = {
     "Axis": "problems.axes",
     "Case": "problems.cases",
     "GpuBenchmark": "run.gpu_benchmark",
-    "Output": "problems.outputs",
+    "Output": "problems.problem",
     "Problem": "problems.problem",
-    "ProblemError": "values.call_by_name",
+    "ProblemError": "problems.call_by_name",
     "Tolerance": "arrays.compare",
     "boundaries": "problems.axes",
     "elementwise": "problems.random_arrays",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.arrays.compare import Comparison, Tolerance
     from pytest_gpukern.arrays.memory import Damage, Placement, Span
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 Array = Any
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.arrays.memory import Placement
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 
 class CupyBackend(GpuBackend):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.arrays.memory import Damage, Placement, Span, Strides
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 
 class GpuBackend:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.backends.backend import Form
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 
 class NumbaBackend(GpuBackend):

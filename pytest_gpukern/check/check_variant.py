@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.backends.backend import Backend, Workspace
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.result import OutputError
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset, Datasets
-    from pytest_gpukern.values.call_by_name import Point
 
 
 _SLOW_UNDER_A_TOOL_NS = 2e9
@@ -81,11 +81,11 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
     """
     if not case.first:
         return Corners()
-    problem = case.problem
+    problem, smoke = case.problem, case.problem.axes.smoke_point
     declared = [
-        *(Corner(_LABELS[contents], problem.smoke_point, contents) for contents in problem.contents),
-        *(Corner(layout, problem.smoke_point, layout=layout) for layout in case.variant.layouts),
-        *(Corner(f"dtype={dtype}", {**problem.smoke_point, "dtype": dtype}) for dtype in case.variant.dtypes),
+        *(Corner(_LABELS[contents], smoke, contents) for contents in problem.contents),
+        *(Corner(layout, smoke, layout=layout) for layout in case.variant.layouts),
+        *(Corner(f"dtype={dtype}", {**smoke, "dtype": dtype}) for dtype in case.variant.dtypes),
         *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
     ]
     checked, left_out = [], []

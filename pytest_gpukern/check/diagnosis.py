@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.arrays.compare import Comparison, Tolerance
     from pytest_gpukern.arrays.memory import Damage, Span, Strides
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
     from pytest_gpukern.values.result import OutputError
 
 

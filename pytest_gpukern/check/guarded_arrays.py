@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 
 class _Held(NamedTuple):
@@ -56,7 +56,7 @@ class GuardedArrays:
         Raises:
             TypeError: as for `copy`.
         """
-        from pytest_gpukern.problems.outputs import Output
+        from pytest_gpukern.problems.problem import Output
 
         library, found = _known(array)
         name = name or self._next_name

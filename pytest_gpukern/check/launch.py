@@ -16,7 +16,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_values,
 )
 from pytest_gpukern.check.returned_arrays import adopt_returned
-from pytest_gpukern.values.call_by_name import call_by_name
+from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.values.determinism import of_launches
 from pytest_gpukern.values.live_threads import running_threads, thread_left_working
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Backend, Workspace
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.problems.problem import Run
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.determinism import Determinism
     from pytest_gpukern.values.result import OutputError
 

@@ -10,7 +10,7 @@ from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, dia
 if TYPE_CHECKING:
     from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Workspace
-    from pytest_gpukern.problems.outputs import Output
+    from pytest_gpukern.problems.problem import Output
 
 
 def adopt_returned(

@@ -10,7 +10,7 @@ from pytest_gpukern.arrays.compare import Tolerance, compare
 from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import diagnose_form, diagnose_values
-from pytest_gpukern.problems.outputs import Output
+from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
 
 if TYPE_CHECKING:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.values.call_by_name import ProblemError, call_by_name
+from pytest_gpukern.problems.call_by_name import ProblemError
 
 if TYPE_CHECKING:
-    from pytest_gpukern.values.call_by_name import Names, Point
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpukern.problems.call_by_name import Point
 
 
 SIZES = ("smoke", "full", "huge")
-DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,6 @@ class Axes(dict[str, Axis]):
     def smoke_point(self) -> Point:
         """The first of the smoke points."""
         return {name: axis.smoke[0] for name, axis in self.items()}
-
-    def points_at(self, declared: DeclaredPoints, parameters: Names, problem: str) -> list[tuple[str, Point]]:
-        """Points of which some axes are declared and the others keep their first smoke value.
-
-        Each comes with what is declared of it, as text.
-
-        Args:
-            declared: axis → value for each point, or what returns them, given the parameters by name.
-            parameters: of a case.
-            problem: its name.
-
-        Raises:
-            ProblemError: one is no mapping of axes to values.
-        """
-        points = []
-        for named in call_by_name(declared, parameters) if callable(declared) else declared:
-            if not isinstance(named, Mapping) or not named or not set(named) <= set(self):
-                raise ProblemError(
-                    f"problem {problem!r}: check_points has {named!r}; write axes with their values, such as "
-                    f"{{{next(iter(self), 'n')!r}: 257}}; its axes are {sorted(self)}"
-                )
-            label = " ".join(f"{name}={value}" for name, value in named.items())
-            points.append((label, {**self.smoke_point, **named}))
-        return points
 
     def declare(self, point: Point) -> bool:
         """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""

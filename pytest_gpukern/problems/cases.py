@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.problem import Problem
     from pytest_gpukern.problems.variants import Variant
-    from pytest_gpukern.values.call_by_name import Point
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ def cases_of(
         axes: values of an axis that a run has chosen instead of those at the size.
         wrong: of the deliberately broken variants instead of the others.
     """
-    variants = list((problem.registered_wrong if wrong else problem.registered).values())
+    variants = list((problem.variants.broken if wrong else problem.variants.right).values())
     for variant in variants:
         if variant.at:
             yield from _cases_at(problem, variant, size)
     last = [variant for variant in variants if variant.loses_context and not variant.at]
     variants = [variant for variant in variants if not variant.at and not variant.loses_context]
     begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
-    for point in problem.points(size, axes):
+    for point in problem.axes.points(size, axes):
         awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
         for variant in variants:
             for parameters in itertools.islice(_parameters(variant), 1 if awkward else None):
@@ -76,13 +76,14 @@ def cases_of(
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
     for variant in last:
-        yield from _only_case(problem, variant, problem.points(size, axes), first=not axes and size != "huge")
+        points = problem.axes.points(size, axes)
+        yield from _only_case(problem, variant, points, first=not axes and size != "huge")
 
 
 def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
     """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
-    point = {**problem.smoke_point, **variant.at}
-    if size == "huge" and not problem.is_huge(point):
+    point = {**problem.axes.smoke_point, **variant.at}
+    if size == "huge" and not problem.axes.has_huge(point):
         return
     for parameters in _parameters(variant):
         yield Case(problem, variant, point, parameters)

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
-from pytest_gpukern.values.call_by_name import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from pytest_gpukern.problems.outputs import Output
-    from pytest_gpukern.problems.problem import Problem
-    from pytest_gpukern.values.call_by_name import Names, Point
+    from pytest_gpukern.problems.call_by_name import Names, Point
+    from pytest_gpukern.problems.problem import Output, Problem
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation."""
@@ -226,7 +225,7 @@ class Datasets:
         return sets[seed_offset]
 
     def other(self, problem: Problem, point: Point, contents: str) -> list[Dataset]:
-        """The sets of `special`, `exact` or `kept` contents of a problem at a point; see `corners.Corner`."""
+        """Returns the sets of `special`, `exact` or `kept` contents of a problem at a point."""
         sets = self._at(problem, {**point, "contents of": contents})
         if not sets:
             if contents == "kept":
@@ -272,7 +271,7 @@ class Datasets:
         if key not in self._complaints:
             self._complaints[key] = tuple(complaints(problem, point, sets))
         found = self._complaints[key]
-        if found and problem.declares(point):
+        if found and problem.axes.declare(point):
             raise ProblemError(
                 f"problem {problem.name!r} cannot tell right from wrong at "
                 f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.variants import Variant
-from pytest_gpukern.values.call_by_name import ProblemError
 from pytest_gpukern.values.literals import constant
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def load_variants(
                     raise
         if reason is not None:
             for entry in declared:
-                problem.add(_placeholder(entry, reason))
+                problem.variants.add(_placeholder(entry, reason))
 
 
 def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:

@@ -1,31 +1,68 @@
-"""What is computed: inputs, reference, outputs, tolerance, bytes and flops, stated once for all variants."""
+"""Holds what users declare of a problem: inputs, reference, outputs, tolerance, work and variants."""
 
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpukern.arrays.memory import Placement, placements
-from pytest_gpukern.problems.axes import Axes, Axis, DeclaredPoints
-from pytest_gpukern.problems.inputs import Contents, SpecialValues
-from pytest_gpukern.problems.outputs import Output, Outputs
-from pytest_gpukern.problems.variants import VariantRegistry
-from pytest_gpukern.problems.work import Work
-from pytest_gpukern.values.call_by_name import CallAt, Names, Point, ProblemError
+from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
+from pytest_gpukern.problems.axes import Axes, Axis
+from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name
+from pytest_gpukern.problems.variants import Prepare, Variant, Variants, refuse_unknown_scopes
+from pytest_gpukern.values.options import SANITIZERS
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import DTypeLike
 
-    from pytest_gpukern.arrays.compare import Tolerance
+    Expected = dict[str, np.ndarray[Any, Any]]
 
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
+DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
+SpecialValues = Mapping[str, Sequence[float]]
+_LOOKED_AT = 1000
+"""Elements of a rearranged output that have to differ from those before, but for chance."""
 
 
-class Problem(VariantRegistry):
-    """What is computed: inputs, reference, outputs, tolerance, bytes and flops.
+@dataclass(frozen=True)
+class Output:
+    """Declares shape, dtype and order of one output.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        order: "C" where the elements of what a launch returns have to lie in C order without gaps; "any"
+            where they need not, as in a transposed view.
+
+    Raises:
+        ProblemError: the order is neither.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DTypeLike
+    order: str = "C"
+
+    def __post_init__(self) -> None:
+        if self.order not in ("C", "any"):
+            raise ProblemError(f"order={self.order!r}: an output is declared in order 'C' or 'any'")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Shows one checked launch to a statistical check: point, and host values of inputs and outputs."""
+
+    point: Point
+    inputs: dict[str, Any]
+    outputs: dict[str, np.ndarray[Any, Any]]
+
+
+class Problem:
+    """Declares what is computed, once for all variants: inputs, reference, outputs, tolerance, bytes, flops.
 
     Each callable is given by name whatever it names among the point's axes, the inputs and (for a variant)
     the outputs, `stream` and its own parameters, so it lists only what it needs.
@@ -79,6 +116,11 @@ class Problem(VariantRegistry):
         seed: recorded seed of the inputs.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
+    Attributes:
+        axes: name → axis, with the points on them.
+        variants: those that are right, and those that are deliberately broken.
+        loaded: whether the files of `package` were looked at.
+
     Raises:
         ProblemError: the declaration contradicts itself.
     """
@@ -113,36 +155,155 @@ class Problem(VariantRegistry):
         seed: int = 1,
         package: str | None = None,
     ) -> None:
+        axes = Axes(axes)
         if not name.isidentifier():
             raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
-        if reference is None and check is None:
-            raise ProblemError(f"problem {name!r} has neither reference nor check: nothing could ever fail")
-        self.version, self.package = version, package
-        self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
+        if reference is None:
+            if check is None:
+                raise ProblemError(
+                    f"problem {name!r} has neither reference nor check: nothing could ever fail"
+                )
+            if rearrange is not None:
+                raise ProblemError(f"problem {name!r}: rearrange has no reference to start from")
+            if special_values is not None or exact_inputs is not None:
+                raise ProblemError(
+                    f"problem {name!r}: special_values and exact_inputs need a reference to compare with"
+                )
+        if (shrink is None) != (host_bytes is None):
+            raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
+        if shrink is not None and shrink not in axes:
+            raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
+        axes.refuse_unknown(simulator_limits or {}, f"problem {name!r}: simulator_limits")
+        if dtypes and "dtype" in axes:
+            raise ProblemError(f"problem {name!r}: it has dtypes and an axis dtype; declare one of them")
+        for layout in layouts or {}:
+            if layout not in LAYOUTS:
+                raise ProblemError(f"problem {name!r}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
+        refuse_unknown_scopes(scopes, f"problem {name!r}")
+        self.name, self.version, self.package, self.loaded = name, version, package, False
+        self.axes, self.scopes, self.dtypes = axes, scopes, tuple(dtypes)
+        self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
-        self.shrink, self.simulator_limits = shrink, dict(simulator_limits or {})
-        self._checked_at = check_points
-        its_axes, call_at = Axes(axes), CallAt(tuple(dtypes))
-        self._call_at = call_at
-        self._outputs = Outputs(name, call_at, outputs, reference, rearrange, tolerance)
-        self._work = Work(name, call_at, its_axes, traffic_bytes, flops, transfer_bytes, shrink, host_bytes)
-        self._contents = Contents(
-            name,
-            call_at,
-            seed,
-            make_inputs,
-            special_values,
-            exact_inputs,
-            has_reference=reference is not None,
-        )
-        its_axes.refuse_unknown(self.simulator_limits, f"problem {name!r}: simulator_limits")
-        super().__init__(name, its_axes, scopes, layouts or {}, call_at.dtypes)
-        self.loaded = False  # whether the variants' files were looked at
+        self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
+        self.simulator_limits = dict(simulator_limits or {})
+        self.variants = Variants(name, axes, self.layouts, self.dtypes)
+        self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
+        self._special_values, self._check_points = special_values, check_points
+        self._outputs, self._reference, self._rearrange = outputs, reference, rearrange
+        self._tolerance = tolerance
+        self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
+        self._shrink, self._host_bytes = shrink, host_bytes
 
     def __repr__(self) -> str:
         return f"Problem({self.name!r}, version={self.version})"
 
-    # declaring tests
+    # declaring variants and tests
+
+    def variant(
+        self,
+        backend: str,
+        *,
+        max_size: Mapping[str, float] | None = None,
+        min_size: Mapping[str, float] | None = None,
+        allocates: bool = False,
+        needs_gpu: str | None = None,
+        scopes: tuple[str, ...] | None = None,
+        determinism: str | None = None,
+        host_data: bool = False,
+        layouts: Sequence[str] = (),
+        dtypes: Sequence[str] = (),
+        **parameters: Sequence[Any],
+    ) -> Callable[[Prepare], Prepare]:
+        """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
+
+        The function takes by name what it needs (arrays of the backend's own type for inputs and outputs,
+        scalars as they are, axes, `stream` in the backend's own type, parameters), may prepare untimed, and
+        returns the callable that is timed.
+        """
+
+        def register(prepare: Prepare) -> Prepare:
+            self.variants.add(
+                Variant(
+                    prepare.__name__,
+                    backend,
+                    prepare,
+                    {name: tuple(values) for name, values in parameters.items()},
+                    max_size=dict(max_size or {}),
+                    min_size=dict(min_size or {}),
+                    allocates=allocates,
+                    needs_gpu=needs_gpu,
+                    scopes=scopes,
+                    determinism=determinism,
+                    host_data=host_data,
+                    layouts=tuple(layouts),
+                    dtypes=tuple(dtypes),
+                )
+            )
+            return prepare
+
+        return register
+
+    def wrong(
+        self,
+        backend: str,
+        *,
+        expected_fault: str | None = None,
+        detected_by: str | None = None,
+        allocates: bool = False,
+        needs_gpu: str | None = None,
+        determinism: str | None = None,
+        layouts: Sequence[str] = (),
+        dtypes: Sequence[str] = (),
+        at: Mapping[str, Any] | None = None,
+        loses_context: bool = False,
+        **parameters: Sequence[Any],
+    ) -> Callable[[Prepare], Prepare]:
+        """Registers a deliberately broken variant, which must be rejected.
+
+        Either the checker does so for `expected_fault`, a value of `check.diagnosis.Fault` such as
+        "not written"; or, where its values may be right by luck, the tool `detected_by` of compute-sanitizer,
+        such as "racecheck", in a run with `--gpukern-sanitize`.
+
+        What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
+        `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
+        has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
+
+        Of one whose launch takes the CUDA context along, such as a misaligned address, `loses_context` has it
+        run only in a process that another replaces, as when measuring: once, behind all others.
+
+        Raises:
+            ProblemError: both are given or neither, or there is no such tool.
+        """
+        if (expected_fault is None) == (detected_by is None):
+            raise ProblemError(
+                f"problem {self.name!r}: a broken variant has expected_fault= or detected_by=, not both"
+            )
+        if detected_by is not None and detected_by not in SANITIZERS:
+            raise ProblemError(
+                f"problem {self.name!r}: detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}"
+            )
+
+        def register(prepare: Prepare) -> Prepare:
+            self.variants.add(
+                Variant(
+                    prepare.__name__,
+                    backend,
+                    prepare,
+                    {name: tuple(values) for name, values in parameters.items()},
+                    allocates=allocates,
+                    needs_gpu=needs_gpu,
+                    determinism=determinism,
+                    layouts=tuple(layouts),
+                    dtypes=tuple(dtypes),
+                    at=dict(at or {}),
+                    loses_context=loses_context,
+                    expected_fault=expected_fault,
+                    detected_by=detected_by,
+                )
+            )
+            return prepare
+
+        return register
 
     def cases(self, function: TestFunction) -> TestFunction:
         """Turns a test function with a `case` argument into one test item a case."""
@@ -154,22 +315,10 @@ class Problem(VariantRegistry):
         function._gpukern_problem = (self, True)  # type: ignore[attr-defined]
         return function
 
-    # points and cases
-
-    def points(self, size: str, axes: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
-        """The product of the axes at `size`, with the values in `axes` taking precedence."""
-        return self.axes.points(size, axes)
-
-    def declares(self, point: Point) -> bool:
-        """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
-        return self.axes.declare(point)
-
-    def is_huge(self, point: Point) -> bool:
-        """Whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
-        return self.axes.has_huge(point)
+    # points
 
     def placements(self, layout: str, arrays: Sequence[str]) -> dict[str, Placement]:
-        """Where those of the inputs and outputs lie that come in a layout.
+        """Says where those of the inputs and outputs lie that come in a layout.
 
         Raises:
             ProblemError: one that is declared is no input or output array.
@@ -181,111 +330,224 @@ class Problem(VariantRegistry):
             )
         return placements(layout, self.layouts[layout])
 
-    @property
-    def smoke_point(self) -> Point:
-        """The first of the smoke points."""
-        return self.axes.smoke_point
-
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
-        """The points of `check_points` for a variant with these parameters, each with what it names, as text.
+        """Returns the points of `check_points` for a variant with these parameters.
+
+        Each comes with what is declared of it, as text. Other axes keep their first smoke value.
 
         Raises:
             ProblemError: one is no mapping of axes to values.
         """
-        return self.axes.points_at(self._checked_at, parameters, self.name)
-
-    # the problem at one point
+        points = []
+        declared = self._check_points
+        for named in call_by_name(declared, parameters) if callable(declared) else declared:
+            if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
+                raise ProblemError(
+                    f"problem {self.name!r}: check_points has {named!r}; write axes with their values, such "
+                    f"as {{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
+                )
+            label = " ".join(f"{name}={value}" for name, value in named.items())
+            points.append((label, {**self.axes.smoke_point, **named}))
+        return points
 
     def named(self, point: Point) -> Point:
-        """What the problem's callables are given by name at a point: `dtype` too, where there are several."""
-        return self._call_at.named(point)
+        """Returns what there is by name at a point: its axes, and `dtype` where the problem has several."""
+        return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
+
+    def _call(self, function: Callable[..., Any], point: Point, more: Names | None = None) -> Any:
+        """Calls what is declared with what it names of the point and of what there is `more`."""
+        return call_by_name(function, {**self.named(point), **(more or {})})
+
+    # inputs
+
+    def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
+        """Returns the generator of one set's contents; `seed`, if any, instead of the problem's own."""
+        import numpy as np
+
+        own = self.seed if seed is None else seed
+        entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
+        return np.random.default_rng(np.random.SeedSequence(entropy))
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
-        """Fresh inputs for `point`: the same for the same offset and seed, in every process.
+        """Draws fresh inputs for `point`: the same for the same offset and seed, in every process.
 
         Args:
             point: where.
             seed_offset: which contents.
             seed: instead of the problem's own.
         """
-        return self._contents.random(point, seed_offset, seed)
-
-    @functools.cached_property
-    def contents(self) -> tuple[str, ...]:
-        """The contents that variants are checked on once besides random ones; see `corners.Corner`."""
-        return self._contents.kinds(self.smoke_point)
+        return dict(self._call(self._make_inputs, point, {"rng": self._rng(point, seed_offset, seed)}))
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
-        """The inputs of integers."""
-        return self._contents.exact(point, seed)
+        """Draws the inputs of integers."""
+        assert self._exact_inputs is not None
+        return dict(self._call(self._exact_inputs, point, {"rng": self._rng(point, 0, seed)}))
 
     def with_special(
         self, point: Point, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
-        """Random inputs with the special values among them, and where they are: input → flat index → value.
+        """Draws inputs with the special values among them; says where they are: input → flat index → value.
 
         Raises:
             ProblemError: values are declared for what is no array of floats, or more than it has elements.
         """
-        return self._contents.with_special(point, seed)
+        import numpy as np
 
-    @property
-    def rearranges(self) -> bool:
-        """Whether other contents can be made of a set, and their reference of its reference."""
-        return self._outputs.rearrange is not None
+        declared = self._special_values
+        if callable(declared):
+            declared = self._call(declared, point)
+        inputs, rng = self.inputs(point, 0, seed), self._rng(point, 1, seed)
+        planted: dict[str, dict[int, float]] = {}
+        for name, values in (declared or {}).items():
+            changed = np.array(inputs.get(name))
+            if changed.dtype.kind not in "fc" or len(values) > changed.size:
+                raise ProblemError(
+                    f"problem {self.name!r}: special_values has {len(values)} values for {name!r}, which "
+                    f"takes an input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
+                )
+            places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
+            planted[name] = dict(zip(places, map(float, values), strict=True))
+            with np.errstate(all="ignore"):
+                for place, value in planted[name].items():
+                    changed.reshape(-1)[place] = value
+            inputs[name] = changed
+        return inputs, planted
 
-    def rearranged(
-        self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Inputs and expected outputs of another set, made of these.
+    @functools.cached_property
+    def contents(self) -> tuple[str, ...]:
+        """Names the contents that variants are checked on once besides random ones: special, exact, kept."""
+        found = {"special": self._special_values is not None, "exact": self._exact_inputs is not None}
+        inputs = {} if self._reference is None else self.inputs(self.axes.smoke_point)
+        found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
+        return tuple(name for name, there in found.items() if there)
 
-        Raises:
-            ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
-        """
-        rng = self._contents.rng(point, seed_offset, seed)
-        return self._outputs.rearranged(point, inputs, expected, rng)
+    # outputs
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
-        """Shape and dtype of each output at `point`."""
-        return self._outputs.specs(point, inputs)
+        """Returns shape, dtype and order of each output at `point`.
 
-    def reference(self, point: Point, inputs: Names) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Expected outputs, or None where only `check` decides.
+        Raises:
+            ProblemError: one is declared as something else.
+        """
+        specs = {}
+        for name, entry in self._call(self._outputs, point, inputs).items():
+            if isinstance(entry, tuple) and len(entry) == 2:
+                entry = Output(*entry)
+            if not isinstance(entry, Output):
+                raise ProblemError(
+                    f"problem {self.name!r}: output {name!r} is declared as {entry!r}; write (shape, dtype)"
+                )
+            shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
+            specs[name] = replace(entry, shape=shape)
+        return specs
+
+    def reference(self, point: Point, inputs: Names) -> Expected | None:
+        """Computes the expected outputs; None where only `check` decides.
 
         Raises:
             ProblemError: names or shapes are not those of the declared outputs.
         """
-        return self._outputs.expected(point, inputs)
+        if self._reference is None:
+            return None
+        made = self._call(self._reference, point, inputs)
+        specs = self.output_specs(point, inputs)
+        if not isinstance(made, Mapping):
+            if len(specs) != 1:
+                raise ProblemError(
+                    f"problem {self.name!r}: with outputs {list(specs)} the reference returns a dict"
+                )
+            made = dict.fromkeys(specs, made)
+        return self._as_declared(made, specs, "the reference")
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether other contents can be made of a set, and their reference of its reference."""
+        return self._rearrange is not None
+
+    def rearranged(
+        self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
+    ) -> tuple[dict[str, Any], Expected]:
+        """Makes inputs and expected outputs of another set of these.
+
+        Raises:
+            ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
+        """
+        assert self._rearrange is not None
+        rng = self._rng(point, seed_offset, seed)
+        made = dict(self._call(self._rearrange, point, {**inputs, **expected, "rng": rng}))
+        outputs = {name: made.pop(name) for name in expected if name in made}
+        if set(made) != set(inputs):
+            raise ProblemError(
+                f"problem {self.name!r}: rearrange returns {sorted({**made, **outputs})}, "
+                f"its inputs and outputs are {sorted({**inputs, **expected})}"
+            )
+        found = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
+        for name, before in expected.items():
+            step = max(1, before.size // _LOOKED_AT)
+            kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
+            if 2 * int(kept.sum()) > kept.size:
+                raise ProblemError(
+                    f"problem {self.name!r}: rearrange leaves most of {name!r} as it was, so that a "
+                    "result kept from the contents before would pass"
+                )
+        return made, found
+
+    def _as_declared(self, made: Names, specs: Mapping[str, Output], maker: str) -> Expected:
+        """Returns what was made as arrays, of the declared names and shapes."""
+        import numpy as np
+
+        if set(made) != set(specs):
+            raise ProblemError(
+                f"problem {self.name!r}: {maker} returns {sorted(made)}, its outputs are {sorted(specs)}"
+            )
+        expected = {name: np.asarray(value) for name, value in made.items()}
+        for name, spec in specs.items():
+            if expected[name].shape != spec.shape:
+                raise ProblemError(
+                    f"problem {self.name!r}: {maker} of {name!r} has shape {expected[name].shape}, "
+                    f"declared is {spec.shape}"
+                )
+        return expected
 
     def tolerance(self, output: str, spec: Output, point: Point) -> Tolerance:
-        """The tolerance of one output at `point`.
+        """Returns the tolerance of one output at `point`.
 
         Raises:
             ProblemError: what is declared is no `Tolerance`.
         """
-        return self._outputs.tolerance(output, spec, point)
+        given = self._tolerance
+        if callable(given):
+            given = self._call(given, point)
+        if isinstance(given, Mapping):
+            given = given.get(output)
+        if given is not None and not isinstance(given, Tolerance):
+            raise ProblemError(
+                f"problem {self.name!r}: {given!r} is no tolerance; write Tolerance(rtol=1e-6)"
+            )
+        return Tolerance.for_dtype(spec.dtype) if given is None else given
+
+    # work
 
     def traffic_bytes(self, point: Point) -> float | None:
-        """Fewest bytes that the work moves through device memory, or None where not declared."""
-        return self._work.count(self._work.traffic_bytes, point)
+        """Counts the fewest bytes that the work moves through device memory; None where not declared."""
+        return self._count(self._traffic_bytes, point)
 
     def transfer_bytes(self, point: Point) -> float | None:
-        """Bytes copied between host and device, or None where not declared."""
-        return self._work.count(self._work.transfer_bytes, point)
+        """Counts the bytes copied between host and device; None where not declared."""
+        return self._count(self._transfer_bytes, point)
 
     def flops(self, point: Point) -> float | None:
-        """Floating-point operations of the work, or None where not declared."""
-        return self._work.count(self._work.flops, point)
+        """Counts the floating-point operations of the work; None where not declared."""
+        return self._count(self._flops, point)
+
+    def _count(self, declared: Callable[..., float] | None, point: Point) -> float | None:
+        return None if declared is None else float(self._call(declared, point))
 
     def fit(self, point: Point, budget_bytes: float) -> Point:
-        """The point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
-        return self._work.fit(point, budget_bytes)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One checked launch, as a statistical check sees it: host values of inputs, outputs and point."""
-
-    point: Point
-    inputs: dict[str, Any]
-    outputs: dict[str, np.ndarray[Any, Any]]
+        """Returns the point with the `shrink` axis halved until `host_bytes` fits `budget_bytes`."""
+        if self._shrink is None or self._host_bytes is None:
+            return point
+        fitted = dict(point)
+        while self._call(self._host_bytes, fitted) > budget_bytes and fitted[self._shrink] > 1:
+            fitted[self._shrink] //= 2
+        return fitted

@@ -34,9 +34,9 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
         pytest.Collector.CollectError: its folder or a decorator in it cannot be read.
     """
     from pytest_gpukern.backends import backend as backends
+    from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.discovery import load_variants
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.values.call_by_name import ProblemError
 
     try:
         environment = environment_of(metafunc.config)

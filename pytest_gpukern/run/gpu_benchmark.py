@@ -261,9 +261,9 @@ class GpuBenchmark:
         The test is skipped, with the reason, where the case cannot run here.
         """
         __tracebackhide__ = True
+        from pytest_gpukern.problems.call_by_name import ProblemError
         from pytest_gpukern.run.prepare import NotRunError
         from pytest_gpukern.run.run_case import run_case
-        from pytest_gpukern.values.call_by_name import ProblemError
 
         self._begin_use()
         try:
@@ -278,9 +278,9 @@ class GpuBenchmark:
     def reject(self, case: Case) -> None:
         """Fails the test unless the checker rejects this deliberately broken case for its declared reason."""
         __tracebackhide__ = True
+        from pytest_gpukern.problems.call_by_name import ProblemError
         from pytest_gpukern.run.prepare import NotRunError
         from pytest_gpukern.run.reject import why_not_rejected
-        from pytest_gpukern.values.call_by_name import ProblemError
 
         self.rejected = case
         self.stop_observing()

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.marker import MarkerOptions
 
 
@@ -42,7 +42,7 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     if (
         reason is None
         and variant.at
-        and case.problem.is_huge(case.point)
+        and case.problem.axes.has_huge(case.point)
         and environment.settings.size != "huge"
     ):
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())

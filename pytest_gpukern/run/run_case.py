@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.check.corner_cases import Corners
     from pytest_gpukern.check.launch import Prepared
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.marker import MarkerOptions
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.measure.measure import Executions
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Timer
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
 

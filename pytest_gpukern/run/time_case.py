@@ -23,9 +23,9 @@ from pytest_gpukern.values.backend_table import cuda_packages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.values.call_by_name import Point
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
 

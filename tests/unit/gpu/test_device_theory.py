@@ -257,7 +257,7 @@ RECORDED = sorted(path.parent.parent.name for path in SUITES.glob("*/baselines/*
 def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str) -> None:
     problem = getattr(importlib.import_module(f"suites.{suite}.problem"), suite)
     baseline = load(SUITES / suite / "baselines" / f"{suite}.nvidia-h200.json")
-    inputs = problem.inputs(problem.points("smoke")[0])
+    inputs = problem.inputs(problem.axes.points("smoke")[0])
     dtypes = {str(array.dtype) for array in inputs.values() if hasattr(array, "dtype")}
     judged = 0
     for record in baseline.cases.values():
@@ -272,7 +272,7 @@ def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str)
                 )
                 judged += found is not None
                 assert below_floor(time.median_ns, found) is None
-    assert judged or problem.traffic_bytes(problem.points("smoke")[0]) is None
+    assert judged or problem.traffic_bytes(problem.axes.points("smoke")[0]) is None
 
 
 def test_the_floor_is_near_enough_to_catch_a_kernel_that_does_half_its_work() -> None:

@@ -128,18 +128,18 @@ def files_for(module):
 
 def test_files_that_import_register_their_variants(suite, there):
     problem = load(suite(**files_for(there)))
-    assert sorted(problem.registered) == ["cupy.shared", "host.plain", "numba.fast", "numba.shared"]
-    assert list(problem.registered_wrong) == ["numba.does_nothing", "numba.races"]
-    assert all(variant.unavailable is None for variant in problem.registered.values())
+    assert sorted(problem.variants.right) == ["cupy.shared", "host.plain", "numba.fast", "numba.shared"]
+    assert list(problem.variants.broken) == ["numba.does_nothing", "numba.races"]
+    assert all(variant.unavailable is None for variant in problem.variants.right.values())
 
 
 def test_a_missing_library_leaves_names_and_the_reason(suite):
     problem = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])
-    assert problem.registered["host.plain"].unavailable is None
+    assert problem.variants.right["host.plain"].unavailable is None
     for label in ("numba.fast", "numba.shared", "cupy.shared"):
-        assert problem.registered[label].prepare is None
-        assert problem.registered[label].unavailable == "lib_nobody_has is not installed"
-    assert problem.registered_wrong["numba.does_nothing"].unavailable == "lib_nobody_has is not installed"
+        assert problem.variants.right[label].prepare is None
+        assert problem.variants.right[label].unavailable == "lib_nobody_has is not installed"
+    assert problem.variants.broken["numba.does_nothing"].unavailable == "lib_nobody_has is not installed"
 
 
 def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(suite, there):
@@ -148,8 +148,8 @@ def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(sui
     assert sorted(ids(imported)) == sorted(ids(read))
     assert len(ids(read)) == 7
     for one, other in (
-        (imported.registered, read.registered),
-        (imported.registered_wrong, read.registered_wrong),
+        (imported.variants.right, read.variants.right),
+        (imported.variants.broken, read.variants.broken),
     ):
         assert {name: as_declared(variant) for name, variant in one.items()} == {
             name: as_declared(variant) for name, variant in other.items()
@@ -159,13 +159,13 @@ def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(sui
 def test_a_file_is_not_imported_where_none_of_its_backends_can_run(suite):
     problem = suite(on_numba=ON_NUMBA.format(module="lib_nobody_has"))
     load(problem, unusable=["numba", "cupy"])
-    assert {variant.unavailable for variant in problem.registered.values()} == {"numba cannot run"}
+    assert {variant.unavailable for variant in problem.variants.right.values()} == {"numba cannot run"}
 
 
 @pytest.mark.parametrize("other", ["cupy", "numba"])
 def test_a_file_is_imported_where_one_of_its_backends_can_run(suite, there, other):
     problem = load(suite(on_numba=ON_NUMBA.format(module=there)), unusable=[other])
-    assert {variant.unavailable for variant in problem.registered.values()} == {None}
+    assert {variant.unavailable for variant in problem.variants.right.values()} == {None}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_file_is_imported_where_one_of_its_backends_can_run(suite, there, othe
 )
 def test_every_form_of_import_is_looked_at(suite, statement):
     problem = load(suite(on_host=f"{statement}\n{ON_HOST}"), missing=["lib"])
-    assert problem.registered["host.plain"].unavailable == "lib is not installed"
+    assert problem.variants.right["host.plain"].unavailable == "lib is not installed"
 
 
 def test_wrong_files_of_any_ending_and_nothing_else_are_looked_at(suite):
@@ -184,19 +184,19 @@ def test_wrong_files_of_any_ending_and_nothing_else_are_looked_at(suite):
             test_it="raise AssertionError('imported')",
         )
     )
-    assert list(problem.registered_wrong) == ["host.plain"]
+    assert list(problem.variants.broken) == ["host.plain"]
 
 
 def test_loading_twice_does_nothing_the_second_time(suite):
     problem = load(suite(on_host=ON_HOST))
     load(problem, unusable=["host"])
-    assert problem.registered["host.plain"].unavailable is None
+    assert problem.variants.right["host.plain"].unavailable is None
 
 
 def test_a_problem_without_a_folder_is_left_alone(suite):
     problem = suite(on_host=ON_HOST)
     problem.package = None
-    assert load(problem).registered == {}
+    assert load(problem).variants.right == {}
 
 
 @pytest.mark.parametrize("package", ["", "nobody.imported.this"])
@@ -231,7 +231,7 @@ def test_a_real_error_of_a_variants_file_propagates(suite, text, error):
 def test_an_error_that_means_no_gpu_is_the_reason_of_every_variant_even_of_those_defined_before_it(suite):
     text = ON_HOST + "\nraise RuntimeError('CUDA driver')\n" + ON_HOST.replace("plain", "later")
     problem = load(suite(on_host=text), no_gpu="no GPU: no driver")
-    assert {name: variant.unavailable for name, variant in problem.registered.items()} == {
+    assert {name: variant.unavailable for name, variant in problem.variants.right.items()} == {
         "host.plain": "no GPU: no driver",
         "host.later": "no GPU: no driver",
     }
@@ -239,10 +239,10 @@ def test_an_error_that_means_no_gpu_is_the_reason_of_every_variant_even_of_those
 
 def test_a_limit_on_an_unknown_axis_is_refused_without_importing_its_file_too(suite):
     text = ON_NUMBA.format(module="lib_nobody_has").replace('"n": 10', '"m": 10')
-    with pytest.raises(ProblemError, match="limits 'm'"):
+    with pytest.raises(ProblemError, match="max_size names 'm'"):
         load(suite(on_numba=text), missing=["lib_nobody_has"])
 
 
 def test_other_decorators_are_no_variants(suite):
     text = "import functools\n" + ON_HOST + "\n@functools.lru_cache(maxsize=1)\ndef cached():\n    return 1\n"
-    assert list(load(suite(on_host=text), unusable=["host"]).registered) == ["host.plain"]
+    assert list(load(suite(on_host=text), unusable=["host"]).variants.right) == ["host.plain"]

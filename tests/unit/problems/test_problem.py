@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, elementwise, random_array, rolled
+from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.variants import SCOPES
-from pytest_gpukern.values.call_by_name import call_by_name
 
 
 def prepare(a, out):
@@ -37,17 +37,17 @@ def two_axes():
 
 def test_points_are_the_product_of_the_axes_at_a_size():
     problem = two_axes()
-    assert problem.points("smoke") == [
+    assert problem.axes.points("smoke") == [
         {"n": 1, "kind": "a"},
         {"n": 1, "kind": "b"},
         {"n": 2, "kind": "a"},
         {"n": 2, "kind": "b"},
     ]
-    assert problem.points("full") == [{"n": 3, "kind": "a"}]
+    assert problem.axes.points("full") == [{"n": 3, "kind": "a"}]
 
 
 def test_values_from_the_command_line_replace_those_of_their_axis_only():
-    points = two_axes().points("smoke", {"n": (7, 9)})
+    points = two_axes().axes.points("smoke", {"n": (7, 9)})
     assert [(point["n"], point["kind"]) for point in points] == [(7, "a"), (7, "b"), (9, "a"), (9, "b")]
 
 
@@ -85,9 +85,9 @@ def test_broken_variants_are_cases_of_their_own():
 def test_a_broken_variant_may_be_left_to_a_tool_of_compute_sanitizer():
     problem = doubling()
     problem.wrong("numba", detected_by="racecheck")(prepare)
-    variant = problem.registered_wrong["numba.prepare"]
+    variant = problem.variants.broken["numba.prepare"]
     assert (variant.detected_by, variant.expected_fault, variant.is_broken) == ("racecheck", None, True)
-    assert not problem.registered
+    assert not problem.variants.right
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_decorated_variant_stays_the_function_it_was():
 def test_a_limit_is_exceeded_above_it_and_says_by_what():
     problem = doubling()
     problem.variant("host", max_size={"n": 100})(prepare)
-    variant = problem.registered["host.prepare"]
+    variant = problem.variants.right["host.prepare"]
     assert variant.limit_exceeded({"n": 100}) is None
     assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and the variant declares a limit of 100"
 
@@ -165,7 +165,7 @@ def test_the_same_file_imported_twice_is_no_second_variant():
 
 
 def test_a_limit_on_an_unknown_axis_is_refused_with_the_axes_there_are():
-    with pytest.raises(ProblemError, match=r"'host.prepare' limits 'm', none of the axes \['n'\]"):
+    with pytest.raises(ProblemError, match=r"'host.prepare': max_size names 'm', none of its axes \['n'\]"):
         doubling().variant("host", max_size={"m": 1})(prepare)
 
 

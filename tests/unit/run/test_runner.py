@@ -507,7 +507,7 @@ def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
     from pytest_gpukern.problems.variants import Variant
 
     problem = doubling(N)
-    problem.add(Variant("lost", "numba", None, unavailable="lib is not installed"))
+    problem.variants.add(Variant("lost", "numba", None, unavailable="lib is not installed"))
     assert why_not(only_case(problem), FakeEnvironment(gpu)) == "lib is not installed"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 Point = dict[str, Any]
@@ -34,26 +33,3 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
                 f"there is {', '.join(sorted(available))}"
             )
     return function(**arguments)
-
-
-@dataclass(frozen=True)
-class CallAt:
-    """Calls what a problem declares with what it names of a point.
-
-    Attributes:
-        dtypes: of the problem; the first is that of a point which names none.
-    """
-
-    dtypes: tuple[str, ...] = ()
-
-    def named(self, point: Point) -> Point:
-        """What is there by name at a point: its axes, and `dtype` where there are several."""
-        return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
-
-    def __call__(self, point: Point, function: Callable[..., Any], more: Names | None = None) -> Any:
-        """Calls `function` with those that it names of the point and of what there is `more`.
-
-        Raises:
-            ProblemError: it names something that is not there.
-        """
-        return call_by_name(function, {**self.named(point), **(more or {})})
