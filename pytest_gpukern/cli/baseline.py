@@ -1,35 +1,477 @@
-"""`gpukern baseline`: what is recorded, and changes to it without a GPU."""
+"""`gpukern baseline`: lists, shows, prunes and merges records, on any machine.
+
+Each of the four commands is a section of its own. How baseline files and cases are found comes last.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import fnmatch
+import math
+import os
+import statistics
+from collections import Counter
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.cli import exits, list_baselines, merge_run, prune_baseline, show_baseline
+from pytest_gpukern.baseline.merge import Refusal, unselected
+from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
+from pytest_gpukern.cli import exits
+from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gpu.fingerprint import model_key_of
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, table
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
-SUMMARY = "list, show, prune and merge records"
-DESCRIPTION = "Works on baseline files, on any machine. " + exits.STATUSES
-_COMMANDS = {
-    "list": list_baselines,
-    "show": show_baseline,
-    "prune": prune_baseline,
-    "merge": merge_run,
-}
+    from pytest_gpukern.baseline.record import Baseline, Epoch, Record
+    from pytest_gpukern.values.result import JsonDict, Result
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the command's parser its commands."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern baseline` and its commands."""
+    parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
-    for name, command in _COMMANDS.items():
-        described = f"{command.DESCRIPTION} {exits.STATUSES}"
-        own = commands.add_parser(name, help=command.SUMMARY, description=described, allow_abbrev=False)
-        command.add_options(own)
-        own.set_defaults(baseline_parser=own)
+    for name, summary, declare_command in (
+        ("list", "list baseline files: device, cases, epochs, sessions, newest date, driver", _declare_list),
+        (
+            "show",
+            "show the records of a baseline file: sessions, median, spread, epochs, anchor",
+            _declare_show,
+        ),
+        ("prune", "remove records of cases, or epochs that nothing is judged by", _declare_prune),
+        ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
+    ):
+        own = commands.add_parser(name, help=summary, allow_abbrev=False)
+        declare_command(own)
+        own.description = f"{own.description} {exits.STATUSES}"
+        exits.add_json(own)
 
 
-def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
-    """Runs the command as it was parsed, and returns its exit status."""
-    status: int = _COMMANDS[known.baseline_command].run(known.baseline_parser, known)
-    return status
+# --- list -----------------------------------------------------------------------------------------
+
+
+def _declare_list(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Lists baseline files: of each the device, how many cases it has, how many epochs a case has at "
+        "most, how many sessions its newest epochs hold, when the newest was recorded, and with which driver."
+    )
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="FOLDER|FILE", help="where to look; this folder by default"
+    )
+    parser.set_defaults(run=_list)
+
+
+def _list(known: argparse.Namespace) -> int:
+    """Prints a line a file; goes on behind a file that cannot be read."""
+    paths = known.paths or [Path()]
+    status, rows = exits.FINE, []
+    for file in dict.fromkeys(file for path in paths for file in baseline_files(path)):
+        try:
+            rows.append(_file_row(file, load(file)))
+        except FileError as error:
+            exits.complain("baseline list", error)
+            status = exits.UNREADABLE
+    if known.json:
+        exits.show_json(rows)
+    elif rows:
+        exits.show(_file_table(rows))
+    if rows or status != exits.FINE:
+        return status
+    exits.complain("baseline list", f"no baseline files in {', '.join(map(str, paths))}")
+    return exits.BAD
+
+
+def _file_row(file: Path, baseline: Baseline) -> JsonDict:
+    records = baseline.cases.values()
+    newest = [record.epochs[-1] for record in records]
+    sessions = [session for record in records for epoch in record.epochs for session in epoch.sessions]
+    last = max(sessions, key=lambda session: session.recorded, default=None)
+    return {
+        "file": str(file),
+        "device": baseline.device_model,
+        "cases": len(baseline.cases),
+        "epochs": max((len(record.epochs) for record in records), default=0),
+        "sessions": sorted({len(epoch.sessions) for epoch in newest}),
+        "newest": last.recorded if last else None,
+        "driver": baseline.fingerprints.get(last.fingerprint, {}).get("driver_version") if last else None,
+    }
+
+
+def _file_table(rows: list[JsonDict]) -> list[str]:
+    def cells(name: str) -> tuple[str, ...]:
+        return tuple("–" if row[name] is None else str(row[name]) for row in rows)
+
+    sessions = [row["sessions"] for row in rows]  # in order, each number once
+    counts = tuple(" … ".join(map(str, dict.fromkeys((*each[:1], *each[-1:])))) for each in sessions)
+    columns = [
+        Column("file", cells("file"), narrowest=20),
+        Column("device", cells("device")),
+        Column("cases", cells("cases"), numeric=True),
+        Column("epochs", cells("epochs"), numeric=True),
+        Column("sessions", counts, numeric=True),
+        Column("newest", tuple(text[:10] for text in cells("newest"))),
+        Column("driver", cells("driver")),
+    ]
+    return table(columns, exits.width())[0]
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def _declare_show(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows, for each case and measurement of a baseline file, the sessions of its current epoch, their "
+        "median, the standard deviation between them, and the time relative to the first epoch, the anchor; "
+        "then the epochs of cases that have several, with their reasons."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
+    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    parser.set_defaults(run=_show)
+
+
+def _show(known: argparse.Namespace) -> int:
+    try:
+        baseline = load(known.file)
+    except FileError as error:
+        exits.complain("baseline show", error)
+        return exits.UNREADABLE
+    shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
+    if not shown:
+        number = len(baseline.cases)
+        exits.complain("baseline show", f"no case with {known.text!r} in its id among {number}")
+        return exits.BAD
+    rows = [_record_row(name, key, record) for name, record in shown.items() for key in sorted(record.keys)]
+    epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
+    if known.json:
+        exits.show_json(
+            {
+                "problem": baseline.problem,
+                "device": baseline.device_model,
+                "measurements": rows,
+                "epochs": epochs,
+            }
+        )
+    else:
+        exits.show([*_record_table(rows), *_epoch_lines(epochs)])
+    return exits.FINE
+
+
+def _record_row(case_id: str, key: str, record: Record) -> JsonDict:
+    current, anchor = record.current(key), record.anchor(key)
+    now, first = _medians(current, key), _medians(anchor, key)
+    return {
+        "case": case_id,
+        "key": key,
+        "sessions": len(now),
+        "median_ns": statistics.median(now),
+        "spread": statistics.stdev(map(math.log, now)) if len(now) > 1 else None,
+        "epochs": sum(key in epoch.keys for epoch in record.epochs),
+        "anchor": statistics.median(now) / statistics.median(first) if anchor is not current else None,
+    }
+
+
+def _medians(epoch: Epoch | None, key: str) -> list[float]:
+    return [session.measurements[key].median_ns for session in epoch.holding(key)] if epoch else []
+
+
+def _epoch_row(epoch: Epoch) -> JsonDict:
+    return {
+        "opened": epoch.opened,
+        "reason": epoch.reason,
+        "sessions": len(epoch.sessions),
+        "problem_version": epoch.problem_version,
+        "measured": sorted(epoch.keys),
+    }
+
+
+def _record_table(rows: list[JsonDict]) -> list[str]:
+    names = [row["case"] for row in rows]
+    columns = [
+        Column("case", exits.without_repeats(names), narrowest=20),
+        Column("measured", tuple(row["key"] for row in rows)),
+        Column("sessions", tuple(str(row["sessions"]) for row in rows), numeric=True),
+        Column("median", tuple(units.time(row["median_ns"]) for row in rows), numeric=True),
+        Column("between them", tuple(units.uncertainty(row["spread"]) for row in rows), numeric=True),
+        Column("epochs", tuple(str(row["epochs"]) for row in rows), numeric=True),
+        Column("since the first", tuple(units.change(row["anchor"]) for row in rows), numeric=True),
+    ]
+    return table(columns, exits.width())[0]
+
+
+def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
+    """Tells the epochs of the cases that have several, or a reason."""
+    lines = []
+    for name, listed in epochs.items():
+        if len(listed) < 2 and not any(epoch["reason"] for epoch in listed):
+            continue
+        lines += ["", name]
+        for epoch in listed:
+            number = epoch["sessions"]
+            text = f"  {epoch['opened'][:10]}, {number} {'session' if number == 1 else 'sessions'}"
+            text += f", problem version {epoch['problem_version']}"
+            lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
+    return lines
+
+
+# --- prune ----------------------------------------------------------------------------------------
+
+
+def _declare_prune(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Removes from a baseline file the records of cases (--case), or the epochs that are neither the "
+        "first nor the current one of any measurement (--epochs). A file without records is deleted."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--case", nargs="+", metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'")
+    what.add_argument("--epochs", action="store_true", help="remove the epochs that nothing is judged by")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    exits.add_write_in_ci(parser)
+    parser.set_defaults(run=_prune)
+
+
+def _prune(known: argparse.Namespace) -> int:
+    if not known.dry_run and not exits.may_write("baseline prune", known):
+        return exits.BAD
+
+    def change(baseline: Baseline) -> Baseline:
+        if known.case:
+            return baseline.without(matching(baseline.cases, known.case))
+        cases = {name: record.with_newest(0) for name, record in baseline.cases.items()}
+        return dataclasses.replace(baseline, cases=cases)
+
+    try:
+        before = load(known.file)
+        after = change(before) if known.dry_run else rewrite(known.file, change)
+    except FileError as error:
+        exits.complain("baseline prune", error)
+        return exits.UNREADABLE
+    except NoMatchError as error:
+        exits.complain("baseline prune", f"{known.file}: {error}")
+        return exits.BAD
+    removed = sorted(before.cases.keys() - after.cases.keys())
+    dropped = {
+        name: len(record.epochs) - len(after.cases[name].epochs)
+        for name, record in before.cases.items()
+        if name in after.cases
+    }
+    epochs = {name: count for name, count in dropped.items() if count > 0}
+    if known.json:
+        exits.show_json(
+            {"file": str(known.file), "dry_run": known.dry_run, "cases": removed, "epochs": epochs}
+        )
+        return exits.FINE
+    verb = "would remove" if known.dry_run else "removed"
+    lines = [f"{verb} {name}" for name in removed]
+    lines += [
+        f"{verb} {count} {'epoch' if count == 1 else 'epochs'} of {name}" for name, count in epochs.items()
+    ]
+    exits.show(lines or ["nothing to remove"])
+    return exits.FINE
+
+
+# --- merge ----------------------------------------------------------------------------------------
+
+
+def _declare_merge(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Records results of a run that --gpukern-output wrote, on whatever machine: as a new epoch with a "
+        "reason, or with --append as further sessions of the current one. All sessions of a case that the "
+        "file holds are recorded, but for those that raised a suspicion which others confirmed. What is "
+        "incorrect, INVALID or simulated is refused. The records lie beside the tests, as seen from this "
+        "folder, or where --into says; the run file's own paths are not used."
+    )
+    parser.add_argument("file", type=Path, metavar="RUN.json", help="a file that --gpukern-output wrote")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")
+    what.add_argument("--all", action="store_true", help="record every case of the file")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why times changed; kept in the record")
+    parser.add_argument("--append", action="store_true", help="add sessions instead of opening an epoch")
+    exits.add_write_in_ci(parser)
+    parser.set_defaults(run=_merge, parser=parser)
+
+
+def _merge(known: argparse.Namespace) -> int:
+    """Records what was accepted, and says what was not."""
+    if known.append and known.reason:
+        known.parser.error("--reason: it belongs to a new epoch, and --append opens none; drop one of them")
+    if not known.append and not known.reason.strip():
+        known.parser.error(
+            "--reason: say why times changed; whoever reads the record later will want to know"
+        )
+    if not exits.may_write("baseline merge", known):
+        return exits.BAD
+    try:
+        run_file = read_run(known.file)
+        cases = (result.case.id for result in run_file.results)
+        chosen = set(matching(cases, ["*"] if known.all else known.accept))
+    except FileError as error:
+        exits.complain("baseline merge", error)
+        return exits.UNREADABLE
+    except NoMatchError as error:
+        exits.complain("baseline merge", f"{known.file}: {error}")
+        return exits.BAD
+    accepted = [
+        session
+        for result in run_file.results
+        if result.case.id in chosen
+        # Of a case whose result must not be recorded, that alone, which is refused.
+        for session in (
+            [result] if unfit(result) is not None else unselected(result, run_file.sessions_of(result))
+        )
+    ]
+    mode = BaselineMode.APPEND if known.append else BaselineMode.UPDATE
+    report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason)
+    if known.json:
+        exits.show_json(
+            {
+                "written": [str(path) for path in report.written],
+                "added": list(report.added),
+                "appended": list(report.appended),
+                "updated": list(report.updated),
+                "refused": [{"case": each.case_id, "reason": each.reason} for each in report.refused],
+                "errors": [str(error) for error in report.errors],
+            }
+        )
+    else:
+        exits.show(_merged_lines(report, accepted))
+    for problem in report.errors:
+        exits.complain("baseline merge", problem)
+    for refusal in report.refused:
+        exits.complain("baseline merge", f"not recorded: {refusal.case_id}: {refusal.reason}")
+    if report.errors:
+        return exits.UNREADABLE
+    return exits.BAD if report.refused else exits.FINE
+
+
+def _record(
+    results: Sequence[Result], created: datetime, mode: BaselineMode, *, into: Path | None, reason: str
+) -> WriteReport:
+    """Records results beside their tests, or in one folder, and tells what became of all of them."""
+    stores: dict[Path, Store] = {}
+    refused = []
+    for measured in results:
+        result = measured if into is not None else _named_beside_its_test(measured)
+        folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
+        model_key = model_key_of(result.fingerprint, on_gpu=result.case.on_gpu)
+        if folder is None:
+            test = result.nodeid.partition("::")[0]
+            remedy = "run this where pytest's ids begin (its rootdir), or give --into FOLDER"
+            refused.append(Refusal(result.case.id, f"its test {test} is not below this folder: {remedy}"))
+        elif model_key is None:
+            refused.append(Refusal(result.case.id, "the run file does not say what it was measured on"))
+        else:
+            store = stores.setdefault(folder, Store(mode, directory_override=folder, reason=reason))
+            store.add(result, model_key=model_key, recorded=created)
+    reports = [WriteReport(refused=tuple(refused)), *(store.flush() for store in stores.values())]
+    return WriteReport(
+        written=tuple(path for report in reports for path in report.written),
+        added=tuple(case_id for report in reports for case_id in report.added),
+        appended=tuple(case_id for report in reports for case_id in report.appended),
+        updated=tuple(case_id for report in reports for case_id in report.updated),
+        refused=tuple(refusal for report in reports for refusal in report.refused),
+        errors=tuple(error for report in reports for error in report.errors),
+    )
+
+
+def _named_beside_its_test(result: Result) -> Result:
+    """Returns the result with the baseline's name that it has beside its test, for a plain test the file's.
+
+    In a folder that all tests share it has the folders in it too, and the run may have had one.
+    """
+    if result.case.backend is not None:
+        return result
+    stem = PurePosixPath(result.nodeid.partition("::")[0]).stem
+    return dataclasses.replace(result, case=dataclasses.replace(result.case, baseline_name=stem))
+
+
+def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
+    """Returns the folder of baselines beside a test, where its file is really below `here`; else None.
+
+    The id comes from a file that anybody may have written: it must not lead out of this folder.
+    """
+    named = PurePosixPath(nodeid.partition("::")[0])
+    if named.is_absolute() or ".." in named.parts:
+        return None
+    file = here / named
+    try:
+        below = file.is_file() and file.resolve().is_relative_to(here.resolve())
+    except OSError:  # a name that no file can have
+        return None
+    return file.parent / "baselines" if below else None
+
+
+def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
+    """Says what was recorded, and what a new epoch lacks before a verdict on it may fail a test."""
+    lines = [f"wrote {path}" for path in report.written]
+    lines += [f"recorded for the first time: {case_id}" for case_id in report.added]
+    lines += [f"further sessions of: {case_id}" for case_id in report.appended]
+    lines += [f"new epoch of: {case_id}" for case_id in report.updated]
+    sessions = Counter(result.case.id for result in accepted)
+    few = [case_id for case_id in (*report.added, *report.updated) if sessions[case_id] < FEWEST]
+    if few:
+        which = "it has" if len(few) == 1 else f"{len(few)} cases have"
+        lines.append(
+            f"{which} fewer than the {FEWEST} sessions from which on the gate fails a test: add some with "
+            "pytest --gpu-benchmark --gpukern-baseline=append on that device, or merge later runs with "
+            "--append"
+        )
+    return lines or ["nothing was recorded"]
+
+
+# --- finding what a command line names --------------------------------------------------------------
+
+
+class NoMatchError(Exception):
+    """A name that nothing matches; the message says what comes near."""
+
+
+def baseline_files(path: Path) -> list[Path]:
+    """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
+
+    Those in folders below it that are called `baselines` are among them.
+    """
+    if not path.is_dir():
+        return [path]
+    found = []
+    for folder, below, names in os.walk(path):
+        below[:] = sorted(
+            name
+            for name in below
+            if not name.startswith(".") and name not in ("__pycache__", "node_modules", "site-packages")
+        )
+        here = Path(folder)
+        if here == path or here.name == "baselines":
+            found += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
+    return found
+
+
+def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Returns the ids that are, or match, one of the patterns, in order.
+
+    Raises:
+        NoMatchError: a pattern matches none.
+    """
+    known = list(dict.fromkeys(ids))
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        if not found:
+            close = (
+                difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+                or [name for name in known if pattern.strip("*") in name][:3]
+            )
+            example = f"for example {known[0]}" if known else "there are none"
+            near = f"near it: {', '.join(close)}" if close else example
+            raise NoMatchError(f"no case {pattern!r} among {len(known)}; {near}")
+        chosen |= found
+    return [name for name in known if name in chosen]

@@ -1,63 +1,50 @@
-"""`gpukern compare A B`: how the times of two runs, or of a run and records, compare by the gate's rule."""
+"""`gpukern compare A B`: judges the times of one run or baseline by those of another, by the gate's rule."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.cli import exits
+from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.judge import judge
+from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.gpu.fingerprint import model_key_of
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, display_width, table
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_threshold
-from pytest_gpukern.values.result import Verdict, VerdictKind
+from pytest_gpukern.values.result import Correctness, Measurement, Summary, Verdict, VerdictKind, plain
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.cli.compared_times import Side, Timed
+    from pytest_gpukern.baseline.record import Baseline
     from pytest_gpukern.gate.spread import SharedSpread
-    from pytest_gpukern.report.layout import Column
-    from pytest_gpukern.values.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict, Result
 
-SUMMARY = "compare two runs, two baselines, or a run and a baseline"
-DESCRIPTION = (
-    "Judges the times of B by those of A, case by case, as the gate does: ratio and 90 % interval. "
-    "A and B are files that --gpukern-output wrote, baseline files, or folders of the latter. What differs "
-    "between the machines comes first. What is SLOWER here was not confirmed by fresh sessions. "
-    "Ends with status 1 where something is SLOWER, INVALID or INCORRECT in B. " + exits.STATUSES
-)
 _BAD = (VerdictKind.SLOWER, VerdictKind.INVALID)
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement of a case on both sides.
-
-    Attributes:
-        case: id of the case.
-        key: `scope/timer/cache`.
-        model: key of the device model that B's sessions are of.
-        a_ns: median of A's sessions.
-        b_ns: median of B's sessions; NaN where it has no time.
-        a_sessions: how many A has.
-        b_sessions: how many B has.
-        verdict: of the gate.
-    """
-
-    case: str
-    key: str
-    model: str
-    a_ns: float
-    b_ns: float
-    a_sessions: int
-    b_sessions: int
-    verdict: Verdict
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the command's parser its options."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern compare`."""
+    parser.description = (
+        "Judges the times of B by those of A, case by case, as the gate does: ratio and 90 % interval. "
+        "A and B are files that --gpukern-output wrote, baseline files, or folders of the latter. What "
+        "differs between the machines comes first. What is SLOWER here was not confirmed by fresh sessions. "
+        "Ends with status 1 where something is SLOWER, INVALID or INCORRECT in B. " + exits.STATUSES
+    )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
     parser.add_argument(
@@ -67,19 +54,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="smallest slowdown that matters: 2%% (default) is the same as 0.02",
     )
     exits.add_json(parser)
+    parser.set_defaults(run=_run)
 
 
-def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
-    """Prints how B compares with A."""
-    from pytest_gpukern.cli.compared_times import read_side
-    from pytest_gpukern.values.untrusted_json import FileError
-
+def _threshold(text: str) -> float:
     try:
-        a, b = read_side(known.a), read_side(known.b)
+        return parse_threshold(text, "--threshold")
+    except SettingsError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
+
+
+def _run(known: argparse.Namespace) -> int:
+    try:
+        a, b = _read_side(known.a), _read_side(known.b)
     except FileError as error:
         exits.complain("compare", error)
         return exits.UNREADABLE
-    rows = compared(a, b, known.threshold)
+    rows = _compared(a, b, known.threshold)
     if known.json:
         exits.show_json(_json(a, b, rows))
     else:
@@ -88,14 +79,195 @@ def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # n
     return exits.BAD if bad else exits.FINE
 
 
-def compared(a: Side, b: Side, threshold: float) -> list[Row]:
-    """What both sides measured, in order of B.
+# --- reading a side -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Holds one session's measurement of a case, and what it was taken under."""
+
+    measurement: Measurement
+    conditions: Conditions
+    device: str | None
+
+    @property
+    def session(self) -> SessionTime:
+        """Returns it as the gate takes it from a record."""
+        summary = self.measurement.summary
+        return SessionTime(
+            self.measurement.key,
+            summary.median_ns,
+            summary.low_ns,
+            summary.high_ns,
+            summary.n,
+            self.conditions,
+            self.device,
+        )
+
+
+@dataclass
+class Side:
+    """Holds what one argument of `gpukern compare` names.
+
+    Attributes:
+        times: case id → `scope/timer/cache` → sessions.
+        fingerprints: of its sessions, each once.
+        incorrect: case id → what was wrong with its outputs.
+    """
+
+    times: dict[str, dict[str, list[Timed]]] = field(default_factory=dict)
+    fingerprints: list[JsonDict] = field(default_factory=list)
+    incorrect: dict[str, str] = field(default_factory=dict)
+
+    def add(self, case_id: str, timed: Timed) -> None:
+        """Adds a session of a case."""
+        self.times.setdefault(case_id, {}).setdefault(timed.measurement.key, []).append(timed)
+
+    def knows(self, fingerprint: JsonDict) -> None:
+        """Notes what a session was measured on."""
+        if fingerprint not in self.fingerprints:
+            self.fingerprints.append(fingerprint)
+
+
+def _read_side(path: Path) -> Side:
+    """Reads a run file, a baseline file, or all baseline files of a folder.
+
+    Raises:
+        FileError: a file cannot be read, with file and field.
+    """
+    side = Side()
+    files = baseline_files(path)
+    if not files:
+        raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
+    for file in files:
+        if path.is_dir() or _is_baseline(file):
+            _add_baseline(side, load(file))
+        else:
+            run = read_run(file)
+            for result in run.results:
+                _add_result(side, result, run.sessions_of(result))
+    return side
+
+
+def _is_baseline(path: Path) -> bool:
+    """Returns whether a file means to be a baseline; the reader of runs says so of what is neither."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return path.name.count(".") >= 2 and path.parent.name == "baselines"
+    return isinstance(content, dict) and "device_model" in content
+
+
+def _add_result(side: Side, result: Result, sessions: Sequence[Result]) -> None:
+    """Adds all sessions of a test that stand for its time; see `unselected`."""
+    if result.correctness is Correctness.INCORRECT:
+        side.incorrect[result.case.id] = result.diagnosis or "wrong outputs"
+    for session in unselected(result, sessions):
+        _add_session(side, session)
+
+
+def _add_session(side: Side, result: Result) -> None:
+    case = result.case
+    side.knows(result.fingerprint)
+    model = model_key_of(result.fingerprint, on_gpu=case.on_gpu) or "unknown"
+    conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
+    uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
+    device = uuid if isinstance(uuid, str) else None
+    for measurement in result.measurements:
+        side.add(case.id, Timed(_finite(measurement), conditions, device))
+
+
+def _finite(measurement: Measurement) -> Measurement:
+    """Returns a measurement that can be computed with; a run file has None for what was not finite."""
+    summary = measurement.summary
+    numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
+    if all(number is not None and math.isfinite(number) for number in numbers):
+        if (
+            0 <= summary.low_ns <= summary.median_ns <= summary.high_ns
+            and summary.median_ns > 0 <= measurement.jitter_ns
+        ):
+            return measurement
+        why = "an interval without its median, or a time below 0"
+    else:
+        why = "a time that is not finite"
+    return dataclasses.replace(
+        measurement,
+        summary=Summary(math.nan, math.nan, math.nan, summary.n),
+        jitter_ns=0.0,
+        invalid=measurement.invalid or why,
+    )
+
+
+def _add_baseline(side: Side, baseline: Baseline) -> None:
+    for case_id, record in baseline.cases.items():
+        for key in sorted(record.keys):
+            for timed in _recorded(baseline, case_id, key):
+                side.add(case_id, timed)
+    for fingerprint in baseline.fingerprints.values():
+        side.knows(fingerprint)
+
+
+def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
+    """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
+    epoch = baseline.cases[case_id].current(key)
+    times = baseline.session_times(case_id, key)
+    for session, time in zip(epoch.holding(key) if epoch else (), times, strict=True):
+        recorded = session.measurements[key]
+        scope, timer, cache = key.split("/")
+        measurement = Measurement(
+            scope,
+            timer,
+            "as recorded",
+            cache,
+            recorded.quantiles_ns,
+            1,
+            Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
+            "recorded",
+            jitter_ns=recorded.jitter_ns,
+        )
+        yield Timed(measurement, time.conditions, time.device)
+
+
+# --- judging B by A -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """Holds one measurement of a case on both sides.
+
+    Attributes:
+        case: id of the case.
+        key: `scope/timer/cache`.
+        model: key of the device model that B's sessions are of.
+        a: sessions of A.
+        b: sessions of B.
+        verdict: of the gate.
+    """
+
+    case: str
+    key: str
+    model: str
+    a: Sequence[Timed]
+    b: Sequence[Timed]
+    verdict: Verdict
+
+    @property
+    def a_ns(self) -> float:
+        """Returns the median of A's sessions."""
+        return statistics.median(timed.measurement.summary.median_ns for timed in self.a)
+
+    @property
+    def b_ns(self) -> float:
+        """Returns the median of B's sessions; NaN where it has no time."""
+        return statistics.median(timed.measurement.summary.median_ns for timed in self.b)
+
+
+def _compared(a: Side, b: Side, threshold: float) -> list[Row]:
+    """Compares what both sides measured, in order of B.
 
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
     the same model, where A has any.
     """
-    from pytest_gpukern.gate.spread import shared_spread, spread_key
-
     alike = [group for keys in a.times.values() for times in keys.values() for group in _alike(times)]
     spreads = {
         model: shared_spread(
@@ -110,26 +282,18 @@ def compared(a: Side, b: Side, threshold: float) -> list[Row]:
         for key, times in keys.items():
             for fresh in _alike(times):
                 model = fresh[0].conditions.device_model
-                recorded = _to_compare_with(a.times.get(case, {}).get(key, ()), model)
+                valid = [each for each in a.times.get(case, {}).get(key, ()) if not each.measurement.invalid]
+                # Those of another model do as well: the verdict then says what differs.
+                recorded = [each for each in valid if each.conditions.device_model == model] or valid
                 if recorded:
                     shared = spreads.get(model, {}).get(spread_key(key))
-                    rows.append(
-                        Row(
-                            case,
-                            key,
-                            model,
-                            _median(recorded),
-                            _median(fresh),
-                            len(recorded),
-                            len(fresh),
-                            _judged(fresh, recorded, threshold, shared),
-                        )
-                    )
+                    verdict = _judged(fresh, recorded, threshold, shared)
+                    rows.append(Row(case, key, model, recorded, fresh, verdict))
     return rows
 
 
 def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
-    """Sessions in groups of those that were measured under the same conditions."""
+    """Groups sessions by the conditions under which they were measured."""
     groups: list[list[Timed]] = []
     for timed in times:
         group = next((each for each in groups if each[0].conditions == timed.conditions), None)
@@ -140,18 +304,10 @@ def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
     return groups
 
 
-def _to_compare_with(times: Sequence[Timed], model: str) -> list[Timed]:
-    """The valid sessions of a device model; all valid ones where there are none, so that it is told."""
-    valid = [timed for timed in times if not timed.measurement.invalid]
-    return [timed for timed in valid if timed.conditions.device_model == model] or valid
-
-
 def _judged(
     fresh: Sequence[Timed], recorded: Sequence[Timed], threshold: float, shared: SharedSpread | None
 ) -> Verdict:
-    """The gate's verdict on all of B's sessions; what is SLOWER has not been confirmed by fresh ones."""
-    from pytest_gpukern.gate.judge import judge
-
+    """Returns the gate's verdict on all of B's sessions; no fresh ones confirm what is SLOWER."""
     devices = {timed.device for timed in fresh}
     return judge(
         [timed.measurement for timed in fresh],
@@ -164,12 +320,11 @@ def _judged(
     )
 
 
-def _median(times: Sequence[Timed]) -> float:
-    return statistics.median(timed.measurement.summary.median_ns for timed in times)
+# --- telling it -----------------------------------------------------------------------------------
 
 
-def differences(a: Side, b: Side) -> list[tuple[str, list[Any], list[Any]]]:
-    """The fields of the fingerprints in which the sides differ, each with the values of both."""
+def _differences(a: Side, b: Side) -> list[tuple[str, list[Any], list[Any]]]:
+    """Returns the fields of the fingerprints in which the sides differ, each with the values of both."""
     ours, theirs = _values(a), _values(b)
     return [
         (name, ours.get(name, []), theirs.get(name, []))
@@ -179,20 +334,16 @@ def differences(a: Side, b: Side) -> list[tuple[str, list[Any], list[Any]]]:
 
 
 def _values(side: Side) -> dict[str, list[Any]]:
-    """Field → its different values, libraries by their names."""
+    """Returns the different values of each field; libraries are fields by their names."""
     found: dict[str, list[Any]] = {}
     for fingerprint in side.fingerprints:
-        for name, value in _flat(fingerprint).items():
+        libraries = fingerprint.get("libraries")
+        fields = {name: value for name, value in fingerprint.items() if name != "libraries"}
+        for name, value in (fields | (libraries if isinstance(libraries, dict) else {})).items():
             values = found.setdefault(name, [])
             if value not in values:
                 values.append(value)
     return {name: sorted(values, key=str) for name, values in found.items()}
-
-
-def _flat(fingerprint: JsonDict) -> JsonDict:
-    libraries = fingerprint.get("libraries")
-    plain = {name: value for name, value in fingerprint.items() if name != "libraries"}
-    return plain | (libraries if isinstance(libraries, dict) else {})
 
 
 def _words(values: list[Any]) -> str:
@@ -200,7 +351,7 @@ def _words(values: list[Any]) -> str:
 
 
 def _only(one: Side, other: Side) -> list[str]:
-    """What only one side measured: cases, or measurements of a case that both have."""
+    """Names what only one side measured: cases, or measurements of a case that both have."""
     found = []
     for case, keys in one.times.items():
         if case not in other.times:
@@ -211,7 +362,7 @@ def _only(one: Side, other: Side) -> list[str]:
 
 
 def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
-    lines = [f"{name}: {_words(ours)} → {_words(theirs)}" for name, ours, theirs in differences(a, b)]
+    lines = [f"{name}: {_words(ours)} → {_words(theirs)}" for name, ours, theirs in _differences(a, b)]
     lines = lines or ["measured with the same device, driver and libraries"]
     if rows:
         lines += ["", *_table(rows)]
@@ -238,11 +389,8 @@ def _total(rows: list[Row], b: Side) -> str:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    """A row a measurement; where ids do not fit beside it, each on a line of its own: none is shortened."""
-    from pytest_gpukern.report.layout import Column, display_width, table
-
-    cases = [row.case for row in rows]
-    named = tuple("" if i and cases[i - 1] == case else case for i, case in enumerate(cases))
+    """Gives each measurement a row. Ids that do not fit beside it stand on lines of their own, in full."""
+    named = exits.without_repeats([row.case for row in rows])
     columns = _columns(rows)
     flat, left_out = table([Column("case", named), *columns], exits.width())
     if not left_out and max(map(display_width, flat)) <= exits.width():
@@ -255,41 +403,30 @@ def _table(rows: list[Row]) -> list[str]:
 
 
 def _columns(rows: list[Row]) -> list[Column]:
-    """All but the case."""
-    from pytest_gpukern.report import units
-    from pytest_gpukern.report.layout import Column
-
+    """Returns all columns but that of the cases."""
     verdicts = [row.verdict for row in rows]
+    several_models = len({(row.case, row.key) for row in rows}) < len(rows)
     return [
         Column("measured", tuple(row.key for row in rows)),
-        *([Column("device", tuple(row.model for row in rows))] if _several_models(rows) else []),
+        *([Column("device", tuple(row.model for row in rows))] if several_models else []),
         Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
         Column("B", tuple(units.time(row.b_ns) for row in rows), numeric=True),
-        Column("sessions", tuple(f"{row.a_sessions}, {row.b_sessions}" for row in rows), dispensable=1),
+        Column("sessions", tuple(f"{len(row.a)}, {len(row.b)}" for row in rows), dispensable=1),
         Column("change", tuple(units.change(verdict.ratio) for verdict in verdicts), numeric=True),
         Column("90 % interval", tuple(_interval(verdict) for verdict in verdicts)),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
 
 
-def _several_models(rows: Sequence[Row]) -> bool:
-    """Whether B has a measurement of a case on several device models."""
-    return len({(row.case, row.key) for row in rows}) < len(rows)
-
-
 def _interval(verdict: Verdict) -> str:
-    from pytest_gpukern.report import units
-
     if verdict.ratio_low is None or verdict.ratio_high is None:
         return ""
     return f"{units.change(verdict.ratio_low)} … {units.change(verdict.ratio_high)}"
 
 
 def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
-    from pytest_gpukern.values.result import plain
-
     return {
-        "differences": [{"field": name, "a": ours, "b": theirs} for name, ours, theirs in differences(a, b)],
+        "differences": [{"field": name, "a": ours, "b": theirs} for name, ours, theirs in _differences(a, b)],
         "measurements": [
             {
                 "case": row.case,
@@ -297,8 +434,8 @@ def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
                 "device_model": row.model,
                 "a_ns": plain(row.a_ns),
                 "b_ns": plain(row.b_ns),
-                "a_sessions": row.a_sessions,
-                "b_sessions": row.b_sessions,
+                "a_sessions": len(row.a),
+                "b_sessions": len(row.b),
                 "ratio": plain(row.verdict.ratio),
                 "ratio_low": plain(row.verdict.ratio_low),
                 "ratio_high": plain(row.verdict.ratio_high),
@@ -311,10 +448,3 @@ def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
         "only_in_a": _only(a, b),
         "only_in_b": _only(b, a),
     }
-
-
-def _threshold(text: str) -> float:
-    try:
-        return parse_threshold(text, "--threshold")
-    except SettingsError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error

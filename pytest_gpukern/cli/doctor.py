@@ -1,39 +1,138 @@
-"""`gpukern doctor`: what is wrong with an installation, and what to do about it."""
+"""`gpukern doctor` and `gpukern devices`: say what is wrong with an installation, and list its GPUs."""
 
 from __future__ import annotations
 
+import dataclasses
+import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli.exits import BAD, FINE, add_json, show, show_json
+from pytest_gpukern.doctor.checks import Level, advise
+from pytest_gpukern.doctor.machine import examine
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-SUMMARY = "say what is wrong with this installation, and what to do about it"
-DESCRIPTION = (
-    "Looks at driver, GPUs, libraries and environment, opens each installed library in a process of its own, "
-    "and says what is wrong. Changes nothing. Ends with status 0 where nothing is broken, 1 where something "
-    "is (with --strict, also for warnings)."
-)
+    from pytest_gpukern.doctor.checks import Advice
+    from pytest_gpukern.doctor.machine import Gpu, Machine
+
+_WIDTH = 100
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the command's parser its options."""
+def declare_doctor(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern doctor`."""
+    parser.description = (
+        "Looks at driver, GPUs, libraries and environment, opens each installed library in a process of its "
+        "own, and says what is wrong. Changes nothing. Ends with status 0 where nothing is broken, 1 where "
+        "something is (with --strict, also for warnings)."
+    )
     add_json(parser)
     parser.add_argument("--strict", action="store_true", help="status 1 for warnings too")
+    parser.set_defaults(run=_doctor)
 
 
-def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
-    """Runs the command as it was parsed, and returns its exit status."""
-    from pytest_gpukern.doctor.checks import Level, advise
-    from pytest_gpukern.doctor.machine import examine
-    from pytest_gpukern.doctor.rendering import described, facts, spoken
+def declare_devices(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern devices`."""
+    parser.description = (
+        "Lists every GPU and MIG instance with its UUID, as --gpukern-device takes it. Ends with status 0, "
+        "or 1 where there is none."
+    )
+    add_json(parser)
+    parser.set_defaults(run=_devices)
 
+
+def _doctor(known: argparse.Namespace) -> int:
     machine = examine()
     advice = advise(machine)
     if known.json:
-        show_json(described(machine, advice))
+        show_json(_described(machine, advice))
     else:
         show((*facts(machine), "", *spoken(advice)))
     bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
     return BAD if any(each.level in bad for each in advice) else FINE
+
+
+def _devices(known: argparse.Namespace) -> int:
+    machine = examine(probe=lambda _: None)
+    if known.json:
+        show_json([_gpu_json(gpu) for gpu in machine.gpus])
+    elif machine.gpus:
+        show(line for gpu in machine.gpus for line in _gpu_lines(gpu))
+    else:
+        show([f"no GPU: {machine.no_gpu}"])
+    return FINE if machine.gpus else BAD
+
+
+def facts(machine: Machine) -> list[str]:
+    """Says what is installed, a line each."""
+    cuda = f", CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
+    nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    good = "opens" if machine.no_gpu is None else "imports"
+    opened = "".join(
+        f", {name} {good if problem is None else 'does not'}" for name, problem in machine.backends.items()
+    )
+    lines = [
+        f"driver     {machine.driver or 'none'}{cuda}; nvcc {nvcc}; Python {machine.python}",
+        *(line for gpu in machine.gpus for line in _gpu_lines(gpu)),
+        f"libraries  {versions or 'none'}",
+        f"backends   host works{opened}",
+        *([f"sanitizer  compute-sanitizer {machine.sanitizer}"] if machine.sanitizer else []),
+    ]
+    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 11)]
+
+
+def spoken(advice: Sequence[Advice]) -> list[str]:
+    """Says what is wrong, a paragraph each, or that nothing is."""
+    lines = []
+    for each in advice:
+        text = f"{each.level.upper()}  {each.subject}: {each.text}"
+        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        if each.remedy:
+            lines += textwrap.wrap(f"→ {each.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    counts = Counter(each.level for each in advice)
+    found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    return [*lines, f"gpukern doctor: {found or 'nothing to complain of'}"]
+
+
+def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
+    """Returns facts and advice as plain JSON; of the environment, only what the advice names."""
+    return {
+        "driver": machine.driver,
+        "cuda": machine.cuda,
+        "nvcc": machine.nvcc,
+        "python": machine.python,
+        "no_gpu": machine.no_gpu,
+        "gpus": [_gpu_json(gpu) for gpu in machine.gpus],
+        "versions": dict(machine.versions),
+        "backends": dict(machine.backends),
+        "sanitizer": machine.sanitizer,
+        "advice": [dataclasses.asdict(each) for each in advice],
+    }
+
+
+def _gpu_json(gpu: Gpu) -> dict[str, object]:
+    return {
+        **dataclasses.asdict(gpu.record),
+        "visible": gpu.visible,
+        "setup": dataclasses.asdict(gpu.setup),
+        "power_limit_w": gpu.limits.power_w,
+        "max_sm_clock_mhz": gpu.limits.sm_clock_mhz,
+        "max_memory_clock_mhz": gpu.limits.memory_clock_mhz,
+        "memory_used_bytes": gpu.state.memory_used_bytes,
+        "temperature_c": gpu.state.temperature_c,
+        "processes": [dataclasses.asdict(process) for process in gpu.processes],
+    }
+
+
+def _gpu_lines(gpu: Gpu) -> list[str]:
+    """Describes a GPU and its MIG instances, a line each."""
+    record = gpu.record
+    major, minor = record.compute_capability
+    gib = record.memory_total_bytes / 2**30
+    hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
+    lines = [f"GPU {record.index:<6} {record.name}, {record.uuid}, {major}.{minor}, {gib:.0f} GiB{hidden}"]
+    lines += [f"  instance {each.name}, {each.uuid}" for each in record.mig_instances]
+    return lines

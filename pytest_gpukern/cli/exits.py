@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, its output for people or machines, and what it complains about."""
+"""Says how a command ends: its exit status, its output for people or machines, its complaints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 FINE = 0
 BAD = 1
@@ -32,7 +32,7 @@ _WIDTH = 120
 
 
 def width() -> int:
-    """Columns of the terminal."""
+    """Returns the number of the terminal's columns."""
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
@@ -47,13 +47,18 @@ def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
 
 
 def may_write(command: str, known: argparse.Namespace) -> bool:
-    """Whether records may be written here; says on stderr why not."""
+    """Returns whether records may be written here; says on stderr why not."""
     if not in_ci() or known.write_in_ci:
         return True
     complain(
         command, "CI is set in the environment and CI may not write baselines; add --write-in-ci if meant"
     )
     return False
+
+
+def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
+    """Returns a column's cells, of which those are empty that repeat the one above."""
+    return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
 
 
 def show(lines: Iterable[str]) -> None:

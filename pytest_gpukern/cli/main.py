@@ -1,58 +1,72 @@
-"""The `gpukern` command: which commands there are. Each is a module of its own in `commands/`."""
+"""Runs `gpukern`: the table of its commands. A command's module is loaded when the command is run."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Protocol
+import pkgutil
+import sys
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.cli import baseline, compare, devices, doctor, show, validate
 from pytest_gpukern.package import __version__
-from pytest_gpukern.selftest import command as selftest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-
-class Command(Protocol):
-    """A module that is a command."""
-
-    SUMMARY: str
-    DESCRIPTION: str
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Gives the command's parser its options."""
-
-    def run(self, parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
-        """Runs the command as it was parsed, and returns its exit status."""
-
-
-COMMANDS: Mapping[str, Command] = {
-    "validate": validate,
-    "show": show,
-    "compare": compare,
-    "baseline": baseline,
-    "selftest": selftest,
-    "doctor": doctor,
-    "devices": devices,
+COMMANDS = {
+    "validate": (
+        "pytest_gpukern.cli.validate:declare",
+        "check and time the suites that come with the package on this machine",
+    ),
+    "show": (
+        "pytest_gpukern.cli.show:declare",
+        "print the tables of a stored run, and what the device did in each case",
+    ),
+    "compare": (
+        "pytest_gpukern.cli.compare:declare",
+        "compare two runs, two baselines, or a run and a baseline",
+    ),
+    "baseline": (
+        "pytest_gpukern.cli.baseline:declare",
+        "list, show, prune and merge records",
+    ),
+    "selftest": (
+        "pytest_gpukern.selftest.command:declare",
+        "find out what this machine and the timers can resolve",
+    ),
+    "doctor": (
+        "pytest_gpukern.cli.doctor:declare_doctor",
+        "say what is wrong with this installation, and what to do about it",
+    ),
+    "devices": (
+        "pytest_gpukern.cli.doctor:declare_devices",
+        "list the GPUs of this machine",
+    ),
 }
+"""Name → the function that declares the command, and what `gpukern --help` says of it.
+
+The function is given the command's parser. It sets the description, adds options, and names by
+`set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.
+With `takes_pytest_options=True` the arguments that the parser does not know are left in `rest`.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `gpukern` and returns its exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."
     )
     parser.add_argument("--version", action="version", version=f"pytest-gpukern {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parsers = {}
-    for name, command in COMMANDS.items():
-        parsers[name] = commands.add_parser(
-            name, help=command.SUMMARY, description=command.DESCRIPTION, allow_abbrev=False
-        )
-        command.add_options(parsers[name])
-    known, rest = parser.parse_known_args(arguments)
-    known.rest = rest
-    command = COMMANDS[known.command]
-    if rest and not getattr(command, "TAKES_OPTIONS_OF_PYTEST", False):
+    chosen = next((argument for argument in given if not argument.startswith("-")), None)
+    for name, (function, summary) in COMMANDS.items():
+        own = commands.add_parser(name, help=summary, allow_abbrev=False)
+        if name == chosen:
+            own.set_defaults(takes_pytest_options=False)
+            pkgutil.resolve_name(function)(own)
+    known, rest = parser.parse_known_args(given)
+    if rest and not known.takes_pytest_options:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return command.run(parsers[known.command], known)
+    known.rest = rest
+    status: int = known.run(known)
+    return status

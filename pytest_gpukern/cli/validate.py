@@ -1,4 +1,4 @@
-"""`gpukern validate`: the suites that come with the package, on this machine."""
+"""`gpukern validate`: runs the suites that come with the package on this machine."""
 
 from __future__ import annotations
 
@@ -15,23 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-SUMMARY = "check and time the suites that come with the package on this machine"
-DESCRIPTION = (
-    "Runs pytest on the packaged suites with --gpu-benchmark; further options go to pytest, "
-    "for example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. "
-    "See pytest --help for all of them, and for the exit status."
-)
-TAKES_OPTIONS_OF_PYTEST = True
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Its options are pytest's."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern validate`; its options are pytest's."""
+    parser.description = (
+        "Runs pytest on the packaged suites with --gpu-benchmark; further options go to pytest, "
+        "for example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. "
+        "See pytest --help for all of them, and for the exit status."
+    )
     parser.usage = "%(prog)s [-h] [PYTEST OPTIONS]"
-
-
-def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:  # noqa: ARG001
-    """Runs the command as it was parsed, and returns its exit status."""
-    return validate(known.rest)
+    parser.set_defaults(run=lambda known: validate(known.rest), takes_pytest_options=True)
 
 
 def validate(options: Sequence[str] = ()) -> int:
@@ -57,7 +50,7 @@ def validate(options: Sequence[str] = ()) -> int:
 
 
 def _writes_beside_the_suites(options: Sequence[str]) -> bool:
-    """Whether options of pytest ask for a baseline to be written without saying where."""
+    """Returns whether options of pytest ask for a baseline to be written without saying where."""
     words = " ".join(options).replace("=", " ").split()
     writes = any(
         word == "--gpukern-baseline" and following in ("create", "append", "update")
@@ -67,7 +60,7 @@ def _writes_beside_the_suites(options: Sequence[str]) -> bool:
 
 
 def suites_folder() -> Path:
-    """The suites: inside the installed package, or beside it in a checkout.
+    """Returns the folder of the suites: inside the installed package, or beside it in a checkout.
 
     Raises:
         FileNotFoundError: they are in neither place.

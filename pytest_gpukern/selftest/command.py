@@ -20,19 +20,18 @@ SESSIONS = 8
 PARTS = ("rivals", "suites")
 GATE_SESSIONS = 40
 GATE_PARTS = ("rivals", "simulation")
-SUMMARY = "find out what this machine and the timers can resolve"
-DESCRIPTION = (
-    "Times kernels of known time and five others in fresh processes, one after another, and other tools on "
-    "the same kernels; compares what was found with the targets. Ends with status 0 where all are reached, "
-    "1 where one is missed, and 2 where there is no GPU or a file cannot be used. With --gate: judges "
-    "kernels that stay as they are and kernels with a little more work, measured in many fresh processes, as "
-    "--gpu-benchmark would judge them; without a GPU it shows the gate on simulated noise."
-)
 _NARROWEST_TABLE = 120
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Gives the command's parser its options."""
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern selftest`."""
+    parser.description = (
+        "Times kernels of known time and five others in fresh processes, one after another, and other tools "
+        "on the same kernels; compares what was found with the targets. Ends with status 0 where all are "
+        "reached, 1 where one is missed, and 2 where there is no GPU or a file cannot be used. With --gate: "
+        "judges kernels that stay as they are and kernels with a little more work, measured in many fresh "
+        "processes, as --gpu-benchmark would judge them; without a GPU it shows the gate on simulated noise."
+    )
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE.json", help="write raw readings and conclusions")
     add("--gate", action="store_true", help="test the gate's verdicts instead of the timers")
@@ -49,23 +48,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", help="which GPU, as for pytest's --gpukern-device")
     add("--replay", type=Path, metavar="FILE.json", help="judge a recorded self-test again; needs no GPU")
+    parser.set_defaults(run=_run, parser=parser)
 
 
-def run(parser: argparse.ArgumentParser, known: argparse.Namespace) -> int:
-    """Runs the command as it was parsed, and returns its exit status."""
+def _run(known: argparse.Namespace) -> int:
     given = [name for name in ("sessions", "without", "device") if getattr(known, name) is not None]
     if known.gate and known.without == ("simulation",):
         given = [name for name in given if name != "without"]
     if known.replay is not None and given:
-        parser.error(f"--{given[0]}: --replay measures nothing; drop one of them")
+        known.parser.error(f"--{given[0]}: --replay measures nothing; drop one of them")
     possible = GATE_PARTS if known.gate else PARTS
     for part in known.without or ():
         if part not in possible:
             with_gate = "with" if known.gate else "without"
-            parser.error(f"--without={part}: {with_gate} --gate there are {' and '.join(possible)}")
+            known.parser.error(f"--without={part}: {with_gate} --gate there are {' and '.join(possible)}")
     if known.gate:
-        # lazy import of this module, delete
-
         return gate_selftest(
             known.output,
             sessions=known.sessions or GATE_SESSIONS,

@@ -57,6 +57,33 @@ def test_without_a_command_that_it_knows_it_says_which_there_are(arguments, caps
     assert "COMMAND" in capsys.readouterr().err
 
 
+def test_a_command_is_a_module_and_a_row_and_is_loaded_when_it_is_run(monkeypatch, tmp_path, capsys):
+    tmp_path.joinpath("greeting.py").write_text(
+        "def greet(parser):\n"
+        "    parser.add_argument('whom')\n"
+        "    parser.set_defaults(run=lambda known: print(f'hello {known.whom}') or 7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "greet", ("greeting:greet", "be polite"))
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "be polite" in capsys.readouterr().out
+    assert "greeting" not in sys.modules
+    assert (cli.main(["greet", "you"]), capsys.readouterr().out) == (7, "hello you\n")
+
+
+def test_the_table_of_commands_loads_the_standard_library_only():
+    script = (
+        "import sys; known = set(sys.modules); from pytest_gpukern.cli import main\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules.keys() - known}))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('pytest_gpukern.')))"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    packages, ours = (line.split() for line in said.splitlines())
+    assert set(packages) <= {*sys.stdlib_module_names, "pytest_gpukern"}
+    assert ours == ["pytest_gpukern.cli", "pytest_gpukern.cli.main", "pytest_gpukern.package"]
+
+
 def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
     monkeypatch.setattr(validate.importlib.metadata, "entry_points", lambda **_: [])
     monkeypatch.setattr(validate.subprocess, "call", lambda command: command)

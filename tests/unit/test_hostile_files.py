@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -19,7 +18,7 @@ from mutations import Mutations
 from pytest_gpukern.baseline.history import past_of
 from pytest_gpukern.baseline.schema import load, parse
 from pytest_gpukern.baseline.schema import render as render_baseline
-from pytest_gpukern.cli import compare, list_baselines, merge_run, prune_baseline, show, show_baseline
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import confirm, judge
@@ -144,9 +143,9 @@ def is_harmless(text):
     return all(char.isprintable() or char in "\n\u00a0" for char in text)
 
 
-def runs(command, capsys, **arguments):
+def runs(capsys, *arguments):
     """Runs a command on a file that can be read; what it printed."""
-    status = command.run(argparse.ArgumentParser(), argparse.Namespace(**arguments))
+    status = cli.main([*map(str, arguments)])
     printed = capsys.readouterr()
     assert status in (0, 1), printed.err
     assert is_harmless(printed.out + printed.err)
@@ -156,13 +155,13 @@ def runs(command, capsys, **arguments):
 def commands_on(path):
     """The commands that read a baseline, each with its arguments."""
     return (
-        (show_baseline, {"file": path, "text": "", "json": False}),
-        (list_baselines, {"paths": [path], "json": False}),
-        (compare, {"a": path, "b": path, "threshold": 0.02, "json": False}),
-        (show_baseline, {"file": path, "text": "", "json": True}),
-        (list_baselines, {"paths": [path], "json": True}),
-        (compare, {"a": path, "b": path, "threshold": 0.02, "json": True}),
-        (prune_baseline, {"file": path, "case": ["*"], "dry_run": True, "json": False}),
+        ("baseline", "show", path),
+        ("baseline", "list", path),
+        ("compare", path, path),
+        ("baseline", "show", path, "--json"),
+        ("baseline", "list", path, "--json"),
+        ("compare", path, path, "--json"),
+        ("baseline", "prune", path, "--case", "*", "--dry-run"),
     )
 
 
@@ -186,8 +185,7 @@ def test_a_damaged_baseline_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             path.write_bytes(content)
             if baseline.cases:
                 which = commands_on(path)
-                command, arguments = which[number % len(which)]
-                runs(command, capsys, **arguments)
+                runs(capsys, *which[number % len(which)])
     assert CHUNK / 10 < loaded < CHUNK / 2  # enough of either to mean something
 
 
@@ -250,7 +248,7 @@ def run_file(path):
 def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys):
     path, into = tmp_path / "run.json", tmp_path / "into" / "baselines"
     made, loaded = Mutations(run_file(path), seed=SEED), 0
-    merged = {"run": path, "into": into, "all": True, "accept": None, "write_in_ci": True}
+    merge = ("baseline", "merge", path, "--into", into, "--all", "--write-in-ci")
     for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         path.write_bytes(made.file(number))
         with about(number):
@@ -267,10 +265,11 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             render(RunReport(results, settings), width=40)
             if not results:
                 continue
-            runs(show, capsys, run=path, text="", json=False)
-            runs(compare, capsys, a=path, b=path, threshold=0.02, json=bool(number % 2))
-            runs(merge_run, capsys, **merged, reason="x", append=False, json=bool(number % 2))
-            runs(merge_run, capsys, **merged, reason="", append=True, json=False)
+            form = ["--json"] if number % 2 else []
+            runs(capsys, "show", path)
+            runs(capsys, "compare", path, path, *form)
+            runs(capsys, *merge, "--reason=x", *form)
+            runs(capsys, *merge, "--append")
             for written in into.iterdir() if into.is_dir() else ():
                 load(written)
                 written.unlink()
@@ -440,18 +439,12 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     write_run_file(tmp_path / "run.json", forged, created=CREATED, version=name)
     before = set(tmp_path.rglob("*"))
     for into in (None, here / "into"):
-        arguments = {
-            "into": into,
-            "all": True,
-            "accept": None,
-            "reason": name,
-            "append": False,
-            "json": False,
-        }
-        runs(merge_run, capsys, run=tmp_path / "run.json", write_in_ci=True, **arguments)
+        folder = [] if into is None else ["--into", into]
+        merge = ("baseline", "merge", tmp_path / "run.json", *folder, "--all", "--write-in-ci")
+        runs(capsys, *merge, f"--reason={name}")
     new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
     assert all(path.parent == here / "into" for path in new)
-    runs(show, capsys, run=tmp_path / "run.json", text="", json=False)
+    runs(capsys, "show", tmp_path / "run.json")
 
 
 def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys):
@@ -465,8 +458,8 @@ def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys)
         record["epochs"][0]["reason"] = sequence
     path = tmp_path / f"{sequence}.b.json"
     path.write_text(json.dumps(data))
-    for command, arguments in commands_on(path):
-        printed = runs(command, capsys, **arguments)
+    for arguments in commands_on(path):
+        printed = runs(capsys, *arguments)
         assert "\\u001b" in printed or "1 measurement" in printed or "compared" in printed
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 
 import pytest
 
-from pytest_gpukern.cli import devices, doctor
+from pytest_gpukern.cli import doctor
+from pytest_gpukern.cli import main as cli
 from pytest_gpukern.doctor import machine
-from pytest_gpukern.doctor import machine as probe
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine
 from pytest_gpukern.gpu.errors import NvmlUnavailable
@@ -294,11 +293,11 @@ def test_the_answer_of_a_probe_is_its_last_line_of_json(status, out, err, proble
 def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
 
     monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("no_such_module", "cupy"),)))
-    assert probe.problem_of("cupy", probe.IMPORT_ONLY) == (
+    assert machine.problem_of("cupy", machine.IMPORT_ONLY) == (
         "ModuleNotFoundError: No module named 'no_such_module'"
     )
     monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("json", "cupy"),)))
-    assert probe.problem_of("cupy", probe.IMPORT_ONLY) is None
+    assert machine.problem_of("cupy", machine.IMPORT_ONLY) is None
 
 
 def test_nvccs_release_is_read():
@@ -317,29 +316,29 @@ def test_nvccs_release_is_read():
     ],
 )
 def test_the_status_says_whether_something_is_broken(found, strict, status, monkeypatch, capsys):
-    monkeypatch.setattr(machine, "examine", lambda: found)
-    assert doctor.run(None, argparse.Namespace(json=False, strict=strict)) == status
+    monkeypatch.setattr(doctor, "examine", lambda: found)
+    assert cli.main(["doctor", *(["--strict"] if strict else [])]) == status
     assert capsys.readouterr().out.splitlines()[-1].startswith("gpukern doctor: ")
 
 
 def test_machines_get_json(monkeypatch, capsys):
-    monkeypatch.setattr(machine, "examine", lambda **_: with_gpu({"persistence": False}))
-    doctor.run(None, argparse.Namespace(json=True, strict=False))
+    monkeypatch.setattr(doctor, "examine", lambda **_: with_gpu({"persistence": False}))
+    cli.main(["doctor", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert said["advice"][0]["subject"] == "GPU 0"
     assert said["gpus"][0]["uuid"] == UUIDS[0]
-    assert devices.run(None, argparse.Namespace(json=True)) == 0
+    assert cli.main(["devices", "--json"]) == 0
     assert [each["uuid"] for each in json.loads(capsys.readouterr().out)] == [UUIDS[0]]
 
 
 def test_devices_are_listed_with_what_the_device_option_takes(monkeypatch, capsys):
     split = dataclasses.replace(H200, record=split_gpu(1), visible=False)
-    monkeypatch.setattr(machine, "examine", lambda **_: dataclasses.replace(HEALTHY, gpus=(H200, split)))
-    assert devices.run(None, argparse.Namespace(json=False)) == 0
+    monkeypatch.setattr(doctor, "examine", lambda **_: dataclasses.replace(HEALTHY, gpus=(H200, split)))
+    assert cli.main(["devices"]) == 0
     listed = capsys.readouterr().out
     assert UUIDS[0] in listed
     assert "MIG-" in listed
     assert "hidden by CUDA_VISIBLE_DEVICES" in listed
-    monkeypatch.setattr(machine, "examine", lambda **_: Machine(no_gpu="no driver"))
-    assert devices.run(None, argparse.Namespace(json=False)) == 1
+    monkeypatch.setattr(doctor, "examine", lambda **_: Machine(no_gpu="no driver"))
+    assert cli.main(["devices"]) == 1
     assert capsys.readouterr().out == "no GPU: no driver\n"
