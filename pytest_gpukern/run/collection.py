@@ -76,7 +76,7 @@ def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectRep
     error = _import_error(collector, report)
     if error is None:
         return
-    from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
     if missing_gpu_in_error(error) is not None:
         report.sections.append(("gpukern", TRY_THE_SIMULATOR))

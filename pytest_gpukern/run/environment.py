@@ -27,7 +27,7 @@ from pytest_gpukern.gpu.processes import (
     remaining,
 )
 from pytest_gpukern.gpu.selection import Pin, missing_gpu_reason, pin, select, visible_devices
-from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
+from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.gpu.simulator.switch import deactivate
 from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries

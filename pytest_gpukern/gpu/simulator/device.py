@@ -1,5 +1,6 @@
-"""The simulated device: what users read from one, and the error classes that they catch."""
+"""Gives the simulated device what users read from one: attributes, error classes and events."""
 
+import time
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.launch import (
@@ -75,3 +76,45 @@ def _from_device(context: Any, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return getattr(context.device, name)
+
+
+class SimulatedEvent:
+    """A CUDA event: its moment is the host's clock when it was recorded.
+
+    The times are those of Python threads, marked by `simulated`: they say nothing about a GPU's speed.
+    """
+
+    simulated = True
+
+    def __init__(self, timing: bool = True) -> None:  # noqa: ARG002 - the real one's signature
+        self._recorded_ns: int | None = None
+
+    def record(self, stream: Any = 0) -> None:  # noqa: ARG002
+        """Records now: all work before it is done."""
+        self._recorded_ns = time.perf_counter_ns()
+
+    def query(self) -> bool:
+        """Says whether the work before the record is done: always."""
+        return True
+
+    def synchronize(self) -> None:
+        """Waits for the event: it has already happened."""
+
+    def wait(self, stream: Any = 0) -> None:
+        """Makes a stream wait for the event: it has already happened."""
+
+    def elapsed_time(self, evtend: "SimulatedEvent") -> float:
+        """Returns the milliseconds from this event to `evtend`."""
+        if self._recorded_ns is None or evtend._recorded_ns is None:
+            raise RuntimeError("elapsed_time of an event that was never recorded")
+        return (evtend._recorded_ns - self._recorded_ns) / 1e6
+
+
+def mend_events() -> None:
+    """Gives the simulator events that tell the time; the fake's say -1."""
+    from numba.cuda.simulator import api
+
+    original(api, "event")
+    publish("event", SimulatedEvent)
+    publish("Event", SimulatedEvent)
+    publish("event_elapsed_time", SimulatedEvent.elapsed_time)

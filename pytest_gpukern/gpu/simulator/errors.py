@@ -1,4 +1,8 @@
-"""What the simulator can refuse: a contradictory request, or a feature it has no means to run."""
+"""Holds what the simulator can refuse, and tells an absent GPU from a bug by an exception."""
+
+from collections.abc import Iterator
+
+from pytest_gpukern.values.backend_table import cuda_packages
 
 _PREFIX = "not in the simulator: "
 
@@ -24,3 +28,81 @@ class SimulatorUnsupported(Exception):  # noqa: N818 - a skip in the making, not
             before, after = "", feature
         self.feature = after
         super().__init__(f"{before}{_PREFIX}{self.feature}")
+
+
+# Type name → the top-level packages that define it. Whatever these say, they say about the machine.
+_TYPES_THAT_MEAN_ABSENCE = {
+    "CudaSupportError": {"numba"},
+    "NvvmSupportError": {"numba"},
+    "NvrtcSupportError": {"numba"},
+    "DynamicLibNotFoundError": {"cuda"},
+}
+# Any other error of a library tells by the code in its message.
+_CODES_OF_ABSENCE = (
+    "CUDA_ERROR_NO_DEVICE",
+    "CUDA_ERROR_STUB_LIBRARY",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    "cudaErrorNoDevice",
+    "cudaErrorInsufficientDriver",
+    "cudaErrorStubLibrary",
+    "no CUDA-capable device is detected",
+    "driver version is insufficient for CUDA runtime version",
+)
+_DRIVER_LIBRARIES = ("libcuda.so", "nvcuda.dll")
+_TORCH_SAYS = ("Found no NVIDIA driver on your system", "No CUDA GPUs are available")
+
+
+def missing_gpu_in_error(exc: BaseException) -> str | None:
+    """Say in one line why the import of a test module failed, if it failed for want of a GPU.
+
+    Recognised, by type name, package and message, so that no GPU library is imported: Numba's
+    ``CudaSupportError`` and missing compiler libraries (what ``@vectorize(target="cuda")`` and an eager
+    ``@cuda.jit("…")`` raise at decoration without a driver), CuPy's, PyCUDA's and cuda-python's codes for
+    "no device" and "driver too old", an import that stumbles over the driver's library, and PyTorch's two
+    sentences. An ``ImportError`` or pytest's ``CollectError`` is also judged by its explicit cause.
+    Anything else returns None: it is a bug, or an unrelated missing module, and must stay loud.
+    """
+    for error in _with_causes(exc):
+        reason = _reason(error)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _with_causes(exc: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = exc
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        # pytest wraps a failing import in CollectError, CuPy wraps it in ImportError. Every other wrapper
+        # is somebody's own decision about what went wrong.
+        wraps = isinstance(current, ImportError) or type(current).__name__ == "CollectError"
+        current = current.__cause__ if wraps else None
+
+
+def _reason(error: BaseException) -> str | None:
+    text = _one_line(str(error))
+    for kind in type(error).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in _TYPES_THAT_MEAN_ABSENCE.get(kind.__name__, ()):
+            # A card too old for Numba is a card that is there: that stays loud.
+            return None if "compute capability" in text else f"no usable GPU: {text}"
+        if package in cuda_packages() and _names(text, _CODES_OF_ABSENCE):
+            return f"no usable GPU: {text}"
+    if isinstance(error, (ImportError, OSError)):
+        lost = "cannot open shared object file" in text or "could not be found" in text.lower()
+        if lost and _names(text, _DRIVER_LIBRARIES):
+            return f"no CUDA driver: {text}"
+    if type(error) in (RuntimeError, AssertionError) and _names(text, _TORCH_SAYS):
+        return f"no usable GPU: {text}"
+    return None
+
+
+def _names(text: str, candidates: tuple[str, ...]) -> bool:
+    return any(candidate in text for candidate in candidates)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split()).removesuffix(":").rstrip()
+    return line if len(line) <= 200 else line[:199] + "…"

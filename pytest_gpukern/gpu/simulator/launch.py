@@ -1,9 +1,12 @@
-"""Launch configurations: one launcher each, held to the hardware's limits."""
+"""Makes kernels of the simulator launch, fail and share memory as they do on a GPU."""
 
 import copy
+import inspect
+import sys
 from typing import Any
 
-from pytest_gpukern.gpu.simulator.patching import add, original, replace
+from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the same since 3.0.
 MAX_THREADS_PER_BLOCK = 1024
@@ -110,3 +113,128 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
     launcher.stream = stream
     launcher.sharedmem = launcher.dynshared_size = sharedmem
     return launcher
+
+
+def mend_threads() -> None:
+    """Report an exception whose type cannot be made from one string.
+
+    A simulated thread re-raises as ``type(error)("tid=… ctaid=…: message")``. For types that want more
+    arguments (NumPy's UFuncNoLoopError, UnicodeDecodeError, …) that fails inside the thread, the launch sees
+    no exception, and the kernel counts as done.
+    """
+    from numba.cuda.simulator import kernel as simulated
+
+    thread_class = original(simulated, "BlockThread")
+    run = original(thread_class, "run")
+
+    def run_and_report(self: Any) -> None:
+        try:
+            run(self)
+        except Exception as exc:  # noqa: BLE001 - the kernel's own exception, of any type
+            cause = exc.__context__ or exc
+            message = (
+                f"tid={list(self.threadIdx)} ctaid={list(self.blockIdx)}: {type(cause).__name__}: {cause}"
+            )
+            self.exception = (RuntimeError(message), sys.exc_info()[2])
+
+    replace(thread_class, "run", run_and_report)
+
+
+# What the real jit takes through **kws (its docstring, and `_Kernel.__init__` in numba.cuda.dispatcher).
+_KEYWORDS_BEHIND_KWS = {"boundscheck", "extensions", "fastmath", "max_registers"}
+_DEPRECATED = {"argtypes", "bind", "restype"}
+
+
+def mend_jit() -> None:
+    """Accept `lineinfo`, `max_registers`, `launch_bounds`, … and still refuse what no version knows.
+
+    The accepted names are those of the installed numba-cuda's own signature. They steer the compiler, so the
+    simulator has nothing to do for them. `extensions`, which change what a kernel receives and which the fake
+    drops, are refused; `link` and `boundscheck` keep raising NotImplementedError. The real jit swallows an
+    unknown keyword and fails with a KeyError or TypeError when it compiles; here it is a TypeError at once.
+    """
+    from numba.cuda import decorators
+    from numba.cuda.core.errors import DeprecationError
+    from numba.cuda.simulator import api
+
+    fake_jit = original(api, "jit")
+    fakes = set(inspect.signature(fake_jit).parameters) - _DEPRECATED
+    reals = {
+        name
+        for name, parameter in inspect.signature(original(decorators, "jit")).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    known = fakes | reals | _KEYWORDS_BEHIND_KWS
+
+    def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
+        """Decorate a kernel or device function for the simulator."""
+        for name in options:
+            if name in _DEPRECATED:
+                raise DeprecationError(
+                    f"Deprecated keyword argument `{name}`. Signatures should be passed as the first "
+                    "positional argument."
+                )
+            if name not in known:
+                raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
+        if options.get("extensions"):
+            raise SimulatorUnsupported("extensions of a kernel (cuda.jit(extensions=…))")
+        passed = {name: value for name, value in options.items() if name in fakes}
+        passed["link"] = passed.get("link") or None  # the real default is (), which the fake refuses
+        return fake_jit(func_or_sig, device=device, **passed)
+
+    publish("jit", jit)
+
+
+def mend_shared_memory() -> None:
+    """Replace the fake's `shared.array`, and let `local.array` be aligned.
+
+    The fake fails for dynamic shared memory given a NumPy dtype class (``np.float32`` has no ``itemsize`` of
+    its own), gives two arrays made on one source line the same memory, may give two threads that arrive
+    together an array each, and allocates any size. Alignment is accepted: it changes no value.
+    """
+    from numba.cuda.simulator import kernelapi
+    from numba.cuda.simulator.cudadrv import driver
+
+    shared_class = original(kernelapi, "FakeCUDAShared")
+    local_class = original(kernelapi, "FakeCUDALocal")
+    linker_error = original(driver, "LinkerError")
+
+    def shared_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
+        import numpy as np
+
+        dtype = as_numpy_dtype(dtype)
+        if shape == 0:  # dynamic shared memory: every such array is the whole of it
+            count = self._dynshared_size // dtype.itemsize
+            return np.frombuffer(self._dynshared.data, dtype=dtype, count=count)
+        frame = sys._getframe(1)
+        place = (frame.f_code, frame.f_lasti)  # the call itself: two on one line are two
+        array = self._allocations.get(place)
+        if array is None:
+            # setdefault: of threads that get here together, all must take the first one's.
+            array = self._allocations.setdefault(place, np.empty(shape, dtype))
+            used = sum(each.nbytes for each in list(self._allocations.values()))
+            if used > MAX_SHARED_BYTES_PER_BLOCK:
+                raise linker_error(
+                    f"ptxas would refuse this kernel: uses too much shared data ({used} bytes, "
+                    f"{MAX_SHARED_BYTES_PER_BLOCK} max)"
+                )
+        return array
+
+    def local_array(self: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:  # noqa: ARG001
+        import numpy as np
+
+        return np.empty(shape, as_numpy_dtype(dtype))
+
+    replace(shared_class, "array", shared_array)
+    replace(local_class, "array", local_array)
+
+
+def as_numpy_dtype(dtype: Any) -> Any:
+    """Return the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy takes for a dtype."""
+    import numpy as np
+    from numba.cuda import types
+    from numba.cuda.np import numpy_support
+
+    if isinstance(dtype, types.Type):
+        return np.dtype(numpy_support.as_dtype(dtype))
+    return np.dtype(dtype)

@@ -1,4 +1,4 @@
-"""When Numba's CUDA simulator is on: the rule, the environment variable, and its undoing."""
+"""Decides whether Numba's CUDA simulator is on, switches it on, mends it, and puts the environment back."""
 
 import importlib.util
 import os
@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 OPTION = "--gpukern-simulator"
+_MARK = "_mended_by_pytest_gpukern"
 _CONFIG_FILE = ".numba_config.yaml"
 _MODES = ("auto", "always", "never")
 
@@ -81,17 +83,49 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     """
     if not state.active:
         return
-    from pytest_gpukern.gpu.simulator.mending import mend  # imports Numba, so only now
-
     if _as_numba_reads(environ.get(VARIABLE)) is not True:
         if not _before_us:
             _before_us.append(environ.get(VARIABLE))
         environ[VARIABLE] = "1"
     try:
-        mend()
+        _mend()
     except SimulatorError:
         deactivate(environ)
         raise
+
+
+def _mend() -> None:
+    """Import `numba.cuda` and mend its simulator, once a process.
+
+    Raises SimulatorError when numba-cuda cannot be imported, is not the simulator, or lacks what is mended.
+    """
+    try:
+        from numba.cuda import simulator
+    except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
+        raise SimulatorError(
+            f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
+            "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
+            "--gpukern-simulator=never."
+        ) from exc
+    if getattr(simulator, _MARK, False):
+        return
+    if "numba.cuda.simulator_init" not in sys.modules:
+        raise SimulatorError(
+            "NUMBA_ENABLE_CUDASIM=1 was set, but numba.cuda came up for a real GPU: it was loaded, or its "
+            "configuration changed, before pytest-gpukern could switch the simulator on. Set "
+            "NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts."
+        )
+    from pytest_gpukern.gpu.simulator import device, functions, launch, ufuncs
+
+    launch.mend_launches()
+    launch.mend_threads()
+    launch.mend_jit()
+    launch.mend_shared_memory()
+    device.mend_device()
+    device.mend_events()
+    ufuncs.mend_ufuncs()
+    functions.mend_namespace()
+    setattr(simulator, _MARK, True)
 
 
 def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-from pytest_gpukern.gpu.simulator.inference import infer_return_type
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would tell of a launch that the user did not write and the simulator does not make.
@@ -96,7 +95,13 @@ def mend_ufuncs() -> None:
 
 def _mend_vectorize(builder: Any) -> None:
     def compile_core(self: Any, sig: Any) -> tuple[Callable[..., Any], Any]:
-        return_type = sig.return_type or infer_return_type(self.pyfunc, sig.args)
+        return_type = sig.return_type
+        if return_type is None:
+            arguments = ", ".join(map(str, sig.args))
+            raise SimulatorUnsupported(
+                f"inferring the return type of {self.pyfunc.__name__}({arguments}) "
+                f"(give it in the signature, as in 'float32({arguments})')"
+            )
         evaluate = _widening(self.pyfunc) if _has_small_integers(sig.args) else self.pyfunc
         return _scalar_core(self.pyfunc.__name__, evaluate, return_type), return_type
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.gpu import simulator
-from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
+from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
 
 def exception(module, name, message, base=Exception):
@@ -126,7 +126,7 @@ def test_a_bug_in_the_users_own_handling_of_a_missing_gpu_stays_loud():
 REAL_ERRORS = """
 import json
 from numba import cuda, guvectorize, vectorize
-from pytest_gpukern.gpu.simulator.absence import missing_gpu_in_error
+from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
 def copy(a, b):
     b[0] = a[0]

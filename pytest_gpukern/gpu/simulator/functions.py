@@ -1,5 +1,6 @@
-"""The names of `numba.cuda` in simulated code: all of them lead somewhere, if only to a refusal."""
+"""Lets every name of `numba.cuda` lead somewhere in simulated code, if only to a refusal."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,10 @@ _FEATURES = {
     "warp synchronisation": ("syncwarp",),
     "masks of active threads": ("activemask", "lanemask_lt"),
     "sleeping threads": ("nanosleep",),
+    # The fake takes the sign for a digit and every integer for 32 bits wide, rounds twice, knows no negative.
+    "counting and reversing bits": ("popc", "clz", "brev", "ffs"),
+    "fused multiply-add": ("fma",),
+    "cube root": ("cbrt",),
     "cache-hinted loads and stores": (
         *("ldca", "ldcg", "ldcs", "ldlu", "ldcv"),
         *("stcg", "stcs", "stwb", "stwt"),
@@ -90,9 +95,13 @@ def mend_namespace() -> None:
         name: refusal(f"{feature} (cuda.{name})") for feature, names in _FEATURES.items() for name in names
     }
     for name, refuse in refusals.items():
-        add(numba.cuda, name, refuse)
+        if hasattr(module_class, name):
+            replace(module_class, name, staticmethod(refuse))
+        else:
+            add(numba.cuda, name, refuse)
     _mend_libdevice()
     _mend_grid_groups()
+    _mend_half_precision(original(kernelapi, "FakeCUDAFp16"))
     for name in _KERNEL_FACTS:
         add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
     in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
@@ -155,3 +164,40 @@ def _mend_bfloat16() -> None:
     if getattr(bf16, "bfloat16", None) is None:
         bf16.bfloat16 = refuse("bfloat16")
     add(bf16, "__getattr__", refuse)
+
+
+_HALF_NOT_EMULATED = ("atomicAdd", "htanh", "htanh_approx")
+
+
+def _mend_half_precision(half_class: Any) -> None:
+    """Converts what is given to `cuda.fp16` to halves, as Numba does, and mends five of its functions.
+
+    The fake's `hfloor` rounds up, `hfma` rounds twice, `hne` is true for NaN, and `hmax` and `hmin` return a
+    NaN depending on the order. The definitions followed are those of CUDA's cuda_fp16.h.
+    """
+    import numpy as np
+
+    wide = np.float64
+    mended: dict[str, Callable[..., Any]] = {
+        "hfloor": np.floor,
+        "hfma": lambda a, b, c: np.float16(wide(a) * wide(b) + wide(c)),
+        "hne": lambda a, b: bool(a < b or a > b),  # false with a NaN, unlike !=
+        "hmax": np.fmax,
+        "hmin": np.fmin,
+    }
+    for name, method in inspect.getmembers(half_class, inspect.isfunction):
+        if not name.startswith("_"):
+            function = mended.get(name) or functools.partial(method, None)  # the fake's methods hold no state
+            replace(half_class, name, staticmethod(_on_halves(function)))
+    for name in _HALF_NOT_EMULATED:
+        add(half_class, name, staticmethod(refusal(f"half-precision intrinsics (cuda.fp16.{name})")))
+
+
+def _on_halves(function: Callable[..., Any]) -> Callable[..., Any]:
+    import numpy as np
+
+    def on_halves(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*(np.float16(arg) for arg in args))
+
+    return on_halves
