@@ -1,7 +1,7 @@
-"""Which of a run's arguments a child session gets: all but those that report, select, distribute or record.
+"""Picks the arguments of a run that a child session gets: all but what reports, selects or records.
 
-What follows an option is known from the options that pytest has registered, of whatever plugin or conftest:
-nothing is guessed from how an argument looks.
+Which values belong to an option is known from the options that pytest has registered, of whatever plugin or
+conftest. Nothing is guessed from how an argument looks.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _DROPPED_VARIABLES = (
 
 
 class KnownOption(NamedTuple):
-    """An option as it was registered: its names, and `argparse`'s number of values."""
+    """Holds an option as it was registered: its names, and `argparse`'s number of values."""
 
     names: tuple[str, ...]
     nargs: Any
 
 
 class ChildArguments(NamedTuple):
-    """What a child session's pytest is given, but for what differs between children.
+    """Holds what every child session's pytest is given.
 
     Attributes:
         options: with their values.
@@ -94,7 +94,7 @@ class ChildArguments(NamedTuple):
 
 
 class Token(NamedTuple):
-    """One use of an option on a command line, with its values as they were written."""
+    """Holds one use of an option on a command line, with its values as they were written."""
 
     option: KnownOption
     name: str
@@ -102,7 +102,7 @@ class Token(NamedTuple):
 
     @property
     def written(self) -> list[str]:
-        """As arguments; a single value is joined to its option, so that it may begin with a dash."""
+        """Returns it as arguments; a single value is joined to its option, since it may begin with a dash."""
         if len(self.values) != 1 or self.option.nargs not in (None, "?"):
             return [self.name, *self.values]
         return [f"{self.name}={self.values[0]}" if self.name.startswith("--") else self.name + self.values[0]]
@@ -111,7 +111,7 @@ class Token(NamedTuple):
 def child_arguments(
     config: pytest.Config, environ: Mapping[str, str] = os.environ, *, judges: bool = False
 ) -> ChildArguments:
-    """The arguments of a configured run that its child sessions get.
+    """Returns the arguments of a configured run that its child sessions get.
 
     What `addopts` says is among them, so that it is emptied for the child. Ini values of this plugin that a
     child must not heed are emptied too. Plugins that were given as objects stay behind.
@@ -150,19 +150,19 @@ def child_arguments(
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """A process's environment without what belongs to its own pytest, worker or coverage."""
+    """Returns an environment without what belongs to a process's own pytest, worker or coverage."""
     return {name: value for name, value in environ.items() if not name.startswith(_DROPPED_VARIABLES)}
 
 
 def known_options(config: pytest.Config) -> list[KnownOption]:
-    """Every option that pytest's own parser has, from whatever plugin or conftest."""
+    """Returns every option that pytest's own parser has, from whatever plugin or conftest."""
     parser = config._parser
     options = [option for group in (parser._anonymous, *parser._groups) for option in group.options]
     return [_known(option) for option in dict.fromkeys(options)]
 
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
-    """Arguments as uses of options in order, and what belongs to none: paths and names of tests.
+    """Splits arguments into uses of options, in order, and what belongs to none: paths and names of tests.
 
     Raises:
         ValueError: an option lacks its value.
@@ -176,7 +176,7 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
-    """Whether a child session gets an option that its parent was given; see `child_arguments`."""
+    """Returns whether a child session gets an option that its parent was given; see `child_arguments`."""
     if judges and (_ASKED_OF_FAILURES.intersection(option.names) or option.names[0].startswith(_OF_A_TEST)):
         return True
     return not any(
@@ -191,14 +191,14 @@ def _is_ours_and_dropped(name: str, *, judges: bool) -> bool:
 
 
 class _Quiet(argparse.ArgumentParser):
-    """A parser that raises instead of ending the process."""
+    """Raises instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
-    """An action that only notes that its option was used, and with what."""
+    """Returns an action that only notes that its option was used, and with what."""
 
     class Note(argparse.Action):
         def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
@@ -209,7 +209,7 @@ def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
 
 
 def _known(option: Any) -> KnownOption:
-    """An option of pytest's; 8.4 keeps what `add_argument` is to get, later ones what it has made of that."""
+    """Reads an option of pytest's: 8.4 keeps what `add_argument` is to get, later ones what came of that."""
     action = getattr(option, "_action", None)
     if action is None:
         scratch = argparse.ArgumentParser(add_help=False)

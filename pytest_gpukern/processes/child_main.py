@@ -1,8 +1,8 @@
-"""What runs in a child session: a pytest of its own for named tests, which tells its parent as it goes.
+"""Runs in a child session: a pytest for named tests, which tells its parent as it goes.
 
-The parent is `session.py`. It starts this Python with `BOOTSTRAP` and the path of a spec, a JSON object:
+The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the path of a spec, a JSON object:
 
-- `main`: the module whose `main` is called, this one or `measuring_child`;
+- `main`: the module whose `main` is called, this one or `run.isolated_child`;
 - `path`: the parent's `sys.path`, so that what is imported here is what is imported there;
 - `package`: the folder that holds this package, which need not be installed;
 - `parent`: the parent's process id, with which this process ends; null where a tool stands between the two;
@@ -25,7 +25,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
@@ -51,14 +51,7 @@ def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; the exit status is pytest's."""
     become_child(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
-        teller = Teller(
-            lines,
-            spec["nodeids"],
-            spec["watched_roots"],
-            spec["watched_names"],
-            collects_all=spec["collects_all"],
-        )
-        return int(pytest.main(list(spec["arguments"]), plugins=[teller, CollectsFirst()]))
+        return int(pytest.main(list(spec["arguments"]), plugins=[Teller(spec, lines), CollectsFirst()]))
 
 
 class CollectsFirst:
@@ -93,30 +86,17 @@ def become_child(spec: dict[str, Any]) -> None:
 
 
 class Teller:
-    """The plugin of a child session: leaves the wanted tests only, and tells of each as it ends.
+    """Is the plugin of a child session: leaves the wanted tests only, and tells of each as it ends.
 
     Args:
-        lines: where to write.
-        nodeids: the wanted tests, as the parent's pytest names them.
-        watched_roots: folders whose modules are told of at the end.
-        watched_names: top-level names of further modules that are.
-        collects_all: whether all is collected that the command line names, and what nobody wanted is told.
+        spec: see above.
+        lines: the open file of lines.
     """
 
-    def __init__(
-        self,
-        lines: Any,
-        nodeids: Iterable[str],
-        watched_roots: Sequence[str],
-        watched_names: Sequence[str] = (),
-        *,
-        collects_all: bool = False,
-    ) -> None:
+    def __init__(self, spec: dict[str, Any], lines: TextIO) -> None:
+        self._spec = spec
         self._lines = lines
-        self._wanted = frozenset(nodeids)
-        self._watched_roots = watched_roots
-        self._watched_names = watched_names
-        self._collects_all = collects_all
+        self._wanted = frozenset(spec["nodeids"])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -126,7 +106,7 @@ class Teller:
         once, and so which options there are, and where the ini file lies.
         """
         config.pluginmanager.register(_Marker(), NAME)
-        files = None if self._collects_all else files_to_collect(self._wanted, config.rootpath)
+        files = None if self._spec["collects_all"] else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
         elif not config.option.pyargs:  # an argument that is not there would end this session
@@ -145,7 +125,7 @@ class Teller:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects what nobody asked for."""
         others = deselect_others(config, items, self._wanted)
-        if others and self._collects_all:
+        if others and self._spec["collects_all"]:
             self._tell("others", nodeids=[item.nodeid for item in others if measures(item)])
 
     @pytest.hookimpl(tryfirst=True)
@@ -175,8 +155,9 @@ class Teller:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Tells that pytest is done."""
-        if self._watched_roots:
-            self._tell("modules", modules=loaded_below(self._watched_roots, self._watched_names))
+        roots, names = self._spec["watched_roots"], self._spec["watched_names"]
+        if roots:
+            self._tell("modules", modules=loaded_below(roots, names))
         self._tell("end", status=int(exitstatus))
 
     def _tell(self, kind: str, **values: Any) -> None:
@@ -185,12 +166,15 @@ class Teller:
 
 
 class _Marker:
-    """What shows that a pytest is a child session."""
+    """Shows that a pytest is a child session."""
 
 
 def measures(item: pytest.Item) -> bool:
-    """Whether this plugin measures in a test: by its own fixture, or by pytest-benchmark's in a run that has
-    it do so; not where a broken variant is only to be rejected."""
+    """Returns whether this plugin measures in a test.
+
+    It does by its own fixture, or by pytest-benchmark's in a run that has it do so, but not where a broken
+    variant is only to be rejected.
+    """
     names = getattr(item, "fixturenames", ())
     if "gpu_benchmark" in names:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
@@ -214,7 +198,7 @@ def deselect_others(
 
 
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
-    """The wanted tests' files, or None where they cannot be told and all must be collected that was given.
+    """Returns the wanted tests' files, or None where they cannot be told and all that was given is collected.
 
     A test outside of the root folder has a name from which its file cannot be told, and pytest takes a
     bracket in an argument for the beginning of a test's parameters.
@@ -225,8 +209,7 @@ def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
 
 
 def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[str]]:
-    """Name, file and SHA-256 of every loaded module whose file lies below one of `roots`, by name; and of
-    those whose top-level name is one of `names`."""
+    """Returns name, file and SHA-256 of the loaded modules below `roots`, or below a name of `names`."""
     resolved = [Path(root).resolve() for root in roots]
     found = []
     for name, module in sorted(sys.modules.items()):
@@ -241,7 +224,7 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[s
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Why a test or a file did not pass, in words; empty where it did."""
+    """Says why a test or a file did not pass; nothing where it did."""
     if report.passed:
         return ""
     if hasattr(report, "wasxfail"):

@@ -48,7 +48,7 @@ _ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.N
 
 @dataclass(frozen=True)
 class ChildRequest:
-    """What a child session is to run.
+    """Says what a child session is to run.
 
     Attributes:
         nodeids: pytest's names of the tests.
@@ -91,20 +91,25 @@ class ChildSessions:
     has_cache: bool = True
 
     def to_json(self) -> JsonDict:
-        """As plain JSON, for the workers of xdist."""
+        """Returns it as plain JSON, for the workers of xdist."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: JsonDict) -> ChildSessions:
-        """The inverse of `to_json`."""
-        lists = {name: tuple(data[name]) for name in ("options", "positional", "path")}
-        return cls(folder=data["folder"], has_cache=data["has_cache"], **lists)
+        """Returns what `to_json` was called on."""
+        return cls(
+            options=tuple(data["options"]),
+            positional=tuple(data["positional"]),
+            folder=data["folder"],
+            path=tuple(data["path"]),
+            has_cache=data["has_cache"],
+        )
 
     @classmethod
     def of(cls, config: pytest.Config, *, device: str | None, judges: bool = False) -> ChildSessions:
-        """Those of a configured run, on the device with this UUID; for a controller and its workers alike.
+        """Returns what starts the child sessions of a configured run, on the device with this UUID.
 
-        With `judges`, what stands in for the run (see `child_arguments`).
+        With `judges`, they stand in for the run (see `child_arguments`).
         """
         folder = config.invocation_params.dir
         arguments = child_arguments(config, judges=judges)
@@ -127,19 +132,34 @@ class ChildSessions:
             request: what to run.
             progress: is told how many of the wanted tests have ended, and how many there are.
         """
-        run, asked = self._run_once(request, progress), len(request.nodeids)
-        while 0 < len(left := _left_by(run, request)) < asked:  # else the next process would end as early
-            asked, done = len(left), len(request.nodeids) - len(left)
-            rest = dataclasses.replace(request, nodeids=left, collects_all=False)
-            run = _joined(run, self._run_once(rest, _after(progress, done, len(request.nodeids))))
-        return run
+        found, left = ChildRun(), request.nodeids
+        while True:
+            self._run_once(dataclasses.replace(request, nodeids=left), found, progress, len(request.nodeids))
+            asked = len(left)
+            left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
+            # A process that came to nothing would do so again. What a tool was to watch, the tool judges.
+            if not found.ended_early or request.command_prefix or not 0 < len(left) < asked:
+                return found
+            if found.during is not None:
+                found.outcomes[found.during] = ("failed", found.problem or "")
+            request = dataclasses.replace(request, collects_all=False)
 
-    def _run_once(self, request: ChildRequest, progress: Callable[[int, int], None] | None) -> ChildRun:
+    def _run_once(
+        self, request: ChildRequest, found: ChildRun, progress: Callable[[int, int], None] | None, total: int
+    ) -> None:
+        """Runs one process, and adds what it tells to `found`."""
         with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             spec = place / "spec.json"
-            spec.write_text(json.dumps(self._spec_of(request, place)), encoding="utf-8")
-            heard = Heard(place / "lines", frozenset(request.nodeids))
+            told = self.spec(place, request.nodeids, moved=request.moved) | {
+                "parent": None if request.command_prefix else os.getpid(),
+                "watched_roots": list(request.watched_roots),
+                "watched_names": list(request.watched_names),
+                "collects_all": request.collects_all,
+                "lines": str(place / "lines"),
+            }
+            spec.write_text(json.dumps(told), encoding="utf-8")
+            heard = Heard(place / "lines", found)
             with (place / "output").open("wb") as output:
                 process = start(
                     spec,
@@ -151,12 +171,12 @@ class ChildSessions:
                 try:
                     # A tool around it may have much to say once pytest is done.
                     to_end_s = request.timeout_s if request.command_prefix else TO_END_S
-                    silent = _listen(process, heard, request.timeout_s, progress, to_end_s)
+                    in_time = _follow(process, heard, request.timeout_s, to_end_s, progress, total)
                 finally:
                     end_group(process)
-            status = None if silent else process.returncode
+            found.status = process.returncode if in_time else None
             said = (place / "output").read_text(encoding="utf-8", errors="replace")
-            return heard.run(status, _problem(heard, status, request.timeout_s, said))
+            found.problem = _problem(heard, request, said)
 
     def spec(
         self,
@@ -167,7 +187,7 @@ class ChildSessions:
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
     ) -> JsonDict:
-        """What every child is told: see `child_main`.
+        """Returns what every child is told: see `child_main`.
 
         Args:
             place: a folder of its own.
@@ -188,69 +208,34 @@ class ChildSessions:
             "nodeids": list(nodeids),
         }
 
-    def _spec_of(self, request: ChildRequest, place: Path) -> JsonDict:
-        return self.spec(place, request.nodeids, moved=request.moved) | {
-            "parent": None if request.command_prefix else os.getpid(),
-            "watched_roots": list(request.watched_roots),
-            "watched_names": list(request.watched_names),
-            "collects_all": request.collects_all,
-            "lines": str(place / "lines"),
-        }
 
-
-def _left_by(run: ChildRun, request: ChildRequest) -> tuple[str, ...]:
-    """The tests that a process did not come to; what a tool was to watch is that tool's to judge."""
-    if not run.ended_early or request.command_prefix:
-        return ()
-    return tuple(nodeid for nodeid in request.nodeids if nodeid not in run.outcomes and nodeid != run.during)
-
-
-def _joined(run: ChildRun, rest: ChildRun) -> ChildRun:
-    """What two processes found, of which the second ran what the first did not come to."""
-    guilty = {run.during: ("failed", run.problem or "")} if run.during is not None else {}
-    return dataclasses.replace(
-        rest,
-        results={**run.results, **rest.results},
-        outcomes={**run.outcomes, **guilty, **rest.outcomes},
-        modules=rest.modules or run.modules,
-        uncollected=tuple(dict.fromkeys((*run.uncollected, *rest.uncollected))),
-        listed={**run.listed, **rest.listed},
-        others=run.others,
-    )
-
-
-def _after(
-    progress: Callable[[int, int], None] | None, done: int, total: int
-) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda finished, _: progress(done + finished, total)
-
-
-def _listen(
+def _follow(
     process: subprocess.Popen[bytes],
     heard: Heard,
     timeout_s: float,
+    to_end_s: float,
     progress: Callable[[int, int], None] | None,
-    to_end_s: float = TO_END_S,
+    total: int,
 ) -> bool:
-    """Follows a child until it ends, or is done and lingers; whether it was silent for too long instead."""
+    """Follows a child until it ends, or is done and lingers; returns False where it fell silent."""
     last_s = time.monotonic()
     while True:
         ended = process.poll() is not None
         if heard.listen():
             last_s = time.monotonic()
             if progress is not None:
-                progress(len(heard.outcomes), len(heard.wanted))
+                progress(len(heard.found.outcomes), total)
         silence_s = time.monotonic() - last_s
         if ended or (heard.ended_with is not None and silence_s > to_end_s):
-            return False
-        if silence_s > timeout_s:
             return True
+        if silence_s > timeout_s:
+            return False
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
 
 
 def environment(environ: Mapping[str, str], moved: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: this process's without what is its own, and `environ` besides."""
+    """Returns a child's environment: this process's without what is its own, and `environ` besides."""
     found = {**child_environment(os.environ), **environ}
     if "PYTHONPATH" in found and moved:
         entries = found["PYTHONPATH"].split(os.pathsep)
@@ -259,25 +244,26 @@ def environment(environ: Mapping[str, str], moved: Mapping[str, str] | None = No
 
 
 def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
-    """A path, or an argument that holds one, with a folder of this tree replaced by that of another."""
+    """Replaces a folder of this tree by that of another, in a path or an argument that holds one."""
     for here, there in moved.items():
         found = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")
         text = found.sub(lambda match, there=there: match[1] + there, text)  # type: ignore[misc]
     return text
 
 
-def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> str | None:
-    """Why a child that has ended did not tell of every test, in words, or None."""
-    during = f" while running {heard.running}" if heard.running else ""
+def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
+    """Says why a child that has ended did not tell of every test, or returns None."""
+    found = heard.found
+    during = f" while running {found.during}" if found.during else ""
+    missing = sorted(set(request.nodeids) - found.outcomes.keys())
     if heard.damage is not None:
         return f"it told what cannot be read: {heard.damage}"
-    if status is None:
-        return f"ended after {timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
-    if heard.uncollected and not heard.outcomes:
-        return could_not_collect(heard.uncollected)
-    if heard.ended_early:
-        return f"it ended {end_in_words(status)}{during}: {last_lines(said)}"
-    missing = heard.missing
+    if found.status is None:
+        return f"ended after {request.timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
+    if found.uncollected and len(missing) == len(request.nodeids):
+        return could_not_collect(found.uncollected)
+    if found.ended_early:
+        return f"it ended {end_in_words(found.status)}{during}: {last_lines(said)}"
     if missing:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         return f"not found: {', '.join(missing[:_NAMED])}{more}: {last_lines(said)}"
@@ -285,14 +271,14 @@ def _problem(heard: Heard, status: int | None, timeout_s: float, said: str) -> s
 
 
 def could_not_collect(files: Sequence[str]) -> str:
-    """What a session says whose tests could not all be collected, with the end of the first reason."""
+    """Says which file a session could not collect, with the end of the reason."""
     name, _, reason = files[0].partition(": ")
     return f"it could not collect {name}: {last_lines(reason)}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ChildRun:
-    """What a child session found.
+    """Holds what a child session found, in all the processes that it took.
 
     Attributes:
         results: test → what it found out, of those that found something.
@@ -307,11 +293,11 @@ class ChildRun:
         status: the exit status; negative for a signal; None where it was ended for its silence.
     """
 
-    results: Mapping[str, Result] = field(default_factory=dict)
-    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     modules: tuple[tuple[str, str, str], ...] = ()
-    uncollected: tuple[str, ...] = ()
-    listed: Mapping[str, JsonDict] = field(default_factory=dict)
+    uncollected: list[str] = field(default_factory=list)
+    listed: dict[str, JsonDict] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     problem: str | None = None
     during: str | None = None
@@ -320,40 +306,24 @@ class ChildRun:
 
 
 class Heard:
-    """What a child has told so far.
+    """Reads what one process tells, and adds it to what its session found.
 
     Args:
         file: of lines, each a JSON object; it may not be there yet, and its last line may be torn.
-        wanted: the tests that were asked for.
+        found: what is added to.
     """
 
-    def __init__(self, file: Path, wanted: frozenset[str]) -> None:
+    def __init__(self, file: Path, found: ChildRun) -> None:
         self._file = file
         self._read = 0
-        self.wanted = wanted
-        self.results: dict[str, Result] = {}
-        self.outcomes: dict[str, tuple[str, str]] = {}
-        self.modules: tuple[tuple[str, str, str], ...] = ()
-        self.uncollected: list[str] = []
-        self.listed: dict[str, JsonDict] = {}
-        self.others: tuple[str, ...] = ()
-        self.running: str | None = None
+        self.found = found
+        found.during, found.ended_early = None, True
         self.ended_with: int | None = None
         """pytest's own exit status, once it is done; the process may end otherwise."""
         self.damage: str | None = None
 
-    @property
-    def missing(self) -> list[str]:
-        """Wanted tests of which no outcome was told."""
-        return sorted(self.wanted - self.outcomes.keys())
-
-    @property
-    def ended_early(self) -> bool:
-        """Whether its pytest has not come to its end."""
-        return self.ended_with not in _ORDINARY
-
     def listen(self) -> bool:
-        """Takes in the lines that are new and whole; whether there were any."""
+        """Takes in the lines that are new and whole; returns whether there were any."""
         try:
             with self._file.open("rb") as lines:
                 lines.seek(self._read)
@@ -363,60 +333,40 @@ class Heard:
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
-            self._take(line)
+            try:
+                self._take(decoded(line))
+            except (ValueError, KeyError, TypeError, ShapeError) as error:
+                self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
         return bool(whole)
 
-    def run(self, status: int | None, problem: str | None) -> ChildRun:
-        """All of it."""
-        return ChildRun(
-            results=self.results,
-            outcomes=self.outcomes,
-            modules=self.modules,
-            uncollected=tuple(self.uncollected),
-            listed=self.listed,
-            others=self.others,
-            problem=problem,
-            during=self.running,
-            ended_early=self.ended_early,
-            status=status,
-        )
-
-    def _take(self, line: bytes) -> None:
-        try:
-            told = decoded(line)
-            kind = told["kind"]
-            if kind == "start":
-                self.running = _text(told["nodeid"])
-            elif kind == "test":
-                self._take_test(told)
-            elif kind == "modules":
-                self.modules = tuple(
-                    (_text(name), _text(file), _text(digest)) for name, file, digest in told["modules"]
-                )
-            elif kind == "uncollected":
-                self.uncollected.append(f"{told['nodeid']}: {told['text']}")
-            elif kind == "listed":
-                self.listed[_text(told["nodeid"])] = dict(told["listed"])
-            elif kind == "memory":
-                self._take_memory(_text(told["nodeid"]), told["memory"])
-            elif kind == "others":
-                self.others = tuple(map(_text, told["nodeids"]))
-            elif kind == "end":
-                self.running, self.ended_with = None, told["status"]
-        except (ValueError, KeyError, TypeError, ShapeError) as error:
-            self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
-
-    def _take_test(self, told: JsonDict) -> None:
-        nodeid = _text(told["nodeid"])
-        self.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
-        if told["result"] is not None:  # a failed teardown tells of none
-            check_shape(told["result"], Result, "result")
-            self.results[nodeid] = Result.from_json(told["result"])
-
-    def _take_memory(self, nodeid: str, told: JsonDict) -> None:
-        if nodeid in self.results:
-            check_shape(told, TeardownMemory, "memory")
-            self.results[nodeid] = TeardownMemory.from_json(told).added_to(self.results[nodeid])
+    def _take(self, told: JsonDict) -> None:
+        kind, found = told["kind"], self.found
+        if kind == "start":
+            found.during = _text(told["nodeid"])
+        elif kind == "test":
+            nodeid = _text(told["nodeid"])
+            found.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
+            if told["result"] is not None:  # a failed teardown tells of none
+                check_shape(told["result"], Result, "result")
+                found.results[nodeid] = Result.from_json(told["result"])
+        elif kind == "modules":
+            found.modules = tuple(
+                (_text(name), _text(file), _text(sha)) for name, file, sha in told["modules"]
+            )
+        elif kind == "uncollected":
+            why = f"{told['nodeid']}: {told['text']}"
+            found.uncollected += [why] if why not in found.uncollected else []
+        elif kind == "listed":
+            found.listed[_text(told["nodeid"])] = dict(told["listed"])
+        elif kind == "memory" and told["nodeid"] in found.results:
+            check_shape(told["memory"], TeardownMemory, "memory")
+            memory, nodeid = TeardownMemory.from_json(told["memory"]), told["nodeid"]
+            found.results[nodeid] = memory.added_to(found.results[nodeid])
+        elif kind == "others":
+            found.others = tuple(map(_text, told["nodeids"]))
+        elif kind == "end":
+            found.during, self.ended_with = None, told["status"]
+            found.ended_early = self.ended_with not in _ORDINARY
 
 
 def _text(value: object) -> str:
@@ -479,7 +429,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_in_words(status: int) -> str:
-    """How a process ended: `with status 3`, `by SIGSEGV`."""
+    """Says how a process ended: `with status 3`, `by SIGSEGV`."""
     if status >= 0:
         return f"with status {status}"
     try:
@@ -489,6 +439,6 @@ def end_in_words(status: int) -> str:
 
 
 def last_lines(output: str) -> str:
-    """The last lines of an output in one, or that there are none."""
+    """Returns the last lines of an output in one, or says that there are none."""
     lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
     return " / ".join(lines[-_LAST_LINES:])[-_LAST_CHARACTERS:] or "it said nothing"

@@ -1,8 +1,9 @@
-"""Further sessions of tests that this process has measured: one whole child session after the other."""
+"""Measures tests again in child sessions, one whole session after the other, and says whose do not count."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ FEWEST_TO_RECORD = 3
 
 @dataclass
 class Further:
-    """What came of further sessions.
+    """Holds what came of further sessions.
 
     Attributes:
         results: test → what it found in each session in which it ran to its end.
@@ -35,7 +36,7 @@ class Further:
     problems: list[str] = field(default_factory=list)
 
     def of(self, nodeid: str, wanted: int) -> tuple[list[Result], str | None]:
-        """The results of one test, and why there are fewer than `wanted`, or None."""
+        """Returns the results of one test, and why there are fewer than `wanted`, or None."""
         found = self.results.get(nodeid, [])
         reason = self.refused.get(nodeid)
         if reason is None and len(found) < wanted:
@@ -72,28 +73,24 @@ def measure_further(
         wanted = tuple(nodeid for nodeid in nodeids if nodeid not in further.refused)
         if not wanted:
             break
-        told = None if progress is None else _numbered(progress, number)
+        of_session = None
         if progress is not None:
             progress(number, 0, len(wanted))
-        run = children.run(ChildRequest(wanted, environ=environ), told)
-        _take(further, run, wanted, f"session {number}", role)
+            of_session = functools.partial(progress, number)
+        run = children.run(ChildRequest(wanted, environ=environ), of_session)
+        if run.problem is not None:
+            further.problems.append(f"session {number}: {run.problem}")
+        for nodeid in wanted:
+            reason = _why_refused(run, nodeid)
+            if reason is not None:
+                further.refused[nodeid] = f"session {number}: {reason}"
+            elif nodeid in run.outcomes:
+                further.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
     return further
 
 
-def _take(further: Further, run: ChildRun, wanted: Sequence[str], session: str, role: SessionRole) -> None:
-    """Adds what one session found."""
-    if run.problem is not None:
-        further.problems.append(f"{session}: {run.problem}")
-    for nodeid in wanted:
-        reason = _why_refused(run, nodeid)
-        if reason is not None:
-            further.refused[nodeid] = f"{session}: {reason}"
-        elif nodeid in run.outcomes:
-            further.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
-
-
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:
-    """Why a test's session does not count, in words; None also where the session did not come to it."""
+    """Says why a test's session does not count; returns None also where the session did not come to it."""
     if nodeid == run.during:
         return run.problem
     if nodeid not in run.outcomes:
@@ -103,7 +100,3 @@ def _why_refused(run: ChildRun, nodeid: str) -> str | None:
         return f"{outcome}: {text}"
     result = run.results.get(nodeid)
     return "it measured nothing" if result is None else unfit(result)
-
-
-def _numbered(progress: Callable[[int, int, int], None], number: int) -> Callable[[int, int], None]:
-    return lambda finished, total: progress(number, finished, total)

@@ -27,7 +27,7 @@ from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.measure import ceilings as stored_ceilings
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
-from pytest_gpukern.processes.child_sessions import Heard
+from pytest_gpukern.processes.child_sessions import ChildRun, Heard
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
@@ -347,11 +347,10 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
     files = Mutations(*(json.dumps(line).encode() for line in told), seed=SEED)
     for number in range(1000 * TIMES):
         file.write_bytes(files.file(number) + b"\n")
-        heard = Heard(file, frozenset({"a"}))
+        heard = Heard(file, ChildRun())
         with about(number):
             heard.listen()
-            found = heard.run(0, heard.damage)
-            assert all(isinstance(text, str) for outcome in found.outcomes.values() for text in outcome)
+            assert all(isinstance(text, str) for told in heard.found.outcomes.values() for text in told)
             assert heard.damage is None or len(heard.damage) < LONGEST
 
 

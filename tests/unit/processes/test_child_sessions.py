@@ -18,7 +18,7 @@ from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
 from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions, Heard
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildRun, ChildSessions, Heard
 from pytest_gpukern.values.result import Result
 
 PACKAGE = str(Path(session.__file__).parents[2])
@@ -178,7 +178,7 @@ def test_a_child_that_tells_now_and_then_may_take_long(tmp_path, monkeypatch):
                 print(json.dumps({"kind": "start", "nodeid": A}), file=lines)
 
     slow = Slow()
-    assert session._listen(slow, Heard(file, frozenset({A})), 5.0, None) is False
+    assert session._follow(slow, Heard(file, ChildRun()), 5.0, 10.0, None, 1)
     assert slow.said == 9
     assert next(clock) > 15
 
@@ -196,7 +196,7 @@ def test_a_result_of_another_shape_is_a_problem_that_names_the_field(child):
 
 def test_a_torn_line_is_not_read_until_it_is_whole(tmp_path):
     file = tmp_path / "lines"
-    heard = Heard(file, frozenset({A}))
+    heard = Heard(file, ChildRun())
     assert not heard.listen()
     told = {"kind": "test", "nodeid": A, "outcome": "passed", "text": "", "result": FOUND.to_json()}
     line = json.dumps(told).encode()
@@ -205,7 +205,7 @@ def test_a_torn_line_is_not_read_until_it_is_whole(tmp_path):
     assert heard.damage is None
     file.write_bytes(line + b"\n")
     assert heard.listen()
-    assert heard.results == {A: Result.from_json(FOUND.to_json())}
+    assert heard.found.results == {A: Result.from_json(FOUND.to_json())}
 
 
 def gone(pid):
