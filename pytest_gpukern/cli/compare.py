@@ -16,7 +16,7 @@ from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import judge
+from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
@@ -309,15 +309,15 @@ def _judged(
 ) -> Verdict:
     """Returns the gate's verdict on all of B's sessions; no fresh ones confirm what is SLOWER."""
     devices = {timed.device for timed in fresh}
-    return judge(
-        [timed.measurement for timed in fresh],
+    basis = Basis(
         [timed.session for timed in recorded],
-        conditions=fresh[0].conditions,
-        threshold=threshold,
+        fresh[0].conditions,
+        threshold,
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
     )
+    return judge([timed.measurement for timed in fresh], basis)
 
 
 # --- telling it -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -59,26 +60,11 @@ FALSE_ALARMS_OF_PAIRS = 0.0005
 """The same for two pairs of two revisions, confirmed by two fresh ones."""
 
 
-def judge(
-    fresh: Sequence[Measurement],
-    sessions: Sequence[SessionTime],
-    *,
-    conditions: Conditions,
-    threshold: float,
-    jitter_ns: float,
-    device: str | None = None,
-    shared: SharedSpread | None = None,
-    anchor: Sequence[SessionTime] = (),
-) -> Verdict:
-    """Compares the measurements of new sessions with the recorded sessions of their case.
+@dataclass(frozen=True)
+class Basis:
+    """Holds what new measurements of a case are judged by.
 
-    Δ is the mean of the new log medians less that of the recorded ones. SLOWER: Δ is significant at 5 %,
-    one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
-    the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
-    with the smallest slowdown that would be caught and the number of sessions that would settle it.
-
-    Args:
-        fresh: one measurement of the case a new session, all under one key.
+    Attributes:
         sessions: the record's current sessions, none if nothing is recorded.
         conditions: what the new measurements were taken under.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
@@ -88,35 +74,65 @@ def judge(
         anchor: the sessions of the record's first epoch, where that is not the current one.
 
     Raises:
-        ValueError: threshold or jitter is negative or not finite, or there is no measurement.
+        ValueError: threshold or jitter is negative or not finite.
     """
-    _refuse_bad_numbers(threshold, jitter_ns, fresh)
-    barred = _barred(fresh, sessions, conditions)
+
+    sessions: Sequence[SessionTime]
+    conditions: Conditions
+    threshold: float
+    jitter_ns: float
+    device: str | None = None
+    shared: SharedSpread | None = None
+    anchor: Sequence[SessionTime] = ()
+
+    def __post_init__(self) -> None:
+        _refuse_bad_numbers(self.threshold, self.jitter_ns)
+
+    @property
+    def reference(self) -> Sequence[SessionTime]:
+        """The sessions of this device where they are enough to gate, else all."""
+        own = [session for session in self.sessions if session.device == self.device]
+        return own if len(own) >= FEWEST else self.sessions
+
+    def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
+        """The change of new measurements since recorded sessions."""
+        return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
+
+
+def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
+    """Compares the measurements of new sessions with the recorded sessions of their case.
+
+    Δ is the mean of the new log medians less that of the recorded ones. SLOWER: Δ is significant at 5 %,
+    one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
+    the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
+    with the smallest slowdown that would be caught and the number of sessions that would settle it.
+
+    Args:
+        fresh: one measurement of the case a new session, all under one key.
+        basis: what they are compared with, and how.
+
+    Raises:
+        ValueError: there is no measurement.
+    """
+    barred = _barred(fresh, basis.sessions, basis.conditions)
     if barred is not None:
         return barred
-    reference = _of_same_device(sessions, device)
-    change = change_since(reference, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
+    reference, threshold = basis.reference, basis.threshold
+    change = basis.change(reference, fresh)
     verdict = _screened(change, threshold, confirming=FRESH_SESSIONS)
-    if anchor and _barred(fresh, anchor, conditions) is None:
-        first = change_since(anchor, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
-        verdict = _with_anchor(verdict, first, threshold)
-    verdict = _gated(verdict, _remarks(reference, device, change, shared), len(reference))
-    chance = _false_alarm(len(reference), threshold) if verdict.gates else 0.0
-    return dataclasses.replace(verdict, false_alarm=chance)
+    if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
+        verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
+    gates = len(reference) >= FEWEST
+    return dataclasses.replace(
+        verdict,
+        reason="; ".join([verdict.reason, *_remarks(basis, change)]),
+        gates=gates,
+        suspected=gates and verdict.kind is VerdictKind.SLOWER,
+        false_alarm=_false_alarm(len(reference), threshold) if gates else 0.0,
+    )
 
 
-def confirm(
-    suspicion: Verdict,
-    fresh: Sequence[Measurement],
-    sessions: Sequence[SessionTime],
-    *,
-    conditions: Conditions,
-    threshold: float,
-    jitter_ns: float,
-    device: str | None = None,
-    shared: SharedSpread | None = None,
-    anchor: Sequence[SessionTime] = (),
-) -> Verdict:
+def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
 
     SLOWER: the one-sided 97.5 % lower bound is at least the threshold, and each fresh session was slower than
@@ -127,35 +143,19 @@ def confirm(
     Args:
         suspicion: the verdict of `judge` that has to be confirmed.
         fresh: measurements of the case in sessions that took no part in the suspicion.
-        sessions: as for `judge`, like all that follows.
-        conditions: what the fresh measurements were taken under.
-        threshold: smallest change that counts.
-        jitter_ns: what the timer adds to the spread of a session's median.
-        device: UUID of the device that they were taken on.
-        shared: the spread that the suite's cases have in common.
-        anchor: the sessions of the record's first epoch.
+        basis: what they are compared with, and how.
 
     Raises:
-        ValueError: as for `judge`.
+        ValueError: there is no measurement.
     """
-    again = judge(
-        fresh,
-        sessions,
-        conditions=conditions,
-        threshold=threshold,
-        jitter_ns=jitter_ns,
-        device=device,
-        shared=shared,
-        anchor=anchor,
-    )
+    again = judge(fresh, basis)
     if again.ratio_low is None:
         return _unconfirmed(suspicion, again)
-    reference = _of_same_device(sessions, device)
-    change = change_since(reference, fresh, jitter_ns=jitter_ns, device=device, shared=shared)
+    reference = basis.reference
+    change = basis.change(reference, fresh)
     slowest = sorted(each.median_ns for each in reference)[-1 - len(reference) // _EXCUSED]
     apart = min(each.summary.median_ns for each in fresh) > slowest
-    remarks = _remarks(reference, device, change, shared)
-    return _decided(suspicion, again, change, threshold, apart=apart, remarks=remarks)
+    return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=_remarks(basis, change))
 
 
 def judge_paired(
@@ -179,9 +179,9 @@ def judge_paired(
     Raises:
         ValueError: threshold or jitter is negative or not finite, or there are fewer than two pairs.
     """
-    _refuse_bad_numbers(threshold, jitter_ns, pairs)
+    _refuse_bad_numbers(threshold, jitter_ns)
     if len(pairs) < 2:
-        raise ValueError("1 pair of sessions has no spread: at least 2 pairs are needed")
+        raise ValueError(f"{len(pairs)} pair of sessions has no spread: at least 2 pairs are needed")
     barred = _barred_pairs(pairs)
     if barred is not None:
         return barred
@@ -259,18 +259,18 @@ def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
     return sum(verdict.false_alarm for verdict in verdicts)
 
 
-def _refuse_bad_numbers(threshold: float, jitter_ns: float, measured: Sequence[object]) -> None:
+def _refuse_bad_numbers(threshold: float, jitter_ns: float) -> None:
     for name, value in (("threshold", threshold), ("jitter_ns", jitter_ns)):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-    if not measured:
-        raise ValueError("no measurement: at least 1 is needed to give a verdict")
 
 
 def _barred(
     fresh: Sequence[Measurement], sessions: Sequence[SessionTime], conditions: Conditions
 ) -> Verdict | None:
     """The verdict where there is nothing to compare, or None."""
+    if not fresh:
+        raise ValueError("no measurement: at least 1 is needed to give a verdict")
     for measurement in fresh:
         if measurement.invalid is not None:
             return Verdict(VerdictKind.INVALID, measurement.invalid)
@@ -309,12 +309,6 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
     return Verdict(VerdictKind.UNDECIDED, reason)
 
 
-def _of_same_device(sessions: Sequence[SessionTime], device: str | None) -> Sequence[SessionTime]:
-    """The sessions of this device where they are enough to gate, else all."""
-    own = [session for session in sessions if session.device == device]
-    return own if len(own) >= FEWEST else sessions
-
-
 def _screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
     """What a change is called by one test, without regard to how much is recorded."""
     if change.error() >= 1:
@@ -349,21 +343,12 @@ def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Ver
     return dataclasses.replace(verdict, reason=reason, anchor=ratio_of(since_first.delta))
 
 
-def _gated(verdict: Verdict, remarks: Sequence[str], recorded: int) -> Verdict:
-    """The verdict with remarks on what it rests on, and whether that is enough to fail its test."""
-    gates = recorded >= FEWEST
-    suspected = gates and verdict.kind is VerdictKind.SLOWER
-    reason = "; ".join([verdict.reason, *remarks])
-    return dataclasses.replace(verdict, reason=reason, gates=gates, suspected=suspected)
-
-
-def _remarks(
-    reference: Sequence[SessionTime], device: str | None, change: Change, shared: SharedSpread | None
-) -> list[str]:
+def _remarks(basis: Basis, change: Change) -> list[str]:
     """What is to be said about what a comparison with the record rests on."""
+    reference, shared = basis.reference, basis.shared
     remarks = []
     devices = {session.device for session in reference}
-    if device not in devices:
+    if basis.device not in devices:
         remarks.append("recorded on another device of this model")
     elif len(devices) > 1:
         remarks.append("recorded partly on other devices of this model")

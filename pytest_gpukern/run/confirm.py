@@ -13,7 +13,7 @@ from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.judge import confirm, failing
 from pytest_gpukern.processes.extra_sessions import measure_further
-from pytest_gpukern.run.verdicts import how_judged, judged, naming_its_epoch, under
+from pytest_gpukern.run.verdicts import basis_of, judged, naming_its_epoch, under
 from pytest_gpukern.values.result import Result, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def confirmed(
         if problem or missing:
             verdicts[key] = undecidable(suspicion, problem or f"{missing}")
         else:
-            recorded = environment.recorded(result.case, key, on_gpu=result.case.on_gpu)
-            how = how_judged(result, measurement, environment, marker)
-            verdict = confirm(suspicion, found, recorded, **how)
+            verdict = confirm(suspicion, found, basis_of(result, measurement, environment, marker))
             verdicts[key] = naming_its_epoch(verdict, result, key, environment)
     return dataclasses.replace(result, verdicts=verdicts)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import judge
+from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values.result import Result, Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -42,11 +42,8 @@ def judged(
     for measurement in result.measurements:
         if measurement.key not in chosen and measurement.invalid is None:
             continue
-        verdict = judge(
-            [measurement, *under(measurement.key, further)],
-            recorded[measurement.key],
-            **how_judged(result, measurement, environment, marker),
-        )
+        fresh = [measurement, *under(measurement.key, further)]
+        verdict = judge(fresh, basis_of(result, measurement, environment, marker))
         if compares:
             verdict = naming_its_epoch(verdict, result, measurement.key, environment)
         if not on_gpu and "host" not in environment.settings.gate_on:
@@ -63,21 +60,22 @@ def under(key: str, results: Iterable[Result]) -> list[Measurement]:
     ]
 
 
-def how_judged(
+def basis_of(
     result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
-) -> dict[str, Any]:
-    """What a measurement is judged under, by name, beside the sessions of its record."""
+) -> Basis:
+    """What a measurement is judged by."""
     compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
-    return {
-        "conditions": Conditions.of(
+    return Basis(
+        environment.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
+        Conditions.of(
             result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
         ),
-        "threshold": marker.threshold or environment.settings.threshold,
-        "jitter_ns": measurement.jitter_ns,
-        "device": result.fingerprint.get("device_uuid") if on_gpu else None,
-        "shared": environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
-        "anchor": environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
-    }
+        threshold=marker.threshold or environment.settings.threshold,
+        jitter_ns=measurement.jitter_ns,
+        device=result.fingerprint.get("device_uuid") if on_gpu else None,
+        shared=environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
+        anchor=environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
+    )
 
 
 def naming_its_epoch(verdict: Verdict, result: Result, key: str, environment: Environment) -> Verdict:

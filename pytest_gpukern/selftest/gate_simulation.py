@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import confirm, confirm_paired, judge, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.gate.judge import (
+    Basis,
+    confirm,
+    confirm_paired,
+    judge,
+    judge_paired,
+    shared_spread_of_pairs,
+)
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.report.layout import Column, table
@@ -23,9 +30,6 @@ from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pytest_gpukern.gate.spread import SharedSpread
-    from pytest_gpukern.values.result import Verdict
 
 
 SEED = 20261120
@@ -268,25 +272,12 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -
         new = [
             _measurement(times[s][case], 1 + change) for s in range(recorded, recorded + 1 + FRESH_SESSIONS)
         ]
-        verdict = _judged(new[:1], sessions, threshold, shared)
+        basis = Basis(sessions, _HERE, threshold, jitter_ns=0.0, shared=shared)
+        verdict = judge(new[:1], basis)
         if verdict.suspected:
-            verdict = confirm(
-                verdict,
-                new[1:],
-                sessions,
-                conditions=_HERE,
-                threshold=threshold,
-                jitter_ns=0.0,
-                shared=shared,
-            )
+            verdict = confirm(verdict, new[1:], basis)
         found.append(verdict.kind is VerdictKind.SLOWER)
     return found
-
-
-def _judged(
-    new: Sequence[Measurement], sessions: Sequence[SessionTime], threshold: float, shared: SharedSpread | None
-) -> Verdict:
-    return judge(new, sessions, conditions=_HERE, threshold=threshold, jitter_ns=0.0, shared=shared)
 
 
 def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> list[bool]:

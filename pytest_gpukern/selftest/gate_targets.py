@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
@@ -633,29 +633,20 @@ class Court:
             return None
         record = [self._recorded(base, number) for number in trial.record]
         first = self._measured(case.id, trial.candidate)
-        shared = self._spread(trial.record).get(spread_key(first.key))
-        screened = judge(
-            [first],
+        basis = Basis(
             record,
-            conditions=self._conditions,
-            threshold=threshold,
+            self._conditions,
+            threshold,
             jitter_ns=first.jitter_ns,
             device=self._device,
-            shared=shared,
+            shared=self._spread(trial.record).get(spread_key(first.key)),
         )
+        screened = judge([first], basis)
         if not screened.suspected:
             return Judged(screened, screened)
         fresh = [self._measured(case.id, number) for number in trial.fresh]
-        final = confirm(
-            screened,
-            fresh,
-            record,
-            conditions=self._conditions,
-            threshold=threshold,
-            jitter_ns=max(each.jitter_ns for each in fresh),
-            device=self._device,
-            shared=shared,
-        )
+        again = dataclasses.replace(basis, jitter_ns=max(each.jitter_ns for each in fresh))
+        final = confirm(screened, fresh, again)
         return Judged(screened, final)
 
     def _usable(self, place: tuple[str, int]) -> bool:

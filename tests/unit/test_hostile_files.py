@@ -21,7 +21,7 @@ from pytest_gpukern.baseline.schema import render as render_baseline
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained
-from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
@@ -95,15 +95,16 @@ def use_baseline(baseline, path):
             first = sessions[0].median_ns
             state = {"sm_mhz": 1900.0}
             fresh = [measured(first * f, scope, timer, cache, state=state) for f in (1.01, 1.5)]
-            given = {
-                "conditions": sessions[0].conditions,
-                "threshold": 0.02,
-                "jitter_ns": 30.0,
-                "shared": spreads.get(spread_key(key)),
-                "anchor": baseline.anchor_times(name, key),
-            }
-            suspicion = judge(fresh, sessions, **given)
-            confirm(suspicion, fresh, sessions, **given)
+            basis = Basis(
+                sessions,
+                sessions[0].conditions,
+                threshold=0.02,
+                jitter_ns=30.0,
+                shared=spreads.get(spread_key(key)),
+                anchor=baseline.anchor_times(name, key),
+            )
+            suspicion = judge(fresh, basis)
+            confirm(suspicion, fresh, basis)
             made.append((fresh[0], suspicion))
         found = dataclasses.replace(
             result("cupy.exp", *(each for each, _ in made), verdicts=[each for _, each in made]),

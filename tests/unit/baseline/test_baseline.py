@@ -42,7 +42,7 @@ from pytest_gpukern.baseline.record import (
 from pytest_gpukern.baseline.schema import MIGRATIONS, load, parse, render
 from pytest_gpukern.baseline.store import Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import judge
+from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.result import Correctness, KernelFacts, LaunchShape, OutputError, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
@@ -65,7 +65,7 @@ def test_a_recorded_case_is_found_again_with_its_times_and_conditions(folder):
     (time,) = sessions(folder)
     assert (time.median_ns, time.low_ns, time.high_ns, time.n) == (50_000.0, 49_950.0, 50_050.0, 11)
     assert time.conditions == Conditions(1, {"n": 1000}, H200)
-    found = judge([measurement_of()], [time], conditions=time.conditions, threshold=0.02, jitter_ns=0)
+    found = judge([measurement_of()], Basis([time], time.conditions, threshold=0.02, jitter_ns=0))
     assert found.kind is VerdictKind.SAME
 
 
@@ -577,9 +577,8 @@ def test_any_bytes_load_or_raise_a_baseline_error(content):
 def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_uncomparable(folder):
     (time,) = sessions(folder, key="kernel/host/cold")
     assert time.key == KERNEL
-    found = judge(
-        [measurement_of(timer="host")], [time], conditions=time.conditions, threshold=0.02, jitter_ns=0
-    )
+    basis = Basis([time], time.conditions, threshold=0.02, jitter_ns=0)
+    found = judge([measurement_of(timer="host")], basis)
     assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
 
 
@@ -590,13 +589,8 @@ def test_another_scope_is_new_not_uncomparable(folder):
 def test_a_case_recorded_only_on_other_devices_names_them(folder):
     record("create", result_of(case_of(folder)), model_key="nvidia-a100")
     found = sessions(folder, model_key="nvidia-l4")
-    verdict = judge(
-        [measurement_of()],
-        found,
-        conditions=Conditions.of(case_of(folder), device_model="nvidia-l4"),
-        threshold=0.02,
-        jitter_ns=0,
-    )
+    now = Conditions.of(case_of(folder), device_model="nvidia-l4")
+    verdict = judge([measurement_of()], Basis(found, now, threshold=0.02, jitter_ns=0))
     assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
 
 
@@ -811,13 +805,9 @@ def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_pat
     np = pytest.importorskip("numpy")
     case = dataclasses.replace(case_of(tmp_path), measured_point={"n": np.int64(3), "shape": (1, 2)})
     record("create", result_of(case))
-    verdict = judge(
-        [measurement_of()],
-        sessions(tmp_path, case),
-        conditions=Conditions.of(case, device_model=H200),
-        threshold=0.02,
-        jitter_ns=0,
-    )
+    now = Conditions.of(case, device_model=H200)
+    basis = Basis(sessions(tmp_path, case), now, threshold=0.02, jitter_ns=0)
+    verdict = judge([measurement_of()], basis)
     assert verdict.kind is VerdictKind.SAME
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import confirm, expected_false_alarms, fails, judge
+from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge
 from pytest_gpukern.gate.spread import PRIOR_SPREAD, SharedSpread
 from pytest_gpukern.values.result import CaseInfo, Measurement, Summary, Verdict, VerdictKind
 
@@ -39,7 +39,7 @@ def verdict(*fresh_and_sessions, conditions=HERE, threshold=0.02, jitter_ns=0.0,
     """Judges the measurements among the arguments by the sessions among them."""
     fresh = [each for each in fresh_and_sessions if isinstance(each, Measurement)]
     sessions = [each for each in fresh_and_sessions if isinstance(each, SessionTime)]
-    return judge(fresh, sessions, conditions=conditions, threshold=threshold, jitter_ns=jitter_ns, **more)
+    return judge(fresh, Basis(sessions, conditions, threshold, jitter_ns, **more))
 
 
 def spreading(s0, d0=20.0, **devices):
@@ -340,7 +340,7 @@ def on(device, *sessions):
 
 
 def judged_on(device, new, sessions, **more):
-    return judge([new], sessions, conditions=HERE, threshold=0.02, jitter_ns=0, device=device, **more)
+    return judge([new], Basis(sessions, HERE, 0.02, 0, device, **more))
 
 
 def test_a_record_of_another_device_of_the_model_is_compared_with_more_doubt_and_says_so():
@@ -418,10 +418,10 @@ def test_what_is_caught_on_another_device_is_what_exceeds_all_cases_differences(
 def test_a_suspicion_on_another_device_is_confirmed_beyond_what_devices_differ_by(on_three):
     old = [*on("GPU-a", *around(0, 0)), *on("GPU-b", *around(0.1, 0.1)), *on("GPU-c", *around(-0.1, -0.1))]
     shared = spreading(1e-4, devices=0.02, devices_dof=2, between_devices=ALIKE)
-    rule = {"conditions": HERE, "threshold": 0.02, "jitter_ns": 0, "device": "GPU-d", "shared": shared}
+    basis = Basis(old, HERE, 0.02, 0, "GPU-d", shared)
     suspicion = on_three(1.25)
     for change, kind in ((1.25, SLOWER), (1.1, UNDECIDED)):
-        assert confirm(suspicion, [measured(BASE_NS * change)] * 2, old, **rule).kind is kind
+        assert confirm(suspicion, [measured(BASE_NS * change)] * 2, basis).kind is kind
 
 
 def test_every_verdict_on_a_ratio_says_what_would_be_caught():
@@ -475,12 +475,10 @@ def test_a_first_epoch_of_other_conditions_is_no_anchor():
 
 def confirmed(*percents, sessions=tuple(CALM), threshold=0.02, shared=None, **changes):
     """What fresh sessions, each so many per cent above the record, make of a suspicion of +5 %."""
-    how = {"conditions": HERE, "threshold": threshold, "jitter_ns": 0.0}
-    shared = shared or spreading(0.002)
-    suspicion = judge([measured(BASE_NS * 1.05)], CALM, **how, shared=spreading(0.002))
+    suspicion = judge([measured(BASE_NS * 1.05)], Basis(CALM, HERE, threshold, 0.0, shared=spreading(0.002)))
     assert suspicion.suspected
     fresh = [measured(BASE_NS * (1 + percent / 100), **changes) for percent in percents]
-    return confirm(suspicion, fresh, sessions, **how, shared=shared)
+    return confirm(suspicion, fresh, Basis(sessions, HERE, threshold, 0.0, shared=shared or spreading(0.002)))
 
 
 def test_a_suspicion_that_fresh_sessions_confirm_is_slower_by_what_they_measured():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import confirm, judge
+from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
@@ -49,12 +49,12 @@ def judged(key, unknown, known, slower=1.0):
     """
     record = recorded_on(key, known)
     shared = shared_spread(record.values())[spread_key(key)]
-    rule = {"conditions": HERE, "threshold": 0.02, "jitter_ns": 0.0, "device": unknown, "shared": shared}
     for case, times in RECORDED[key].items():
         if unknown in times:
             fresh = [measured(key, slower * each) for each in times[unknown]]
-            found = judge(fresh[:1], record[case], **rule)
-            yield confirm(found, (fresh * 2)[:2], record[case], **rule) if found.suspected else found
+            basis = Basis(record[case], HERE, 0.02, 0.0, unknown, shared)
+            found = judge(fresh[:1], basis)
+            yield confirm(found, (fresh * 2)[:2], basis) if found.suspected else found
 
 
 def each_unknown(count):
