@@ -212,13 +212,8 @@ def hosts_that_sleep(pytester, gpu, monkeypatch):
     )
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
-    monkeypatch.setenv("SLEEP_S", "0.002")
+    monkeypatch.setenv("SLEEP_S", "0.02")
     return gpu
-
-
-@pytest.fixture
-def slow_host(hosts_that_sleep):
-    return hosts_that_sleep()
 
 
 def test_a_host_variant_fails_where_that_is_asked_for_once_fresh_sessions_confirm_it(hosts_that_sleep):
@@ -228,14 +223,11 @@ def test_a_host_variant_fails_where_that_is_asked_for_once_fresh_sessions_confir
     result.stdout.no_fnmatch_line("*fails no test*")
 
 
-def test_a_host_variant_never_fails_however_slow_it_became(slow_host):
-    slow_host.assert_outcomes(passed=2)
-    assert slow_host.ret == pytest.ExitCode.OK
-    slow_host.stdout.fnmatch_lines(["  host.first * SLOWER *", "gpukern: * · baseline: 2 slower"])
-
-
-def test_a_slow_host_variant_counts_as_passed(slow_host):
-    slow_host.stdout.fnmatch_lines(["gpukern: 2 passed · *"])
+def test_a_host_variant_never_fails_however_slow_it_became(hosts_that_sleep):
+    result = hosts_that_sleep()
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["gpukern: 2 passed · *"])
 
 
 def test_a_plain_test_is_recorded_judged_and_failed_like_a_case(pytester, gpu, monkeypatch):
