@@ -13,11 +13,11 @@ from pytest_gpukern.package import __version__
 
 if TYPE_CHECKING:
     from pytest_gpukern.arrays.compare import Tolerance
+    from pytest_gpukern.arrays.threaded import elementwise, random_array, rolled
     from pytest_gpukern.problems.axes import Axis, boundaries
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.problem import Output, Problem
-    from pytest_gpukern.problems.random_arrays import elementwise, random_array, rolled
     from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
 
 _HOMES = {
@@ -29,9 +29,9 @@ _HOMES = {
     "ProblemError": "problems.call_by_name",
     "Tolerance": "arrays.compare",
     "boundaries": "problems.axes",
-    "elementwise": "problems.random_arrays",
-    "random_array": "problems.random_arrays",
-    "rolled": "problems.random_arrays",
+    "elementwise": "arrays.threaded",
+    "random_array": "arrays.threaded",
+    "rolled": "arrays.threaded",
 }
 
 __all__ = [

@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpukern.run.stash import environment_of
 
         environment = environment_of(config)
-        from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+        from pytest_gpukern.values.options import sanitizing_tool
 
         if sanitizing_tool() is not None:
             from pytest_gpukern.sanitizer.child_setup import prepare

@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.values.result import OutputError
-from pytest_gpukern.values.thread_map import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,7 +22,7 @@ from pytest_gpukern.backends.backend import Form
 from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

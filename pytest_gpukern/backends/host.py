@@ -22,8 +22,8 @@ from pytest_gpukern.arrays.memory import (
     placed_in,
     span_by_interface,
 )
+from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.backends.backend import Form
-from pytest_gpukern.values.thread_map import map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ from pytest_gpukern.check.launch import (
 )
 from pytest_gpukern.problems.problem import Run
 from pytest_gpukern.values.determinism import Determinism
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.check.check_variant import check
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.launch import giving_back
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

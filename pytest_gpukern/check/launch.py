@@ -16,9 +16,9 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_values,
 )
 from pytest_gpukern.check.returned_arrays import adopt_returned
+from pytest_gpukern.measure.live_threads import running_threads, thread_left_working
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.values.determinism import of_launches
-from pytest_gpukern.values.live_threads import running_threads, thread_left_working
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -46,7 +46,6 @@ def explained(
     result: Result,
     past_of: PastOf,
     *,
-    drift: float,
     deciding: Mapping[str, Sequence[Measurement]] | None = None,
 ) -> Result:
     """The result with reasons for what became slower or faster, and with findings besides times.
@@ -57,7 +56,6 @@ def explained(
         result: with its verdicts.
         past_of: looks up the recorded sessions of a case: those of a measurement's key, or without one those
             of the newest epoch.
-        drift: factor by which an error may grow.
         deciding: `scope/timer/cache` → the measurements that its verdict rests on; where it says nothing,
             the result's own.
     """
@@ -76,7 +74,7 @@ def explained(
         result,
         verdicts=verdicts,
         errors=over_sessions(result.errors, result.kernels, past),
-        findings=(*result.findings, *_findings(result, past, drift)),
+        findings=(*result.findings, *_findings(result, past)),
     )
 
 
@@ -126,11 +124,11 @@ def _of_the_same_work(result: Result, past_of: PastOf) -> Past | None:
     return past if past.measured_point == plain(case.measured_point) else None
 
 
-def _findings(result: Result, past: Past, drift: float) -> tuple[Finding, ...]:
+def _findings(result: Result, past: Past) -> tuple[Finding, ...]:
     """What grew or became another, against the newest epoch."""
     return (
         *grown_resources(result.kernels, past),
-        *grown_errors(result.errors, past, factor=drift),
+        *grown_errors(result.errors, past),
         *other_bits(result.errors, result.kernels, past),
         *other_determinism(result.errors, past),
     )

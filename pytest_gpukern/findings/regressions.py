@@ -19,6 +19,8 @@ ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
 
 RESOURCES = "resources"
 
+FACTOR = 4.0
+"""By which an error may grow beyond the largest recorded before it is reported."""
 FEWEST_WITH_THE_SAME_BITS = 2
 """Recorded sessions that must agree in their bits: one cannot show that an output is deterministic."""
 
@@ -38,27 +40,26 @@ _FIELDS = (
 )
 
 
-def grown_errors(errors: Mapping[str, OutputError], past: Past, *, factor: float) -> tuple[Finding, ...]:
-    """A finding for each output whose error exceeds `factor` times the largest one recorded.
+def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
+    """Returns a finding for each output whose error exceeds four times the largest one recorded.
 
-    Up to `factor` ULP an error is rounding, whatever it was. Where the record's is exact, any other error
+    Up to four ULP an error is rounding, whatever it was. Where the record's is exact, any other error
     beyond that has grown. Beside a reference near zero, where errors are of many ULP, the absolute error is
     what counts.
 
     Args:
         errors: output name → worst error, as just found.
         past: the sessions of the record's newest epoch.
-        factor: more than 1.
     """
     findings = []
     for name, error in errors.items():
         largest = _largest(name, past)
-        if error.max_ulp is not None and error.max_ulp <= factor * _LEAST_ULP:
+        if error.max_ulp is not None and error.max_ulp <= FACTOR * _LEAST_ULP:
             continue
         grown = [
             f"{_figure(largest[field])} → {_figure(now)}{unit}"
             for field, unit in _FIGURES
-            if (now := getattr(error, field)) is not None and _has_grown(field, now, largest, factor)
+            if (now := getattr(error, field)) is not None and _has_grown(field, now, largest)
         ]
         if grown:
             recorded = f"the largest of {n} sessions" if (n := len(past.sessions)) > 1 else "of one session"
@@ -156,13 +157,13 @@ def _largest(name: str, past: Past) -> dict[str, float | None]:
     return largest
 
 
-def _has_grown(field: str, now: float, largest: Mapping[str, float | None], factor: float) -> bool:
+def _has_grown(field: str, now: float, largest: Mapping[str, float | None]) -> bool:
     before, before_ulp = largest[field], largest["max_ulp"]
     if before is None:
         return False
     if field != "max_abs" and before_ulp is not None and before_ulp >= _TELLING_ULP:
         return False
-    return now > factor * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
+    return now > FACTOR * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
 
 
 def _figure(value: float | None) -> str:

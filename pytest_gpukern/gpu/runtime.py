@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     import numpy as np

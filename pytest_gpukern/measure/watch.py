@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.measure.live_threads import running_threads, thread_fault, thread_note
 from pytest_gpukern.measure.measure import Watched
 from pytest_gpukern.measure.validity import (
     LOWEST_CLOCK_SHARE,
@@ -17,7 +18,6 @@ from pytest_gpukern.measure.validity import (
     device_notes,
     device_time_fault,
 )
-from pytest_gpukern.values.live_threads import running_threads, thread_fault, thread_note
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.clock_probe import ClockProbe

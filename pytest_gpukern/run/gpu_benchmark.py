@@ -312,9 +312,7 @@ class GpuBenchmark:
         if result.measurements:
             judged = with_verdicts(result, environment, self._marker)
             self.sessions += judged.sessions
-            self.result = result = explained(
-                judged.result, environment.past, drift=settings.drift, deciding=judged.deciding
-            )
+            self.result = result = explained(judged.result, environment.past, deciding=judged.deciding)
         if settings.gate == "off":
             return None
         # The reason first: pytest's short summary, which names the test already, cuts what is long.

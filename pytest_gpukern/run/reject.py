@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.run.prepare import NotRunError, refuse_what_cannot_run
 from pytest_gpukern.run.run_case import diagnose_case
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case

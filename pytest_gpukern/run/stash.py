@@ -13,8 +13,7 @@ import pytest
 
 from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.processes.child_main import measures as measures_in
-from pytest_gpukern.values.options import SettingsError, measures
-from pytest_gpukern.values.sanitizer_env import sanitizing_tool
+from pytest_gpukern.values.options import SettingsError, measures, sanitizing_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu.processes import is_alive
-from pytest_gpukern.values.sanitizer_env import asking_process
+from pytest_gpukern.values.options import asking_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.processes.child_sessions import ChildRequest
 from pytest_gpukern.sanitizer.finding import has_python_line
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
-from pytest_gpukern.values.sanitizer_env import VARIABLE
+from pytest_gpukern.values.options import UNDER_SANITIZER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +80,7 @@ def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
     """
     flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
     return {
-        VARIABLE: f"{tool}:{os.getpid()}",
+        UNDER_SANITIZER: f"{tool}:{os.getpid()}",
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
         "NUMBA_CUDA_MEMORY_MANAGER": "default",

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.arrays.threaded import random_array
 from pytest_gpukern.gpu.runtime import DeviceArray, runtime
 from pytest_gpukern.problems.axes import Axis
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.problem import Problem
-from pytest_gpukern.problems.random_arrays import random_array
 from pytest_gpukern.timers.timer import Iteration
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def constant(node: ast.expr) -> Any:
-    """The value of a literal or of arithmetic on literals, such as `10**8` or `(128, 256)`.
+    """Returns the value of a literal or of arithmetic on literals, such as `10**8` or `(128, 256)`.
 
     Raises:
         ValueError: it is anything else; nothing is ever executed.

@@ -1,4 +1,4 @@
-"""Arguments of the `gpu_benchmark` marker; unknown ones are refused."""
+"""Reads the arguments of the `gpu_benchmark` marker, and refuses unknown ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MarkerOptions:
-    """Arguments of `@pytest.mark.gpu_benchmark`, all optional.
+    """Holds the arguments of `@pytest.mark.gpu_benchmark`, all optional.
 
     They hold for what a test gives to `gpu_benchmark` and, in a run with `--gpu-benchmark`, for what it gives
     to pytest-benchmark's `benchmark`, which the marker lets be measured here.
@@ -103,7 +103,7 @@ def _determinism(value: Any, where: str) -> Determinism:
 
 
 def _outputs(value: Any, where: str) -> tuple[int | str, ...]:
-    """Positions and names of arguments, as one of them or several."""
+    """Reads positions and names of arguments, given as one of them or several."""
     several = value if isinstance(value, (tuple, list)) else (value,)
     right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
     if not (several and all(right)) or len(set(several)) < len(several):

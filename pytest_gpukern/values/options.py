@@ -1,19 +1,29 @@
-"""The table of options: one row gives the command line, the ini twin and the check of its value."""
+"""Holds the table of options: one row gives the command line, the ini twin and the choices.
+
+`plugin.py` loads this module in every run of pytest, so it loads nothing but the standard library.
+`settings.py` parses the values.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pytest
+
 
 TIMERS = ("cupti", "event", "graph", "host")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+UNDER_SANITIZER = "GPUKERN_UNDER_SANITIZER"
+"""Environment variable of a process that runs under one of these tools: the tool and the process that wants
+to know, as in `memcheck:12345`."""
 GATES = ("time", "resources", "accuracy", "memory", "host")
 DEFAULT_THRESHOLD = 0.02
-DEFAULT_DRIFT = 4.0
 DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
@@ -24,7 +34,7 @@ _LONGEST_MESSAGE = 2000
 
 
 class SettingsError(Exception):
-    """An option, ini value or marker argument that cannot work; the message holds value, rule and remedy."""
+    """Refuses an option, ini value or marker argument; the message holds value, rule and remedy."""
 
     def __init__(self, message: str) -> None:
         from pytest_gpukern.values.untrusted_json import bounded, printable_lines
@@ -33,7 +43,7 @@ class SettingsError(Exception):
 
 
 class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
-    """One option: its name without prefix, what is allowed, and its help."""
+    """Describes one option: its name without prefix, what is allowed, and its help."""
 
     name: str
     help: str
@@ -152,11 +162,6 @@ OPTIONS = (
         listed=True,
     ),
     Option(
-        "drift",
-        "factor by which an error may grow beyond the largest recorded before it is reported; 4 by default",
-        metavar="FACTOR",
-    ),
-    Option(
         "energy",
         "run each case on a GPU back to back for a second more, and tell the energy of a call, or why not; "
         "not for tests of callables of their own",
@@ -220,7 +225,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, Any]]:
-    """Whether measuring is on, and option name → value as given on the command line and in the ini file."""
+    """Returns whether measuring is on, and option name → value, of the command line and of the ini file."""
     # Before the first conftest is loaded only this namespace holds the options; it stays right later.
     namespace = config.known_args_namespace
     return (
@@ -231,7 +236,7 @@ def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, An
 
 
 def asked(config: pytest.Config) -> bool:
-    """Whether a run mentions this plugin at all; cheap, so that a run which does not pays next to nothing."""
+    """Says whether a run mentions this plugin at all; cheap, since every run of pytest asks."""
     benchmark, given, ini = values_of(config)
     if any(value not in (None, False, []) for value in given.values()):
         return True
@@ -239,12 +244,23 @@ def asked(config: pytest.Config) -> bool:
 
 
 def measures(config: pytest.Config) -> bool:
-    """Whether a run was given `--gpu-benchmark`."""
+    """Says whether a run was given `--gpu-benchmark`."""
     return bool(config.getoption("gpu_benchmark", default=False))
 
 
+def sanitizing_tool(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns the tool of compute-sanitizer that looks at this process, such as `racecheck`, or None."""
+    return environ.get(UNDER_SANITIZER, "").partition(":")[0] or None
+
+
+def asking_process(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Returns the process with which this one, which runs under a tool, has to end; or None."""
+    number = environ.get(UNDER_SANITIZER, "").partition(":")[2]
+    return int(number) if number.isdecimal() else None
+
+
 def parse_threshold(text: str, label: str) -> float:
-    """`2%` or `0.02` as 0.02; `label` names the option in the error.
+    """Reads `2%` or `0.02` as 0.02; `label` names the option in the error.
 
     Raises:
         SettingsError: it is no number, or not between 0 and 100 %.
@@ -264,30 +280,17 @@ def parse_threshold(text: str, label: str) -> float:
 
 
 def parse_timeout(text: str, label: str) -> float | None:
-    """`60` as 60.0 seconds, `off` as None; `label` names the option in the error.
+    """Reads `60` as 60.0 seconds, `off` as None; `label` names the option in the error.
 
     Raises:
         SettingsError: it is neither a positive finite number nor `off`.
     """
     if text.strip().lower() == "off":
         return None
-    return _number_above(0, text, f"{label}: seconds are a number above 0, such as 60; or off")
-
-
-def parse_drift(text: str, label: str) -> float:
-    """`4` as 4.0; `label` names the option in the error.
-
-    Raises:
-        SettingsError: it is no finite number above 1.
-    """
-    return _number_above(1, text, f"{label}: a factor is a number above 1, such as 4")
-
-
-def _number_above(least: float, text: str, complaint: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = least
-    if not least < value < float("inf"):
-        raise SettingsError(complaint)
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise SettingsError(f"{label}: seconds are a number above 0, such as 60; or off")
     return value

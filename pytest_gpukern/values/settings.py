@@ -1,4 +1,4 @@
-"""Options and ini values, parsed once into frozen `Settings`.
+"""Parses options and ini values once into frozen `Settings`, and refuses those that contradict each other.
 
 Every option of the command line but `--gpu-benchmark` has an ini twin: `--gpukern-device` is
 `gpukern_device`. The command line wins. Units are converted here and nowhere else.
@@ -13,24 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.values.conflicts import refuse_contradictions
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.options import (
-    DEFAULT_DRIFT,
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
     Option,
     SettingsError,
-    parse_drift,
     parse_threshold,
     parse_timeout,
     values_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pytest
 
@@ -43,7 +40,7 @@ SESSIONS_A_SIDE = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked to do.
+    """Holds what a run was asked to do.
 
     Attributes:
         benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
@@ -69,7 +66,6 @@ class Settings:
         against_setup: shell command that sets the base's worktree up, or None.
         gate: `fail`, `warn` or `off`.
         gate_on: which of `time`, `resources`, `accuracy`, `memory` and `host` fail a test.
-        drift: factor by which an error may grow beyond the largest recorded.
         energy: whether the energy of a call is measured too, which takes a second or two a case.
         strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
@@ -102,7 +98,6 @@ class Settings:
     against_setup: str | None = None
     gate: str = "fail"
     gate_on: tuple[str, ...] = ("time",)
-    drift: float = DEFAULT_DRIFT
     energy: bool = False
     strict: bool = False
     require_gpu: bool = False
@@ -146,7 +141,7 @@ class Settings:
         invocation_dir: Path | None = None,
         ini_dir: Path | None = None,
     ) -> Settings:
-        """As `from_config`, from plain mappings: option name → value, empty or None where not given."""
+        """Reads as `from_config` does, from plain mappings: option name → value, if given."""
         values, labels = _parsed(given, ini, invocation_dir, ini_dir)
         refuse_contradictions(benchmark, values, labels, in_ci(environ))
         # A runner that lost its driver must not go green where a baseline was named for it.
@@ -179,7 +174,6 @@ class Settings:
             against_setup=values.get("against-setup"),
             gate=values.get("gate", "fail"),
             gate_on=values.get("gate-on", ("time",)),
-            drift=values.get("drift", DEFAULT_DRIFT),
             energy=values.get("energy", False),
             strict=values.get("strict", False),
             require_gpu=require == "gpu",
@@ -193,7 +187,7 @@ class Settings:
 def _parsed(
     given: Mapping[str, Any], ini: Mapping[str, Any], invocation_dir: Path | None, ini_dir: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of the options that were given, by name, and how errors call them.
+    """Returns the values of the options that were given, by name, and how errors call them.
 
     Args:
         given: on the command line, where relative paths begin at `invocation_dir`.
@@ -230,7 +224,7 @@ def _usual_sessions(values: Mapping[str, Any]) -> int:
 
 
 def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `CI` is set in the environment: baselines are then written on request only."""
+    """Says whether `CI` is set in the environment: baselines are then written on request only."""
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -253,8 +247,6 @@ def _parse(option: Option, value: Any, label: str) -> Any:
         return parse_threshold(str(value), label)
     if option.name == "timeout":
         return parse_timeout(str(value), label)
-    if option.name == "drift":
-        return parse_drift(str(value), label)
     if option.name in _COUNTED:
         return _whole_number(str(value), label, _COUNTED[option.name])
     if option.name == "seed":
@@ -286,7 +278,7 @@ def _whole_number(text: str, label: str, counted: str) -> int:
 
 
 def _seed(text: str, label: str) -> int:
-    """A seed, or with `random` one that no kernel can have been tuned to."""
+    """Reads a seed, or draws one for `random` that no kernel can have been tuned to."""
     stripped = text.strip()
     if stripped == "random":
         return secrets.randbelow(_SEEDS)
@@ -305,7 +297,7 @@ def _path(text: str, label: str) -> Path:
 
 
 def _truth(value: Any, label: str) -> bool:
-    """A flag: given on the command line, or the words that pytest's own ini values take."""
+    """Reads a flag: given on the command line, or the words that pytest's own ini values take."""
     words = {"1": True, "yes": True, "true": True, "on": True}
     words |= {"0": False, "no": False, "false": False, "off": False}
     text = str(value).strip().lower()
@@ -328,9 +320,188 @@ def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _axis_value(text: str) -> Any:
-    """A number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
+    """Reads a number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
     try:
         value = constant(ast.parse(text, mode="eval").body)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         return text
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Conflict = tuple[bool, str, str]
+"""Whether it applies, the option to name, and why with the way out."""
+
+
+def refuse_contradictions(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
+) -> None:
+    """Refuses two options that cannot both be meant, naming both and the way out.
+
+    An ini file speaks to every run, also to those that do not measure or select something else: what it says
+    is refused only where a baseline would be written.
+
+    Args:
+        benchmark: whether `--gpu-benchmark` was given.
+        values: option name → parsed value, of the options that were given.
+        labels: option name → option and value as the user wrote them.
+        in_ci: whether `CI` is set in the environment.
+
+    Raises:
+        SettingsError: with the first contradiction.
+    """
+    for applies, name, remedy in (
+        *_of_baselines(benchmark, values, labels, in_ci),
+        *_of_two_revisions(benchmark, values, labels),
+        *_of_the_sanitizer(benchmark, values, labels),
+        *_of_the_simulator(values, labels),
+        *_of_the_rest(benchmark, values, labels),
+    ):
+        if applies and (labels[name].startswith("--") or (name == "baseline" and benchmark)):
+            raise SettingsError(f"{labels[name]}: {remedy}")
+
+
+def _of_baselines(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
+) -> Iterator[Conflict]:
+    writes = values.get("baseline") in ("create", "append", "update")
+    updates = values.get("baseline") == "update"
+    yield writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"
+    yield (
+        writes and values.get("simulator") == "always",
+        "baseline",
+        f"a simulated run has no times to record; drop it or {labels.get('simulator')}",
+    )
+    yield (
+        writes and in_ci and not values.get("write-in-ci"),
+        "baseline",
+        "CI is set in the environment and CI may not write baselines; add --gpukern-write-in-ci if meant",
+    )
+    yield (
+        bool(values.get("write-in-ci")) and not writes,
+        "write-in-ci",
+        "nothing would be written; add --gpukern-baseline=create, append or update",
+    )
+    yield (
+        writes and "seed" in values,
+        "seed",
+        f"what is recorded is measured on each problem's own inputs; drop it or {labels.get('baseline')}",
+    )
+    prunes = bool(values.get("prune"))
+    yield "reason" in values and not updates, "reason", "an update keeps it; add --gpukern-baseline=update"
+    yield prunes and not updates, "prune", "an update does it; add --gpukern-baseline=update"
+    for name in ("backend", "axis", "scope", "size"):
+        part = f"it needs a run of everything; drop it or {labels.get(name)}"
+        yield prunes and name in values, "prune", part
+
+
+def _of_two_revisions(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
+) -> Iterator[Conflict]:
+    yield "against" in values and not benchmark, "against", "nothing is measured; add --gpu-benchmark"
+    yield (
+        "against" in values and values.get("baseline") in ("create", "update", "append"),
+        "against",
+        f"a comparison of two revisions records nothing; drop it or {labels.get('baseline')}",
+    )
+    yield (
+        "against" in values and values.get("sessions") == 1,
+        "against",
+        f"one pair of sessions has no spread; drop {labels.get('sessions')}, or ask for 2 or more a side",
+    )
+    yield (
+        "against-setup" in values and "against" not in values,
+        "against-setup",
+        "there is no base to set up; add --gpukern-against=REV",
+    )
+
+
+def _of_the_sanitizer(
+    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
+) -> Iterator[Conflict]:
+    sanitizes = "sanitize" in values
+    yield (
+        sanitizes and benchmark,
+        "sanitize",
+        "under a sanitizer no time means anything; drop it or --gpu-benchmark",
+    )
+    yield (
+        sanitizes and values.get("simulator") == "always",
+        "sanitize",
+        f"the simulator has no kernels to look into; drop it or {labels.get('simulator')}",
+    )
+    yield (
+        sanitizes and values.get("backend") == ("host",),
+        "sanitize",
+        f"only host variants are selected by {labels.get('backend')}, which launch nothing on a GPU",
+    )
+    yield (
+        sanitizes and values.get("isolate") == "on",
+        "sanitize",
+        f"each tool has processes of its own; drop it or {labels.get('isolate')}",
+    )
+
+
+def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+    simulated = values.get("simulator") == "always"
+    label = labels.get("simulator")
+    yield (
+        simulated and "device" in values,
+        "device",
+        f"the simulator has no GPU to choose; drop it or {label}",
+    )
+    yield (
+        simulated and values.get("require") == "gpu",
+        "require",
+        f"the simulator is no GPU; drop it or {label}",
+    )
+    yield (
+        simulated and values.get("size") in ("full", "huge"),
+        "size",
+        f"{values.get('size')} sizes never end in the simulator; use smoke or drop {label}",
+    )
+
+
+def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
+    yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
+    huge = values.get("size") == "huge"
+    yield huge and benchmark, "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
+    yield "sessions" in values and not benchmark, "sessions", "nothing is measured; add --gpu-benchmark"
+    host_only = values.get("backend") == ("host",)
+    strict = bool(values.get("strict"))
+    yield (
+        values.get("timer") in ("cupti", "event", "graph") and host_only,
+        "timer",
+        f"it times a GPU, and only host variants are selected by {labels.get('backend')}; use host",
+    )
+    yield bool(values.get("energy")) and not benchmark, "energy", "nothing is measured; add --gpu-benchmark"
+    yield (
+        bool(values.get("energy")) and "kernel" not in values.get("scope", ("kernel",)),
+        "energy",
+        f"it is told of the scope kernel, which is not in {labels.get('scope')}; add it there",
+    )
+    yield (
+        values.get("require") == "gpu" and host_only,
+        "require",
+        f"only host variants are selected by {labels.get('backend')}",
+    )
+    yield (
+        strict and values.get("gate") == "off",
+        "strict",
+        f"the gate is off; drop it or {labels.get('gate')}",
+    )
+    yield (
+        "gate-on" in values and values.get("gate") == "off",
+        "gate-on",
+        f"the gate is off; drop it or {labels.get('gate')}",
+    )
+    gates_memory = "memory" in values.get("gate-on", ())  # for which nothing recorded is needed
+    yield (
+        "gate-on" in values and values.get("baseline") == "off" and not gates_memory,
+        "gate-on",
+        f"there is nothing to compare with; drop it or {labels.get('baseline')}",
+    )
+    yield (
+        strict and values.get("baseline") == "off",
+        "strict",
+        f"there is nothing to be strict about; drop it or {labels.get('baseline')}",
+    )

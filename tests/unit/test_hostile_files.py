@@ -112,7 +112,7 @@ def use_baseline(baseline, path):
             kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
             errors={each: error() for session in record.epochs[-1].sessions for each in session.correctness},
         )
-        found = explained(found, lambda case, key: past_of(baseline, case.id, key), drift=4.0)
+        found = explained(found, lambda case, key: past_of(baseline, case.id, key))
         compared.append(Compared(found, past_of(baseline, name)))
         render(RunReport([found]), width=100, verbose=True)
     head(compared, shift_among(compared), width=100)

@@ -270,7 +270,6 @@ def test_a_finding_fails_its_test_only_where_accuracy_gates():
     result = explained(
         now(kind="SAME", ratio=1.0, errors={"y": error("tolerant")}),
         lambda case, key: recorded(*[("bitwise", A)] * 3),
-        drift=4.0,
     )
     text = "DETERMINISM: y: bitwise in 3 recorded sessions, now tolerant"
     assert failures(result, strict=False, gate_on=("time",)) == []

@@ -17,10 +17,8 @@ def error(ulp=0.5, rel=6e-8, absolute=1e-7, bits=None):
     return OutputError(1000, 0, absolute, rel, ulp, bits)
 
 
-def drift(now, *recorded, factor=4.0):
-    found = grown_errors(
-        {"y": now}, past(*(session(outputs={"y": each}) for each in recorded)), factor=factor
-    )
+def drift(now, *recorded):
+    found = grown_errors({"y": now}, past(*(session(outputs={"y": each}) for each in recorded)))
     return [finding.text for finding in found]
 
 
@@ -29,7 +27,6 @@ def test_an_error_that_grew_is_a_finding_with_both_values():
     found = grown_errors(
         {"y": error(12.0, 1.4e-6, 3e-6)},
         past(*(session(outputs={"y": each}) for each in recorded)),
-        factor=4.0,
     )
     text = "y: error 2 → 12 ULP, 6e-08 → 1.4e-06 relative, 1e-07 → 3e-06 absolute"
     assert found == (Finding("accuracy", f"{text} (recorded: the largest of 3 sessions)"),)
@@ -42,11 +39,6 @@ def test_up_to_the_factor_in_ulp_an_error_is_rounding_whatever_it_was(ulp, grew)
 
 def test_an_error_within_the_factor_of_the_largest_is_no_finding():
     assert drift(error(12.0, 1e-6, 2e-6), accuracy(3.1, 3e-7, 6e-7), accuracy()) == []
-
-
-def test_a_larger_factor_allows_more():
-    now, before = error(12.0, 6e-7, 1e-6), accuracy(2.0, 1e-7, 2e-7)
-    assert drift(now, before) != drift(now, before, factor=10.0) == []
 
 
 def test_an_exact_result_that_is_no_longer_exact_is_a_finding():
@@ -72,7 +64,7 @@ def test_beside_a_reference_near_zero_only_the_absolute_error_counts():
 def test_figures_that_one_side_lacks_are_not_compared():
     assert drift(error(50.0, None, None), accuracy(None, None, None)) == []
     assert drift(error(None, None, None), accuracy()) == []
-    assert grown_errors({"new": error(50.0)}, past(), factor=4.0) == ()
+    assert grown_errors({"new": error(50.0)}, past()) == ()
 
 
 SAXPY = facts()

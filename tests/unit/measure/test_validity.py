@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.theory import Floor
+from pytest_gpukern.measure import live_threads as threads_module
 from pytest_gpukern.measure import measure
 from pytest_gpukern.measure import validity as clocks
 from pytest_gpukern.measure.device_memory import Leak, MemoryReading, kept_bytes, launch_leak
@@ -31,15 +32,14 @@ from pytest_gpukern.measure.energy import (
     Energy,
     energy_per_call,
 )
-from pytest_gpukern.measure.validity import ClockGuard, below_floor, device_time_fault
-from pytest_gpukern.values import live_threads as threads_module
-from pytest_gpukern.values.live_threads import (
+from pytest_gpukern.measure.live_threads import (
     Threads,
     running_threads,
     thread_fault,
     thread_left_working,
     thread_note,
 )
+from pytest_gpukern.measure.validity import ClockGuard, below_floor, device_time_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -287,7 +287,7 @@ def test_a_value_is_not_named_full_and_awkward():
     ids=str,
 )
 def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, shapes, chunk):
-    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", chunk)
+    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", chunk)
     rng = np.random.default_rng(3)
     operands = [rng.random(shape).astype(np.float32) for shape in shapes]
     found = elementwise(np.multiply, *operands)
@@ -298,7 +298,7 @@ def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, 
 
 
 def test_the_pieces_of_a_view_that_is_not_contiguous_are_its_own(monkeypatch):
-    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", 10)
+    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", 10)
     whole = np.arange(60, dtype=np.float32).reshape(6, 10)
     assert np.array_equal(elementwise(np.exp, whole.T[::2]), np.exp(whole.T[::2].astype(np.float64)))
     assert np.array_equal(elementwise(np.add, 2.0, np.asfortranarray(whole), dtype="float32"), whole + 2)
@@ -426,7 +426,7 @@ def test_rearranged_contents_that_do_not_fit_or_are_no_others_are_refused(rearra
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 5), (0, 3)])
 @pytest.mark.parametrize("chunk", [6, 1 << 22])
 def test_an_array_is_rotated_as_by_numpy(monkeypatch, shape, chunk):
-    monkeypatch.setattr("pytest_gpukern.problems.random_arrays._CHUNK", chunk)
+    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", chunk)
     array = np.arange(np.prod(shape)).reshape(shape)
     shifts = (2, -3, 6)[: len(shape)]
     assert np.array_equal(rolled(array, shifts), np.roll(array, shifts, range(len(shape))))

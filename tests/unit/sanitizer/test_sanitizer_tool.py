@@ -14,7 +14,7 @@ from pytest_gpukern.sanitizer import child_setup as sanitizing
 from pytest_gpukern.sanitizer import tool
 from pytest_gpukern.sanitizer.sessions import environment_under
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, find_tool
-from pytest_gpukern.values.sanitizer_env import VARIABLE, asking_process, sanitizing_tool
+from pytest_gpukern.values.options import UNDER_SANITIZER, asking_process, sanitizing_tool
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_process_knows_the_tool_and_the_process_that_asks():
     assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", inside.os.getpid())
     assert environ["PYCUDA_DEFAULT_NVCC_FLAGS"] == "-O1 -lineinfo"
     assert (sanitizing_tool({}), asking_process({})) == (None, None)
-    assert asking_process({VARIABLE: "memcheck:x"}) is None
+    assert asking_process({UNDER_SANITIZER: "memcheck:x"}) is None
 
 
 def test_a_process_ends_once_the_one_that_asked_has_ended():

@@ -1,19 +1,34 @@
-"""Large arrays in a fraction of one thread's time: random inputs, references, rotations."""
+"""Fills, computes and rotates large arrays by several threads: NumPy works without the GIL."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
-
-from pytest_gpukern.values.thread_map import map_in_threads
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike
 
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 _CHUNK = 1 << 22
+"""Elements that a thread takes at once."""
+
+
+def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+    """Returns `function` of each item, in the items' order, by as many threads as there are processors.
+
+    A single item is done without a thread.
+    """
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+        return list(pool.map(function, items))
 
 
 def random_array(
@@ -23,7 +38,7 @@ def random_array(
     *,
     distribution: str = "uniform",
 ) -> np.ndarray[Any, Any]:
-    """Random values of `dtype`, filled by several threads; the values do not depend on their number.
+    """Draws random values of `dtype` by several threads; the values do not depend on their number.
 
     Args:
         rng: the problem's seeded generator.
@@ -53,7 +68,7 @@ def random_array(
 
 
 def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float64") -> np.ndarray[Any, Any]:
-    """`ufunc` of the operands, computed in `dtype` by several threads: a reference of large arrays.
+    """Computes `ufunc` of the operands in `dtype` by several threads: a reference of large arrays.
 
     The operands are converted piece by piece, so that no copy of them in the higher precision is made.
 
@@ -86,7 +101,7 @@ def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float
 
 
 def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The array rotated along each axis, as by `numpy.roll`, by several threads.
+    """Rotates an array along each axis, as `numpy.roll` does, by several threads.
 
     Args:
         array: of one axis or more.
@@ -113,6 +128,6 @@ def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any
 
 
 def _parts(length: int, shift: int) -> list[tuple[slice, slice]]:
-    """Where the two parts of a rotated axis go, and where they come from."""
+    """Says where the two parts of a rotated axis go, and where they come from."""
     kept = length - shift % length if length else 0
     return [(slice(length - kept, length), slice(0, kept)), (slice(0, length - kept), slice(kept, length))]

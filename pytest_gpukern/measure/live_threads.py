@@ -1,4 +1,4 @@
-"""Threads that timed calls left behind: work that a timer on one stream does not see."""
+"""Finds threads that timed calls left behind: work that a timer on one stream does not see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _enumerate = threading.enumerate
 
 @dataclass(frozen=True)
 class Threads:
-    """The threads of this process at one moment.
+    """Holds the threads of this process at one moment.
 
     Attributes:
         python: those that Python started and that were running.
@@ -34,7 +34,7 @@ class Threads:
 
 
 def running_threads() -> Threads:
-    """The threads of this process now; native ones that merely called into Python are not counted as its."""
+    """Returns the threads of this process now; native ones that called into Python are not Python's."""
     started = (thread for thread in _enumerate() if not isinstance(thread, threading._DummyThread))
     try:
         native = sum(1 for _ in _TASKS.iterdir())
@@ -44,7 +44,7 @@ def running_threads() -> Threads:
 
 
 def thread_fault(before: Threads, after: Threads) -> str | None:
-    """Why threads cast doubt on the calls between two moments, naming them, or None.
+    """Says why threads cast doubt on the calls between two moments, naming them, or None.
 
     A Python thread that was not there before and still runs is a fault: it may do the work that the call
     seems to have done. Take `before` after the warm-up, when the pools that a library keeps are there.
@@ -54,7 +54,7 @@ def thread_fault(before: Threads, after: Threads) -> str | None:
 
 
 def thread_left_working(before: Threads, after: Threads, *, first: bool) -> str | None:
-    """Why threads cast doubt on the one launch between two moments, naming them, or None.
+    """Says why threads cast doubt on the one launch between two moments, naming them, or None.
 
     Pools and services that a library starts when it is first needed are no doubt: a worker that waits for its
     pool's next task is not counted, and a daemon not at the first launch.
@@ -73,13 +73,13 @@ def thread_left_working(before: Threads, after: Threads, *, first: bool) -> str 
 
 
 def _works(thread: threading.Thread) -> bool:
-    """Whether a thread runs and does not wait for the next task of a pool that it belongs to."""
+    """Says whether a thread runs and does not wait for the next task of a pool that it belongs to."""
     frame = sys._current_frames().get(thread.ident or 0)
     return thread.is_alive() and frame is not None and not waits_in_pool(frame)
 
 
 def waits_in_pool(frame: FrameType) -> bool:
-    """Whether a thread, whose innermost frame this is, belongs to a pool of Python's and has no task now."""
+    """Says whether a thread, whose innermost frame this is, belongs to a pool of Python's and has no task."""
     if frame.f_code.co_name == "run":  # of a task or of a thread that is a function in C
         return False
     tops = set()
@@ -103,7 +103,7 @@ def _still_running(left: list[threading.Thread], by: str) -> str | None:
 
 
 def thread_note(before: Threads, after: Threads) -> str | None:
-    """That native threads were added, or None: no fault, as CUDA and BLAS start theirs when first needed."""
+    """Says that native threads were added, or None: no fault, as CUDA and BLAS start theirs late."""
     if before.native is None or after.native is None:
         return None
     added = after.native - before.native - len(after.python - before.python)
