@@ -74,7 +74,7 @@ def _shared(session: RecordedSession) -> JsonDict:
     """What the sessions of an epoch mostly have in common, as one of them has it."""
     return {
         "correctness": {name: _short(output.to_json()) for name, output in session.correctness.items()},
-        "kernels": [kernel.to_json() for kernel in session.kernels],
+        "kernels": [as_json(kernel) for kernel in session.kernels],
     }
 
 

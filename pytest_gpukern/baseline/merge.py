@@ -13,13 +13,13 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
-    RecordedKernel,
     RecordedSession,
     RecordedTime,
     SessionEntry,
+    as_recorded,
     rounded,
 )
-from pytest_gpukern.values.result import CaseInfo, JsonDict, Result, SessionRole, VerdictKind
+from pytest_gpukern.values.result import CaseInfo, JsonDict, KernelFacts, Result, SessionRole, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class Entry:
             correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
             measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
             compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
-            kernels=_distinct(map(RecordedKernel.of, plain.kernels)),
+            kernels=_distinct(map(as_recorded, plain.kernels)),
             session=plain.session or None,
         )
         canaries = {name: None if ns is None else rounded(ns) for name, ns in plain.canaries.items()}
@@ -208,9 +208,9 @@ class Merge:
         self.refused.append(Refusal(case.id, reason))
 
 
-def _distinct(kernels: Iterable[RecordedKernel]) -> tuple[RecordedKernel, ...]:
+def _distinct(kernels: Iterable[KernelFacts]) -> tuple[KernelFacts, ...]:
     """Each once, in order: a kernel is launched several times."""
-    found: list[RecordedKernel] = []
+    found: list[KernelFacts] = []
     for kernel in kernels:
         if kernel not in found:
             found.append(kernel)

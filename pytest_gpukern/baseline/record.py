@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.statistics import quantiles
+from pytest_gpukern.values.result import KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from pytest_gpukern.values.result import JsonDict, KernelFacts, Measurement, OutputError
+    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Which quantiles of a session's samples a record keeps."""
@@ -119,56 +120,20 @@ class OutputAccuracy:
         return as_json(self)
 
 
-@dataclass(frozen=True)
-class RecordedKernel:
-    """What a kernel of a case was compiled to.
-
-    Attributes:
-        name: as its author would write it, without parameters where it is long.
-        registers: of a thread.
-        local_bytes: of a thread: spilled registers, arrays and the call stack.
-        shared_bytes: of a block, static and dynamic.
-        machine_code_sha256: of the code that the device executes, or None.
-        spill_store_bytes: of a thread, stored by instructions that spill; None where it is not known, or
-            where it is 0 for want of local memory.
-        spill_load_bytes: of a thread, loaded again, likewise.
-        grid: blocks in x, y, z, or None in records of older releases.
-        block: threads in x, y, z, or None likewise.
-        extra: unknown fields.
-    """
-
-    name: str
-    registers: int
-    local_bytes: int
-    shared_bytes: int
-    machine_code_sha256: str | None = None
-    spill_store_bytes: int | None = None
-    spill_load_bytes: int | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    extra: JsonDict = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, facts: KernelFacts) -> RecordedKernel:
-        """What a record keeps of a kernel."""
-        shape = facts.shape
-        shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
-        name = fitted(facts.readable, LONGEST_NAME)
-        return cls(
-            name=name,
-            registers=shape.registers,
-            local_bytes=shape.local_bytes,
-            shared_bytes=shared,
-            machine_code_sha256=facts.machine_code_sha256,
-            grid=shape.grid,
-            block=shape.block,
-            spill_store_bytes=facts.spill_store_bytes if shape.local_bytes else None,
-            spill_load_bytes=facts.spill_load_bytes if shape.local_bytes else None,
-        )
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return as_json(self)
+def as_recorded(kernel: KernelFacts) -> KernelFacts:
+    """What a record keeps of a kernel as it was seen."""
+    spills = bool(kernel.local_bytes)
+    return KernelFacts(
+        name=fitted(kernel.name, LONGEST_NAME),
+        registers=kernel.registers,
+        local_bytes=kernel.local_bytes,
+        shared_bytes=kernel.shared_bytes,
+        machine_code_sha256=kernel.machine_code_sha256,
+        spill_store_bytes=kernel.spill_store_bytes if spills else None,
+        spill_load_bytes=kernel.spill_load_bytes if spills else None,
+        grid=kernel.grid,
+        block=kernel.block,
+    )
 
 
 @dataclass(frozen=True)
@@ -214,7 +179,7 @@ class RecordedSession:
     correctness: dict[str, OutputAccuracy]
     measurements: dict[str, RecordedTime]
     compile_ns: float | None = None
-    kernels: tuple[RecordedKernel, ...] = ()
+    kernels: tuple[KernelFacts, ...] = ()
     session: str | None = None
     extra: JsonDict = field(default_factory=dict)
 

@@ -15,11 +15,11 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
-    RecordedKernel,
     RecordedSession,
     RecordedTime,
     SessionEntry,
 )
+from pytest_gpukern.values.result import KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError, JsonError, decoded
 
 if TYPE_CHECKING:
@@ -196,8 +196,8 @@ def _session(node: Node, epoch: Node, tables: _Tables) -> RecordedSession:
     )
 
 
-def _kernel(node: Node) -> RecordedKernel:
-    return RecordedKernel(
+def _kernel(node: Node) -> KernelFacts:
+    return KernelFacts(
         name=node["name"].text(),
         registers=node["registers"].integer(at_least=0),
         local_bytes=node["local_bytes"].integer(at_least=0),
@@ -207,7 +207,7 @@ def _kernel(node: Node) -> RecordedKernel:
         spill_load_bytes=node.optional("spill_load_bytes").optional_integer(at_least=0),
         grid=node.optional("grid").optional_extent(),
         block=node.optional("block").optional_extent(),
-        extra=node.others(*(each.name for each in fields(RecordedKernel))),
+        extra=node.others(*(each.name for each in fields(KernelFacts))),
     )
 
 

@@ -174,10 +174,10 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "energy_untold": measurement.energy_untold,
         "kernels": [
             {
-                "name": kernel.readable,
-                "registers": kernel.shape.registers,
-                "shared_bytes": kernel.shape.static_shared_bytes + kernel.shape.dynamic_shared_bytes,
-                "local_bytes": kernel.shape.local_bytes,
+                "name": kernel.name,
+                "registers": kernel.registers,
+                "shared_bytes": kernel.shared_bytes,
+                "local_bytes": kernel.local_bytes,
                 "spill_store_bytes": kernel.spill_store_bytes,
                 "spill_load_bytes": kernel.spill_load_bytes,
                 "occupancy": kernel.occupancy,

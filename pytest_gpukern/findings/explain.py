@@ -7,16 +7,16 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.values.result import hash_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import Dimensions, Past
+    from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.baseline.record import RecordedTime
-    from pytest_gpukern.values.result import JsonDict, Measurement, Result, Verdict
+    from pytest_gpukern.values.result import JsonDict, KernelFacts, Measurement, Result, Verdict
 
 SAME_CODE, NEW_CODE = "same machine code", "new machine code"
 
@@ -72,7 +72,7 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
     said: list[str] = []
     if deciding[0].scope != "transfer":
         said += code_changes(
-            [CompiledKernel.of_facts(facts) for facts in result.kernels],
+            [as_recorded(kernel) for kernel in result.kernels],
             [session.kernels for session in past.sessions],
         )
     of_code = len(said)
@@ -125,7 +125,7 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
     return tuple(text for text in found if text is not None)
 
 
-def code_changes(now: Iterable[CompiledKernel], recorded: Sequence[Sequence[CompiledKernel]]) -> list[str]:
+def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[str]:
     """What differs in the kernels of a case: their machine code, resources and launches, and which there are.
 
     Args:
@@ -255,7 +255,7 @@ def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool
     return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 
-def _kernel_changes(now: Sequence[CompiledKernel], before: Sequence[CompiledKernel]) -> list[str]:
+def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[str]:
     """What changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
@@ -288,11 +288,11 @@ def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:
     return f"{who}: {text}"
 
 
-def _sizes(sizes: Sequence[Dimensions]) -> str:
+def _sizes(sizes: Sequence[tuple[int, ...]]) -> str:
     return " or ".join("×".join(map(str, _shortened(size))) for size in sizes)
 
 
-def _shortened(size: Dimensions) -> Dimensions:
+def _shortened(size: tuple[int, ...]) -> tuple[int, ...]:
     """Without the trailing ones."""
     while len(size) > 1 and size[-1] == 1:
         size = size[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.result import Finding, hash_method
 
@@ -81,7 +81,7 @@ def other_bits(
         kernels: as just seen.
         past: the sessions of the record's newest epoch, of the same problem version and measured point.
     """
-    code = _code(map(CompiledKernel.of_facts, kernels))
+    code = _code(map(as_recorded, kernels))
     if code is None or any(_code(session.kernels) != code for session in past.sessions):
         return ()
     findings = []
@@ -103,7 +103,7 @@ def over_sessions(
 
     Without such sessions, or where the machine code is not known, it is what this session found.
     """
-    code = _code(map(CompiledKernel.of_facts, kernels))
+    code = _code(map(as_recorded, kernels))
     alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
     return {
         name: dataclasses.replace(
@@ -170,7 +170,7 @@ def _figure(value: float | None) -> str:
     return "exact" if value == 0 else f"{value:.3g}"
 
 
-def _code(kernels: Iterable[CompiledKernel]) -> set[tuple[str, str]] | None:
+def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
     """Each kernel with its machine code; None where one of them, or that there is any, is not known."""
     found: set[tuple[str, str]] = set()
     for kernel in kernels:
@@ -189,7 +189,7 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
         kernels: as just seen.
         past: the sessions of the record's newest epoch.
     """
-    new = by_name(map(CompiledKernel.of_facts, kernels))
+    new = by_name(map(as_recorded, kernels))
     old = by_name(kernel for session in past.sessions for kernel in session.kernels)
     findings = []
     for name, launches in new.items():
@@ -200,7 +200,7 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
 
 
 def resource_changes(
-    now: Sequence[CompiledKernel], before: Sequence[CompiledKernel], *, grown: bool = False
+    now: Sequence[KernelFacts], before: Sequence[KernelFacts], *, grown: bool = False
 ) -> list[str]:
     """`registers 32 → 96`, `spills 0 → 48 B`: what the launches of one kernel take now and never took before.
 
@@ -221,9 +221,9 @@ def resource_changes(
     return texts
 
 
-def by_name(kernels: Iterable[CompiledKernel]) -> dict[str, list[CompiledKernel]]:
+def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:
     """Name of a kernel → its launches, in order."""
-    found: dict[str, list[CompiledKernel]] = {}
+    found: dict[str, list[KernelFacts]] = {}
     for kernel in kernels:
         found.setdefault(kernel.name, []).append(kernel)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import math
 import re
@@ -11,12 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.gpu.cubin import Spills
-from pytest_gpukern.values.result import KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.values.result import DeviceWork, LaunchShape
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 
 _NO_SPILLS = Spills(0, 0)
@@ -39,18 +39,15 @@ def kernel_facts(
     """
     facts = []
     for entry in work:
-        if entry.kind != "kernel" or entry.shape is None:
+        kernel = entry.kernel
+        if kernel is None:
             continue
-        filled = occupancy(entry.shape, compute_capability) if compute_capability is not None else None
-        asked = (entry.name, entry.shape.registers)
-        spilled = _NO_SPILLS if not entry.shape.local_bytes else spills(*asked) if spills else None
+        filled = occupancy(kernel, compute_capability) if compute_capability is not None else None
+        asked = (entry.name, kernel.registers)
+        spilled = _NO_SPILLS if not kernel.local_bytes else spills(*asked) if spills else None
         facts.append(
-            KernelFacts(
-                name=entry.name,
-                readable=readable(entry.name),
-                shape=entry.shape,
-                count=entry.count,
-                time_ns=entry.time_ns,
+            dataclasses.replace(
+                kernel,
                 blocks_per_sm=filled.blocks if filled else None,
                 occupancy=filled.share if filled else None,
                 limited_by=filled.limited_by if filled else None,
@@ -69,7 +66,7 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
         kernels: of a case.
         refused: why code could not be looked at, in words, or None where nothing stood in the way.
     """
-    missing = [facts.readable for facts in kernels if facts.machine_code_sha256 is None]
+    missing = [facts.name for facts in kernels if facts.machine_code_sha256 is None]
     if not missing:
         return ()
     more = len(missing) - 1
@@ -247,7 +244,7 @@ class Occupancy:
     limited_by: str | None
 
 
-def occupancy(shape: LaunchShape, compute_capability: tuple[int, int]) -> Occupancy | None:
+def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occupancy | None:
     """The theoretical occupancy of a launch, or None for a capability that is not known here.
 
     It is that of a grid with blocks enough for every multiprocessor, with as much shared memory as the
@@ -261,13 +258,13 @@ def occupancy(shape: LaunchShape, compute_capability: tuple[int, int]) -> Occupa
     limits = LIMITS.get(compute_capability)
     if limits is None:
         return None
-    threads = math.prod(shape.block)
+    threads = math.prod(kernel.block or (0,))
     warps = -(-threads // _WARP)
-    shared = _shared_bytes(shape, compute_capability[0])
-    registers = f"{shape.registers} registers a thread"
+    shared = _shared_bytes(kernel.shared_bytes, compute_capability[0])
+    registers = f"{kernel.registers} registers a thread"
     fitting = {
         f"blocks of {threads} threads": limits.warps // max(1, warps),
-        registers: _blocks_by_registers(shape.registers, warps),
+        registers: _blocks_by_registers(kernel.registers, warps),
         f"{_kib(shared)} of shared memory a block": limits.shared_kib * 1024 // shared if shared else None,
         f"{limits.blocks} blocks a multiprocessor": limits.blocks,
     }
@@ -294,9 +291,8 @@ def _blocks_by_registers(registers: int, warps: int) -> int | None:
     return _REGISTERS // _PARTITIONS // of_warp * _PARTITIONS // max(1, warps)
 
 
-def _shared_bytes(shape: LaunchShape, major: int) -> int:
+def _shared_bytes(asked: int, major: int) -> int:
     """What a block is given: from 8.0 on the driver reserves 1 KiB of it, and the unit is 128 bytes."""
-    asked = shape.static_shared_bytes + shape.dynamic_shared_bytes
     return _rounded_up(asked + 1024, 128) if major >= 8 else _rounded_up(asked, 256)
 
 

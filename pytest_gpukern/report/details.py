@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.gpu.kernel_facts import fitted, readable
+from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.rows import scope_times
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpukern.report.rows import ScopeTime
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape, Measurement, Result
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result
 
-    Facts = Mapping[tuple[str, LaunchShape | None], KernelFacts]
+    Facts = Mapping[tuple[object, ...], KernelFacts]
 
 
 _INDENT = "  "
@@ -41,7 +41,7 @@ def device_work(result: Result, *, width: int) -> list[Line]:
     """
     if result.simulated or result.correctness is Correctness.INCORRECT:
         return []
-    facts: Facts = {(fact.name, fact.shape): fact for fact in result.kernels}
+    facts: Facts = {fact.launch: fact for fact in result.kernels}
     lines = []
     for time in scope_times(result):
         if time.seen is not None:
@@ -64,7 +64,9 @@ def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts,
     whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
     work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
     work_ns = sum(entry.time_ns or 0.0 for entry in work)
-    entries = [_Entry(_name(entry, facts), entry.time_ns, entry) for entry in work]
+    entries = [
+        _Entry(entry.kernel.name if entry.kernel else entry.name, entry.time_ns, entry) for entry in work
+    ]
     idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
     if idle is not None:
         entries.append(idle)
@@ -76,8 +78,8 @@ def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts,
     lines.append(Line(rows[0]))
     for row, entry in zip(rows[1:], entries, strict=True):
         lines.append(Line(row))
-        if entry.work is not None and entry.work.shape is not None:
-            text = _launch_text(entry.work.shape, facts.get((entry.work.name, entry.work.shape)))
+        if entry.work is not None and entry.work.kernel is not None:
+            text = _launch_text(facts.get(entry.work.kernel.launch, entry.work.kernel))
             lines += wrapped(text, width, indent=3 * _INDENT)
     if units.is_number(span_ns) and work_ns > _OVERLAP * span_ns:
         text = f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}"
@@ -130,42 +132,35 @@ def _average(work: DeviceWork | None) -> str:
     return units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING
 
 
-def _name(work: DeviceWork, facts: Facts) -> str:
-    if work.kind != "kernel":
-        return work.name
-    known = facts.get((work.name, work.shape))
-    return known.readable if known else readable(work.name)
-
-
-def _launch_text(shape: LaunchShape, facts: KernelFacts | None) -> str:
+def _launch_text(kernel: KernelFacts) -> str:
     """`grid 63, block 64, 40 registers, 8 B local (none spilled), occupancy 75 % (40 registers a thread)`."""
-    shared = shape.static_shared_bytes + shape.dynamic_shared_bytes
     parts = [
-        f"grid {_dimensions(shape.grid)}, block {_dimensions(shape.block)}",
-        f"{shape.registers} registers",
-        f"{units.size(shared)} shared" if shared else "",
-        f"{units.size(shape.local_bytes)} local{_spilled(facts)}" if shape.local_bytes else "",
+        f"grid {_dimensions(kernel.grid)}, block {_dimensions(kernel.block)}",
+        f"{kernel.registers} registers",
+        f"{units.size(kernel.shared_bytes)} shared" if kernel.shared_bytes else "",
+        f"{units.size(kernel.local_bytes)} local{_spilled(kernel)}" if kernel.local_bytes else "",
     ]
-    if facts is not None and facts.occupancy is not None:
-        limit = f" ({facts.limited_by})" if facts.limited_by else ""
-        parts.append(f"occupancy {units.share(facts.occupancy)}{limit}")
-    if facts is not None and facts.machine_code_sha256:
-        parts.append(f"machine code {facts.machine_code_sha256.rpartition(':')[2][:12]}")
+    if kernel.occupancy is not None:
+        limit = f" ({kernel.limited_by})" if kernel.limited_by else ""
+        parts.append(f"occupancy {units.share(kernel.occupancy)}{limit}")
+    if kernel.machine_code_sha256:
+        parts.append(f"machine code {kernel.machine_code_sha256.rpartition(':')[2][:12]}")
     return ", ".join(part for part in parts if part)
 
 
-def _spilled(facts: KernelFacts | None) -> str:
+def _spilled(kernel: KernelFacts) -> str:
     """` (48 B spilled, 52 B reloaded)`, ` (none spilled)`; nothing where it is not known."""
-    if facts is None or facts.spill_store_bytes is None or facts.spill_load_bytes is None:
+    if kernel.spill_store_bytes is None or kernel.spill_load_bytes is None:
         return ""
-    if not facts.spill_store_bytes and not facts.spill_load_bytes:
+    if not kernel.spill_store_bytes and not kernel.spill_load_bytes:
         return " (none spilled)"
-    return f" ({units.size(facts.spill_store_bytes)} spilled, {units.size(facts.spill_load_bytes)} reloaded)"
+    stored, loaded = units.size(kernel.spill_store_bytes), units.size(kernel.spill_load_bytes)
+    return f" ({stored} spilled, {loaded} reloaded)"
 
 
-def _dimensions(size: tuple[int, int, int]) -> str:
+def _dimensions(size: tuple[int, ...] | None) -> str:
     """`15625`, `63×4`: without the trailing ones."""
-    shown = list(size)
+    shown = list(size or ())
     while len(shown) > 1 and shown[-1] == 1:
         shown.pop()
     return "×".join(map(str, shown))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.result import Result
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import JsonDict
 
-SCHEMA = 3
+SCHEMA = 4
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
 
 In 1 a scope had one measurement. Since 2 it may have a second by another timer, which is marked `beside`.
 Since 3 `sessions` has what further and confirming sessions of a test found, in the order in which they were
 measured: a reader of 2 would accept the session that raised a suspicion in the place of those that decided.
+Since 4 a kernel's launch stands beside its other values, no longer in a `shape` of its own.
 """
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
@@ -137,10 +139,42 @@ def read_run(path: Path) -> RunFile:
     for name in ("results", "sessions"):
         older = name == "sessions" and name not in data
         entries = [] if older else _member(data, name, list, path)
+        if data["schema"] < 4:
+            entries = [_from_3(entry) for entry in entries]
         found[name] = tuple(
             _result(entry, fingerprints, f"{name}[{i}]", path) for i, entry in enumerate(entries)
         )
     return RunFile(found["results"], found["sessions"], created)
+
+
+def _from_3(entry: Any) -> Any:
+    """A result of schema 3 as of 4; what is damaged passes through, for the check of its fields to name."""
+    if not isinstance(entry, dict):
+        return entry
+    measurements = entry.get("measurements")
+    for measurement in measurements if isinstance(measurements, list) else ():
+        work = measurement.get("work") if isinstance(measurement, dict) else None
+        for each in work if isinstance(work, list) else ():
+            if isinstance(each, dict) and "shape" in each:
+                each["kernel"] = _flat({"name": each.get("name"), "shape": each.pop("shape")})
+    kernels = entry.get("kernels")
+    if isinstance(kernels, list):
+        entry["kernels"] = [_flat(kernel) for kernel in kernels]
+    return entry
+
+
+def _flat(kernel: Any) -> Any:
+    """A kernel of schema 3 with its launch beside its other values."""
+    shape = kernel.get("shape") if isinstance(kernel, dict) else None
+    if not isinstance(shape, dict):
+        return shape
+    parts = [shape.pop(name, None) for name in ("static_shared_bytes", "dynamic_shared_bytes")]
+    symbol = kernel.pop("name", None)
+    name = kernel.pop("readable", None) or (readable(symbol) if isinstance(symbol, str) else None)
+    gone = ("shape", "count", "time_ns")
+    kept = {field: value for field, value in kernel.items() if field not in gone}
+    shared_bytes = sum(parts) if all(isinstance(part, int) for part in parts) else None
+    return {**kept, **shape, "symbol": symbol, "name": name, "shared_bytes": shared_bytes}
 
 
 def _created(data: JsonDict, path: Path) -> datetime:

@@ -70,24 +70,53 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class LaunchShape:
-    """How a kernel was launched and what it takes of a multiprocessor.
+class KernelFacts:
+    """What is known of a kernel that a call launches: as a timer sees it, completed, or as a record has it.
 
     Attributes:
-        grid: blocks in x, y, z.
-        block: threads in x, y, z.
+        name: as its author would write it; in a record without parameters where it is long.
         registers: of a thread.
-        static_shared_bytes: of a block, fixed when compiled.
-        dynamic_shared_bytes: of a block, asked for by the launch.
-        local_bytes: local memory of a thread: spilled registers, arrays and the call stack.
+        local_bytes: of a thread: spilled registers, arrays and the call stack.
+        shared_bytes: of a block, static and dynamic.
+        machine_code_sha256: of the code that the device executes, without names (`code:…`), or of the whole
+            module (`module:…`); None where the backend cannot give it.
+        spill_store_bytes: of a thread, stored to local memory by its instructions for want of registers, each
+            counted once however often it runs, as `ptxas -v` does, so that it may exceed `local_bytes`. None
+            where it is not known, and in a record also where it is 0 for want of local memory.
+        spill_load_bytes: of a thread, loaded again, likewise.
+        grid: blocks in x, y, z; None in records of older releases.
+        block: threads in x, y, z; None likewise.
+        symbol: its name as the compiler mangled it; None in a record.
+        blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
+        occupancy: their share of the warps that a multiprocessor holds, or None likewise.
+        limited_by: what keeps a further block away, in words; None at full occupancy.
+        extra: fields of a record that this release does not know.
     """
 
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    name: str
     registers: int
-    static_shared_bytes: int
-    dynamic_shared_bytes: int
     local_bytes: int
+    shared_bytes: int
+    machine_code_sha256: str | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    symbol: str | None = None
+    blocks_per_sm: int | None = None
+    occupancy: float | None = None
+    limited_by: str | None = None
+    extra: JsonDict = field(default_factory=dict, hash=False)
+
+    @property
+    def launch(self) -> tuple[object, ...]:
+        """What a timer sees of it: launches that differ in it are told apart."""
+        return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
+
+    @property
+    def spill_bytes(self) -> int | None:
+        """Bytes that a thread spills; a kernel without local memory spills none."""
+        return self.spill_store_bytes if self.local_bytes else 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +129,7 @@ class DeviceWork:
         count: how often in a call; a mean, where calls differ.
         time_ns: their time in a call, added up; the median over the calls.
         size_bytes: copied or set in a call; 0 for a kernel.
-        shape: how the kernel was launched; None for what is none.
+        kernel: how it was launched and what it takes; None for what is none.
     """
 
     kind: str
@@ -108,41 +137,7 @@ class DeviceWork:
     count: float
     time_ns: float
     size_bytes: float = 0.0
-    shape: LaunchShape | None = None
-
-
-@dataclass(frozen=True)
-class KernelFacts:
-    """One kernel that a call launches, as the device ran it.
-
-    Attributes:
-        name: as the compiler mangled it.
-        readable: as its author would write it.
-        shape: how it was launched and what it takes of a multiprocessor.
-        count: launches in a call; a mean, where calls differ.
-        time_ns: their time in a call, added up.
-        blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
-        occupancy: their share of the warps that a multiprocessor holds, or None likewise.
-        limited_by: what keeps a further block away, in words; None at full occupancy.
-        machine_code_sha256: of the code that the device executes, without names (`code:…`), or of the whole
-            module (`module:…`); None where the backend cannot give it.
-        spill_store_bytes: of a thread, stored to local memory by its instructions for want of registers, each
-            counted once however often it runs, as `ptxas -v` does, so that it may exceed `local_bytes`. None
-            where it is not known.
-        spill_load_bytes: of a thread, loaded again, likewise.
-    """
-
-    name: str
-    readable: str
-    shape: LaunchShape
-    count: float
-    time_ns: float
-    blocks_per_sm: int | None = None
-    occupancy: float | None = None
-    limited_by: str | None = None
-    machine_code_sha256: str | None = None
-    spill_store_bytes: int | None = None
-    spill_load_bytes: int | None = None
+    kernel: KernelFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -429,9 +424,7 @@ class Result:
         data["correctness"] = Correctness(data["correctness"])
         data["errors"] = {name: OutputError(**error) for name, error in data["errors"].items()}
         data["measurements"] = tuple(_measurement(entry) for entry in data["measurements"])
-        data["kernels"] = tuple(
-            KernelFacts(**{**entry, "shape": _shape(entry["shape"])}) for entry in data.get("kernels", ())
-        )
+        data["kernels"] = tuple(_kernel(entry) for entry in data.get("kernels", ()))
         data["verdicts"] = {
             key: Verdict(
                 **{
@@ -466,12 +459,13 @@ def _measurement(data: JsonDict) -> Measurement:
 
 
 def _work(data: JsonDict) -> DeviceWork:
-    shape = data["shape"]
-    return DeviceWork(**{**data, "shape": None if shape is None else _shape(shape)})
+    kernel = data["kernel"]
+    return DeviceWork(**{**data, "kernel": None if kernel is None else _kernel(kernel)})
 
 
-def _shape(data: JsonDict) -> LaunchShape:
-    return LaunchShape(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
+def _kernel(data: JsonDict) -> KernelFacts:
+    sizes = {name: tuple(data[name]) for name in ("grid", "block") if data.get(name) is not None}
+    return KernelFacts(**{**data, **sizes})
 
 
 def hash_method(text: str) -> str:

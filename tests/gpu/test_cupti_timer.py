@@ -439,9 +439,9 @@ def test_grid_block_and_registers_are_those_of_the_launch(runtime, timer):
         call, _ = numba_call(backend)
         call()
         (work,) = timer.collect([Iteration(call)] * 3, cold=False).work
-    assert (work.shape.grid, work.shape.block) == ((N // 256, 1, 1), (256, 1, 1))
-    assert call.registers() == {work.shape.registers}
-    assert (work.shape.dynamic_shared_bytes, work.shape.local_bytes) == (0, 0)
+    assert (work.kernel.grid, work.kernel.block) == ((N // 256, 1, 1), (256, 1, 1))
+    assert call.registers() == {work.kernel.registers}
+    assert work.kernel.local_bytes == 0
 
 
 def test_shared_memory_is_that_of_the_kernel_and_the_launch(runtime, timer, array):
@@ -456,10 +456,9 @@ def test_shared_memory_is_that_of_the_kernel_and_the_launch(runtime, timer, arra
 
     call()
     (work,) = timer.collect([Iteration(call)] * 3, cold=False).work
-    assert (work.shape.grid, work.shape.block) == ((3, 2, 1), (32, 8, 1))
-    assert work.shape.dynamic_shared_bytes == 4096
-    assert work.shape.static_shared_bytes in (1024, 2048)  # with or without what the system reserves
-    assert work.shape.registers > 0
+    assert (work.kernel.grid, work.kernel.block) == ((3, 2, 1), (32, 8, 1))
+    assert work.kernel.shared_bytes - 4096 in (1024, 2048)  # with or without what the system reserves
+    assert work.kernel.registers > 0
 
 
 # beside events

@@ -231,15 +231,17 @@ def work_of(call, takes_ns):
 
     The hash of its machine code goes where `machine_code` is asked for it.
     """
-    from pytest_gpukern.values.result import DeviceWork, LaunchShape
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
     said = json.loads(said_by(call, "kernel", None) or "null")
     if said is None:
         return ()
     grid = tuple(said.get("grid", (1, 1, 1)))
-    shape = LaunchShape(grid, (256, 1, 1), said["registers"], 0, 0, said.get("local", 0))
+    kernel = KernelFacts(
+        "saxpy", said["registers"], said.get("local", 0), 0, grid=grid, block=(256, 1, 1), symbol="saxpy"
+    )
     CODE["saxpy"] = said["code"]
-    return (DeviceWork("kernel", "saxpy", 1.0, takes_ns, shape=shape),)
+    return (DeviceWork("kernel", "saxpy", 1.0, takes_ns, kernel=kernel),)
 
 
 def canaries():

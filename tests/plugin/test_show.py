@@ -10,14 +10,21 @@ from datetime import UTC, datetime
 import pytest
 
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.report.run_file import write_run_file
-from pytest_gpukern.values.result import DeviceWork, LaunchShape
+from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 from . import fake_gpu
 from .conftest import FIRST, SECOND
 
 KERNEL = DeviceWork(
-    "kernel", "_Z8doublifyPdi", 1.0, 1000.0, shape=LaunchShape((63, 1, 1), (64, 1, 1), 40, 0, 0, 0)
+    "kernel",
+    "_Z8doublifyPdi",
+    1.0,
+    1000.0,
+    kernel=KernelFacts(
+        readable("_Z8doublifyPdi"), 40, 0, 0, grid=(63, 1, 1), block=(64, 1, 1), symbol="_Z8doublifyPdi"
+    ),
 )
 BREAKDOWN = [
     f"{FIRST} · kernel · 1.00 µs by cupti",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import made_up_results as made_up
 
-from pytest_gpukern.baseline.history import CompiledKernel, Past, PastSession
+from pytest_gpukern.baseline.history import Past, PastSession
 from pytest_gpukern.baseline.record import OutputAccuracy, RecordedTime
-from pytest_gpukern.values.result import KernelFacts, LaunchShape
+from pytest_gpukern.values.result import KernelFacts
 
 KEY = "kernel/cupti/cold"
 UUID = "GPU-11111111"
@@ -25,13 +25,12 @@ BEFORE = {
 def kernel(name="saxpy", code="beef", **changes):
     """A kernel as a record has it."""
     values = {"registers": 32, "local_bytes": 0, "shared_bytes": 0, "grid": (63, 1, 1), "block": (256, 1, 1)}
-    return CompiledKernel(name, machine_code_sha256=code, **{**values, **changes})
+    return KernelFacts(name, machine_code_sha256=code, **{**values, **changes})
 
 
 def facts(name="saxpy", code="beef", *, registers=32, local=0, shared=0, grid=(63, 1, 1), block=(256, 1, 1)):
     """A kernel as it was just seen."""
-    shape = LaunchShape(grid, block, registers, shared, 0, local)
-    return KernelFacts(name, name, shape, 1.0, 50_000.0, machine_code_sha256=code)
+    return KernelFacts(name, registers, local, shared, code, grid=grid, block=block, symbol=name)
 
 
 def session(*kernels, sm_mhz=1980.0, memory_mhz=2619.0, fingerprint=BEFORE, key=KEY, scale=1.0, **changes):

@@ -6,7 +6,7 @@ from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     DeviceWork,
-    LaunchShape,
+    KernelFacts,
     Measurement,
     OutputError,
     Result,
@@ -33,7 +33,11 @@ CEILINGS = {
 }
 
 EXP_KERNEL = DeviceWork(
-    "kernel", "exp_kernel", 1.0, 48_600.0, shape=LaunchShape((63, 2, 1), (256, 1, 1), 40, 1024, 2048, 128)
+    "kernel",
+    "exp_kernel",
+    1.0,
+    48_600.0,
+    kernel=KernelFacts("exp_kernel", 40, 128, 3072, grid=(63, 2, 1), block=(256, 1, 1), symbol="exp_kernel"),
 )
 COPY_IN = DeviceWork("memcpy", "memcpy HtoD, pageable", 2.0, 1e6, 16e6)
 COPY_OUT = DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5e5, 8e6)

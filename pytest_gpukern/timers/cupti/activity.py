@@ -19,8 +19,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.result import LaunchShape
+from pytest_gpukern.values.result import KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ class Activity:
         stream: CUPTI's number of the stream.
         call: the external id that was on the launching thread's stack; None for another thread's work.
         size_bytes: copied or set; 0 for a kernel.
-        shape: of a kernel.
+        kernel: how it was launched and what it takes.
     """
 
     kind: str
@@ -66,7 +67,7 @@ class Activity:
     stream: int
     call: int | None
     size_bytes: int = 0
-    shape: LaunchShape | None = None
+    kernel: KernelFacts | None = None
 
 
 class ActivityTrace:
@@ -245,16 +246,16 @@ class ActivityTrace:
         call = self._calls.get(record.correlation_id)
         kinds, kind = self.cupti.ActivityKind, record.kind
         name, what = "", "kernel"
-        size_bytes, shape = 0, None
+        size_bytes, kernel = 0, None
         if kind == self._kernels:
             if call != OURS:
-                name, shape = record.name, _shape(record)
+                name, kernel = record.name, _kernel(record)
         elif kind == kinds.MEMCPY:
             what, name, size_bytes = "memcpy", _direction(record), record.bytes
         else:
             what, name, size_bytes = "memset", "memset", record.bytes
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
-        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, shape)
+        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel)
 
 
 def _request_buffer() -> tuple[int, int]:
@@ -262,13 +263,14 @@ def _request_buffer() -> tuple[int, int]:
     return _OBJECT_BUFFER_BYTES, 0
 
 
-def _shape(record: Any) -> LaunchShape:
-    return LaunchShape(
+def _kernel(record: Any) -> KernelFacts:
+    return KernelFacts(
+        name=readable(record.name),
+        symbol=record.name,
         grid=(record.grid_x, record.grid_y, record.grid_z),
         block=(record.block_x, record.block_y, record.block_z),
         registers=record.registers_per_thread,
-        static_shared_bytes=record.static_shared_memory,
-        dynamic_shared_bytes=record.dynamic_shared_memory,
+        shared_bytes=record.static_shared_memory + record.dynamic_shared_memory,
         local_bytes=record.local_memory_per_thread,
     )
 

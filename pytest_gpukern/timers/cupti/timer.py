@@ -315,7 +315,7 @@ def overlapping(activities: Sequence[Activity]) -> list[Activity]:
 
 
 def _blocks(activity: Activity) -> int:
-    return math.prod(activity.shape.grid) if activity.shape is not None else 0
+    return math.prod(activity.kernel.grid or ()) if activity.kernel is not None else 0
 
 
 def _shortened(activity: Activity, by_ns: float) -> Activity:
@@ -347,18 +347,18 @@ def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
     groups: dict[tuple[Any, ...], list[list[Activity]]] = {}
     for number, work in enumerate(calls):
         for activity in work:
-            key = (activity.kind, activity.name, activity.shape)
+            key = (activity.kind, activity.name, activity.kernel)
             groups.setdefault(key, [[] for _ in calls])[number].append(activity)
     return tuple(
         DeviceWork(
             kind=kind,
             name=name,
-            shape=shape,
+            kernel=kernel,
             count=statistics.fmean(len(found) for found in each),
             time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in found) for found in each),
             size_bytes=statistics.fmean(sum(a.size_bytes for a in found) for found in each),
         )
-        for (kind, name, shape), each in groups.items()
+        for (kind, name, kernel), each in groups.items()
     )
 
 

@@ -34,7 +34,6 @@ from pytest_gpukern.baseline.record import (
     Epoch,
     OutputAccuracy,
     Record,
-    RecordedKernel,
     RecordedSession,
     RecordedTime,
     SessionEntry,
@@ -44,7 +43,7 @@ from pytest_gpukern.baseline.store import Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.result import Correctness, KernelFacts, LaunchShape, OutputError, VerdictKind
+from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
 
 NOWHERE = Path("vector_exp.nvidia-h200.json")
@@ -121,17 +120,15 @@ def test_unknown_fields_are_kept_when_the_file_is_rewritten(folder):
 
 
 CUPTI = "kernel/cupti/cold"
-SHAPE = LaunchShape((63, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)
+SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi")
 
 
 def by_both_timers(case, **changes):
     """A result with CUPTI's time, the events' beside it, and what is known of the kernel."""
     main = dataclasses.replace(measurement_of(timer="cupti"), state={"sm_mhz": 1980.0, "memory_mhz": 3201})
     other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
-    facts = KernelFacts("_Z1fi", "f(int)", SHAPE, 1.0, 5e4, 6, 0.75, "40 registers a thread", "beef")
-    grids = [
-        dataclasses.replace(facts, shape=dataclasses.replace(SHAPE, grid=(n, 1, 1))) for n in (63, 1, 63)
-    ]
+    facts = dataclasses.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
+    grids = [dataclasses.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]
     found = {"measurements": (main, other), "kernels": tuple(grids), "compile_ns": 3e8}
     return result_of(case, **{**found, **changes})
 
@@ -155,7 +152,7 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
     record("create", by_both_timers(case_of(tmp_path)))
     (session,) = stored(tmp_path)
     first, second = session.kernels
-    assert first == RecordedKernel("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
+    assert first == KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
     assert second == dataclasses.replace(first, grid=(1, 1, 1))
     assert session.compile_ns == 3e8
 
@@ -163,8 +160,7 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
 def test_what_a_kernel_spills_is_recorded_where_it_uses_local_memory(tmp_path):
     (facts,) = {kernel.name: kernel for kernel in by_both_timers(case_of(tmp_path)).kernels}.values()
     known = dataclasses.replace(facts, spill_store_bytes=48, spill_load_bytes=0)
-    shape = dataclasses.replace(facts.shape, local_bytes=0)
-    without = dataclasses.replace(facts, shape=shape, spill_store_bytes=0, spill_load_bytes=0)
+    without = dataclasses.replace(facts, local_bytes=0, spill_store_bytes=0, spill_load_bytes=0)
     record("create", by_both_timers(case_of(tmp_path), kernels=(known, facts, without)))
     spilled = [(kernel.spill_store_bytes, kernel.spill_load_bytes) for kernel in stored(tmp_path)[0].kernels]
     assert spilled == [(48, 0), (None, None), (None, None)]
@@ -174,7 +170,7 @@ def test_what_a_kernel_spills_is_recorded_where_it_uses_local_memory(tmp_path):
 
 def test_a_kernels_name_is_kept_short(tmp_path):
     facts = by_both_timers(case_of(tmp_path)).kernels[0]
-    long = dataclasses.replace(facts, readable=f"g<{'int, ' * 40}int>(float*)")
+    long = dataclasses.replace(facts, name=f"g<{'int, ' * 40}int>(float*)")
     record("create", by_both_timers(case_of(tmp_path), kernels=(long,)))
     assert stored(tmp_path)[0].kernels[0].name == "g<…>(…)"
 
@@ -420,7 +416,7 @@ accuracies = st.builds(
 )
 whole = st.integers(0, 10**9)
 recorded_kernels = st.builds(
-    RecordedKernel,
+    KernelFacts,
     name=texts,
     registers=whole,
     local_bytes=whole,
@@ -509,7 +505,11 @@ VALID = render(
                                     )
                                 },
                                 4.0,
-                                (RecordedKernel("f(int)", 40, 0, 1024, "beef", (1, 2, 3), (4, 5, 6)),),
+                                (
+                                    KernelFacts(
+                                        "f(int)", 40, 0, 1024, "beef", grid=(1, 2, 3), block=(4, 5, 6)
+                                    ),
+                                ),
                                 "s1",
                             ),
                         ),

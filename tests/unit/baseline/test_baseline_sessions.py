@@ -27,12 +27,11 @@ from pytest_gpukern.baseline.merge import Refusal
 from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.result import KernelFacts, LaunchShape, OutputError
+from pytest_gpukern.values.result import KernelFacts, OutputError
 
 CASE = "vector_exp-numba-n=1000"
 HOST = "end_to_end/host/cold"
-SHAPE = LaunchShape((63, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)
-KERNELS = (KernelFacts("_Z1fi", "f(int)", SHAPE, 1.0, 5e4, machine_code_sha256="beef"),)
+KERNELS = (KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi"),)
 
 
 def session(folder, number, *medians_ns, variant="numba", **changes):

@@ -6,17 +6,18 @@ import dataclasses
 
 from made_up_past import facts
 
-from pytest_gpukern.baseline.history import CompiledKernel, past_of
+from pytest_gpukern.baseline.history import past_of
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
     OutputAccuracy,
     Record,
-    RecordedKernel,
     RecordedSession,
     RecordedTime,
     SessionEntry,
+    as_recorded,
 )
+from pytest_gpukern.values.result import KernelFacts
 
 TIME = RecordedTime(100.0, 99.0, 101.0, 10, (96.0, 98.0, 100.0, 102.0, 104.0))
 STAMP = "2026-11-20T10:00:00Z"
@@ -54,14 +55,15 @@ def test_sessions_without_the_measurement_are_left_out():
 
 
 def test_a_session_has_its_fingerprint_and_its_kernels():
-    kernel = RecordedKernel("saxpy", 32, 0, 0, "beef")
+    kernel = KernelFacts("saxpy", 32, 0, 0, "beef")
     (session,) = past_of(baseline((recorded(kernels=(kernel,)),)), "a").sessions
     assert session.fingerprint == {"driver_version": "580"}
-    assert session.kernels == (CompiledKernel("saxpy", 32, 0, 0, spill_bytes=0, machine_code_sha256="beef"),)
+    assert session.kernels == (kernel,)
+    assert kernel.spill_bytes == 0
 
 
 def test_what_the_file_holds_elsewhere_is_put_to_each_session():
-    kernel = RecordedKernel("saxpy", 32, 64, 0, spill_store_bytes=48, grid=(63, 1, 1), block=(256, 1, 1))
+    kernel = KernelFacts("saxpy", 32, 64, 0, spill_store_bytes=48, grid=(63, 1, 1), block=(256, 1, 1))
     session = dataclasses.replace(
         recorded(kernels=(kernel,)),
         session="s1",
@@ -79,8 +81,8 @@ def test_what_the_file_holds_elsewhere_is_put_to_each_session():
     assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 48)
 
 
-def test_a_kernel_just_seen_has_the_same_name_as_a_recorded_one():
+def test_a_kernel_just_seen_is_compared_as_a_record_would_have_it():
     long = "kernel<" + "int, " * 60 + "float>(float*)"
-    seen = dataclasses.replace(facts(shared=1024), readable=long)
-    assert CompiledKernel.of_facts(seen).name == RecordedKernel.of(seen).name
-    assert CompiledKernel.of_facts(seen).shared_bytes == 1024
+    seen = dataclasses.replace(facts(shared=1024), name=long)
+    assert as_recorded(seen).name == "kernel<…>(…)"
+    assert as_recorded(seen).shared_bytes == 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_up_past import accuracy, facts, kernel, past, session
 
-from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import grown_errors, grown_resources, other_bits, resource_changes
 from pytest_gpukern.values.result import Finding, OutputError
 
@@ -121,6 +121,6 @@ def test_what_some_session_took_or_less_is_no_growth(registers):
 
 def test_a_kernel_launched_twice_grows_by_its_largest_launch():
     before = [kernel(shared_bytes=0), kernel(shared_bytes=2048)]
-    new = [CompiledKernel.of_facts(facts(shared=size)) for size in (1024, 2048)]
+    new = [as_recorded(facts(shared=size)) for size in (1024, 2048)]
     assert resource_changes(new, before, grown=True) == []
     assert resource_changes([*new, kernel(shared_bytes=4096)], before, grown=True) == ["shared 2048 → 4096 B"]

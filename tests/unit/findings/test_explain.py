@@ -7,7 +7,7 @@ import math
 import pytest
 from made_up_past import BEFORE, KEY, facts, kernel, now, past, session
 
-from pytest_gpukern.baseline.history import CompiledKernel
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.explain import (
     NOTHING_DIFFERS,
     SAME_CODE,
@@ -29,7 +29,7 @@ def reasons(result, recorded=None):
 
 
 def changes(new, *recorded):
-    return code_changes([CompiledKernel.of_facts(each) for each in new], recorded)
+    return code_changes([as_recorded(each) for each in new], recorded)
 
 
 def test_a_lower_clock_explains_a_time_of_the_same_code_and_cycles():
@@ -91,11 +91,11 @@ def test_a_hash_by_another_method_tells_nothing_of_the_code():
 
 
 def test_spills_are_told_where_both_sides_know_them():
-    new = kernel(code="cafe", registers=96, spill_bytes=48)
-    assert code_changes([new], [(kernel(spill_bytes=0),)]) == [
+    new = kernel(code="cafe", registers=96, local_bytes=64, spill_store_bytes=48)
+    assert code_changes([new], [(kernel(local_bytes=64, spill_store_bytes=0),)]) == [
         "new machine code: registers 32 → 96, spills 0 → 48 B"
     ]
-    assert code_changes([new], [(kernel(),)]) == ["new machine code: registers 32 → 96"]
+    assert code_changes([new], [(kernel(local_bytes=64),)]) == ["new machine code: registers 32 → 96"]
 
 
 def test_code_that_any_recorded_session_had_is_the_same():

@@ -8,11 +8,11 @@ import pytest
 
 from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.values.result import DeviceWork, KernelFacts, LaunchShape
+from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
-SHAPE = LaunchShape((100, 1, 1), (256, 1, 1), 40, 1024, 2048, 128)
+SEEN = KernelFacts("exp_kernel", 40, 128, 3072, grid=(100, 1, 1), block=(256, 1, 1), symbol="exp_kernel")
 COPY = DeviceWork("memcpy", "memcpy HtoD, pageable", 2.0, 1e6, 8e6)
-EXP = DeviceWork("kernel", "exp_kernel", 2.0, 5e4, shape=SHAPE)
+EXP = DeviceWork("kernel", "exp_kernel", 2.0, 5e4, kernel=SEEN)
 
 
 def test_kernels_have_facts_and_copies_have_none():
@@ -20,12 +20,8 @@ def test_kernels_have_facts_and_copies_have_none():
     (facts,) = kernel_facts(
         [COPY, EXP], (9, 0), lambda *asked: code.get(asked), lambda *asked: spills.get(asked)
     )
-    assert facts == KernelFacts(
-        name="exp_kernel",
-        readable="exp_kernel",
-        shape=SHAPE,
-        count=2.0,
-        time_ns=5e4,
+    assert facts == dataclasses.replace(
+        SEEN,
         blocks_per_sm=6,
         occupancy=0.75,
         limited_by="40 registers a thread",
@@ -49,7 +45,7 @@ def test_spills_that_were_asked_for_in_vain_are_not_known():
 
 
 def test_a_kernel_without_local_memory_spills_nothing_and_nobody_is_asked():
-    lean = dataclasses.replace(EXP, shape=dataclasses.replace(SHAPE, local_bytes=0))
+    lean = dataclasses.replace(EXP, kernel=dataclasses.replace(SEEN, local_bytes=0))
     for spills in (None, lambda kernel, registers: pytest.fail("its module is read")):
         (facts,) = kernel_facts([lean], (9, 0), spills=spills)
         assert (facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0)

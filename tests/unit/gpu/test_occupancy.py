@@ -6,11 +6,11 @@ import pytest
 
 from pytest_gpukern.gpu.kernel_facts import LIMITS, occupancy
 from pytest_gpukern.gpu.theory import RATES
-from pytest_gpukern.values.result import LaunchShape
+from pytest_gpukern.values.result import KernelFacts
 
 
 def launch(threads, registers=32, static=0, dynamic=0):
-    return LaunchShape((1000, 1, 1), (threads, 1, 1), registers, static, dynamic, 0)
+    return KernelFacts("k", registers, 0, static + dynamic, grid=(1000, 1, 1), block=(threads, 1, 1))
 
 
 # Capability, registers, threads, static and dynamic shared bytes, and what
@@ -97,7 +97,7 @@ def test_what_keeps_a_further_block_away_is_said_with_its_figure(shape, capabili
 
 
 def test_a_block_has_three_dimensions():
-    cube = LaunchShape((1, 1, 1), (8, 8, 8), 32, 0, 0, 0)
+    cube = KernelFacts("k", 32, 0, 0, grid=(1, 1, 1), block=(8, 8, 8))
     assert occupancy(cube, (9, 0)) == occupancy(launch(512), (9, 0))
 
 

@@ -83,7 +83,9 @@ def test_work_that_overlaps_is_not_taken_for_the_hosts_time():
 
 def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     small = dataclasses.replace(
-        EXP_KERNEL, time_ns=100.0, shape=dataclasses.replace(EXP_KERNEL.shape, block=(32, 1, 1), registers=16)
+        EXP_KERNEL,
+        time_ns=100.0,
+        kernel=dataclasses.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16),
     )
     facts = kernel_facts((EXP_KERNEL, small), (9, 0), lambda kernel, registers: "0123456789abcdef")
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
@@ -115,7 +117,8 @@ def test_a_mean_that_is_no_whole_number_of_calls_is_shown_as_one():
 
 def test_long_names_lose_parameters_first_and_every_line_fits():
     name = "at::native::vectorized_elementwise_kernel<4, std::array<char*, 2ul>>(int, std::array<char*, 2ul>)"
-    made = kernel(work=(dataclasses.replace(EXP_KERNEL, name=name),))
+    named = dataclasses.replace(EXP_KERNEL.kernel, name=name)
+    made = kernel(work=(dataclasses.replace(EXP_KERNEL, kernel=named),))
     assert split(texts(made, 200)[2])[-1] == name
     assert split(texts(made, 120)[2])[-1] == name.partition("(")[0] + "(…)"
     assert split(texts(made, 100)[2])[-1] == "at::native::vectorized_elementwise_kernel<…>(…)"

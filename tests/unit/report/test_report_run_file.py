@@ -12,7 +12,7 @@ from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, 
 from pytest_gpukern.gpu.fingerprint import Fingerprint
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
-from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.result import KernelFacts, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
@@ -119,9 +119,28 @@ def test_a_file_of_schema_1_is_read_with_the_defaults_of_what_it_lacks(tmp_path)
     assert read_run_file(path) == [result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])]
 
 
+def test_a_kernel_of_schema_3_is_read_with_its_launch_beside_the_rest(tmp_path):
+    launch = {"grid": [63, 2, 1], "block": [256, 1, 1], "registers": 40, "local_bytes": 128}
+    shape = {**launch, "static_shared_bytes": 1024, "dynamic_shared_bytes": 2048}
+    calls = {"count": 2.0, "time_ns": 5e4}
+    work = {"kind": "kernel", "name": "_Z3addPf", **calls, "size_bytes": 0.0, "shape": shape}
+    copy = {"kind": "memcpy", "name": "memcpy", **calls, "size_bytes": 8.0, "shape": None}
+    kernel = {"name": "_Z3addPf", "readable": "add(float*)", **calls, "shape": shape}
+
+    def older(data):
+        data["schema"] = 3
+        of(data)["kernels"] = [{**kernel, "occupancy": 0.75, "machine_code_sha256": "beef"}]
+        of(data)["measurements"][0]["work"] = [work, copy]
+
+    (found,) = read_run_file(edited(tmp_path / "run.json", older))
+    seen = KernelFacts("add(float*)", 40, 128, 3072, grid=(63, 2, 1), block=(256, 1, 1), symbol="_Z3addPf")
+    assert found.kernels == (dataclasses.replace(seen, occupancy=0.75, machine_code_sha256="beef"),)
+    assert [each.kernel for each in found.measurements[0].work] == [seen, None]
+
+
 def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
-    assert (data["schema"], data["gpukern"], data["created"]) == (3, "0.1.0", "2026-11-05T12:30:00+00:00")
+    assert (data["schema"], data["gpukern"], data["created"]) == (4, "0.1.0", "2026-11-05T12:30:00+00:00")
     assert list(data["fingerprints"].values()) == [FINGERPRINT]
     assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
 
@@ -189,8 +208,8 @@ def test_a_missing_file_is_an_error_of_ours(tmp_path):
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=4, gpukern="9.9"))
-    with pytest.raises(FileError, match=r"schema: is 4, written by 9\.9.*Upgrade pytest-gpukern"):
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=5, gpukern="9.9"))
+    with pytest.raises(FileError, match=r"schema: is 5, written by 9\.9.*Upgrade pytest-gpukern"):
         read_run_file(path)
 
 
@@ -201,7 +220,7 @@ def of(data):
 def work_with(**changes):
     """Device work as plain JSON, its launch with a damaged field."""
     work = json.loads(json.dumps(dataclasses.asdict(EXP_KERNEL)))
-    work["shape"].update(changes)
+    work["kernel"].update(changes)
     return work
 
 
@@ -238,11 +257,11 @@ def work_with(**changes):
         (lambda data: of(data).update(kernels=[{}]), "results[0].kernels[0].name"),
         (
             lambda data: of(data)["measurements"][0].update(work=[work_with(grid=[1, 1])]),
-            "results[0].measurements[0].work[0].shape.grid",
+            "results[0].measurements[0].work[0].kernel.grid",
         ),
         (
             lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
-            "results[0].measurements[0].work[0].shape.block[1]",
+            "results[0].measurements[0].work[0].kernel.block[1]",
         ),
     ],
 )

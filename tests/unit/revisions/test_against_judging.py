@@ -8,14 +8,14 @@ import pytest
 from made_up_results import EXP_KERNEL, measured, result
 
 from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Told, conclude
-from pytest_gpukern.values.result import Correctness, KernelFacts, VerdictKind
+from pytest_gpukern.values.result import Correctness, VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
 def told(median_ns=1000.0, label="cupy.exp", code=None, **changes):
     """A session in which the test passed."""
-    kernels = (KernelFacts("k", "k", EXP_KERNEL.shape, 1, 1.0, machine_code_sha256=code),) if code else ()
+    kernels = (dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
     return Told("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
 

@@ -17,6 +17,7 @@ from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.cubin import Spills
+from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.run import prepare as prepared_case
 from pytest_gpukern.run import scopes
@@ -25,7 +26,7 @@ from pytest_gpukern.run.prepare import NotRunError, sets_wanted
 from pytest_gpukern.run.run_case import diagnose_case, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.result import Correctness, DeviceWork, LaunchShape, VerdictKind
+from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, VerdictKind
 from pytest_gpukern.values.settings import Settings
 
 N = 8
@@ -297,8 +298,10 @@ def known(monkeypatch):
 
 
 def work(name="_Z3addPf", registers=40, local_bytes=0):
-    shape = LaunchShape((63, 1, 1), (256, 1, 1), registers, 0, 0, local_bytes)
-    return DeviceWork("kernel", name, 1.0, 1000.0, shape=shape)
+    kernel = KernelFacts(
+        readable(name), registers, local_bytes, 0, grid=(63, 1, 1), block=(256, 1, 1), symbol=name
+    )
+    return DeviceWork("kernel", name, 1.0, 1000.0, kernel=kernel)
 
 
 def measured(gpu, timer, *measurements):
@@ -319,7 +322,7 @@ def on_an_h200(gpu):
 def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(gpu, timer, known):
     result = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu))
     (facts,) = result.kernels
-    assert (facts.name, facts.readable) == ("_Z3addPf", "add(float*)")
+    assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
     assert result.ceilings == {}
 
@@ -358,13 +361,13 @@ def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer
     silent = ("kernel", ())
     for measurements, name in (((whole, own), "_Z3ownv"), ((silent, whole), "_Z5wholev")):
         (facts,) = with_facts(measured(gpu, timer, *measurements), on_an_h200(gpu)).kernels
-        assert facts.name == name
+        assert facts.symbol == name
 
 
 def test_without_cupti_there_is_no_hash_and_the_rest_is_known(gpu, timer, monkeypatch):
     monkeypatch.setattr(machine_code_module, "machine_code", lambda: None)
     (facts,) = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu)).kernels
-    assert (facts.machine_code_sha256, facts.shape.registers) == (None, 40)
+    assert (facts.machine_code_sha256, facts.registers) == (None, 40)
 
 
 @pytest.mark.parametrize("lacks", ["a device", "a real one", "a variant on it"])

@@ -11,7 +11,7 @@ from fake_cupti import WAYS, ActivityKind, ExternalCorrelationKind, FakeMachine,
 from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.result import LaunchShape
+from pytest_gpukern.values.result import KernelFacts
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
 RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
@@ -49,7 +49,9 @@ def test_a_kernel_comes_with_its_time_stream_shape_and_call(machine, concurrentl
     assert (found.kind, found.name, found.call, found.size_bytes) == ("kernel", "_Z3addPf", OURS + 1, 0)
     assert found.end_ns - found.start_ns == 1312
     assert found.stream == 7
-    assert found.shape == LaunchShape((40, 2, 1), (128, 2, 1), 24, 64, 4096, 8)
+    assert found.kernel == KernelFacts(
+        "add(float*)", 24, 8, 4160, grid=(40, 2, 1), block=(128, 2, 1), symbol="_Z3addPf"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_kernel_comes_with_its_time_stream_shape_and_call(machine, concurrentl
 def test_a_copy_is_named_by_its_direction_and_the_hosts_kind_of_memory(machine, kinds, name):
     kind, source, target = kinds
     (found,) = recorded(ActivityTrace(), machine.copy(kind=kind, source=source, target=target, size=8192))
-    assert (found.kind, found.name, found.size_bytes, found.shape) == ("memcpy", name, 8192, None)
+    assert (found.kind, found.name, found.size_bytes, found.kernel) == ("memcpy", name, 8192, None)
 
 
 def test_a_memset_comes_with_its_size(machine):
@@ -116,7 +118,7 @@ def test_work_between_calls_is_ours_and_not_looked_at(machine):
     machine.kernel("call")()
     trace.pop()
     machine.kernel("after")()
-    assert [(a.name, a.shape is None, a.call) for a in trace.close()] == [
+    assert [(a.name, a.kernel is None, a.call) for a in trace.close()] == [
         ("", True, OURS),
         ("call", False, 9),
         ("", True, OURS),

@@ -17,7 +17,7 @@ from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.cupti.activity import activity_trace
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
-from pytest_gpukern.values.result import DeviceWork, LaunchShape
+from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 COUNT = 5
 EMPTY_NS = 1311
@@ -103,11 +103,11 @@ def test_it_says_what_a_tick_is(machine):
 def test_kernels_copies_and_memsets_of_a_call_are_told_apart_in_order(machine):
     copy_in, copy_out = machine.copy(3000, size=4096), machine.copy(5000, kind=2, source=3, target=1, size=64)
     batch = collected(machine, copy_in, machine.memset(700, size=256), machine.kernel("k", 1000), copy_out)
-    shape = LaunchShape((1, 1, 1), (128, 2, 1), 16, 64, 4096, 8)
+    kernel = KernelFacts("k", 16, 8, 4160, grid=(1, 1, 1), block=(128, 2, 1), symbol="k")
     assert batch.work == (
         DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0),
         DeviceWork("memset", "memset", 1.0, 700, 256.0),
-        DeviceWork("kernel", "k", 1.0, 1000, 0.0, shape),
+        DeviceWork("kernel", "k", 1.0, 1000, 0.0, kernel),
         DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0),
     )
     assert batch.busy_ns == [1000.0] * COUNT, "kernels only"
@@ -122,7 +122,7 @@ def test_a_call_of_copies_only_is_timed_and_no_kernel_was_busy(machine):
 def test_one_kernel_launched_often_is_one_entry_and_with_another_grid_another(machine):
     small, large = machine.kernel("k", 1000), machine.kernel("k", 4000, grid=(8, 1, 1))
     work = collected(machine, small, small, large).work
-    assert [(each.count, each.time_ns, each.shape.grid[0]) for each in work] == [(2, 2000, 1), (1, 4000, 8)]
+    assert [(each.count, each.time_ns, each.kernel.grid[0]) for each in work] == [(2, 2000, 1), (1, 4000, 8)]
 
 
 def test_what_only_some_calls_do_has_a_mean_count_and_a_median_time(machine):

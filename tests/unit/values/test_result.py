@@ -16,7 +16,6 @@ from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
     KernelFacts,
-    LaunchShape,
     Measurement,
     OutputError,
     Result,
@@ -54,14 +53,21 @@ summaries = st.builds(
 )
 counts = st.integers(0, 2**31)
 triples = st.tuples(counts, counts, counts)
-shapes = st.builds(
-    LaunchShape,
-    grid=triples,
-    block=triples,
+kernels = st.builds(
+    KernelFacts,
+    name=words,
     registers=counts,
-    static_shared_bytes=counts,
-    dynamic_shared_bytes=counts,
     local_bytes=counts,
+    shared_bytes=counts,
+    machine_code_sha256=st.none() | words,
+    spill_store_bytes=st.none() | counts,
+    spill_load_bytes=st.none() | counts,
+    grid=st.none() | triples,
+    block=st.none() | triples,
+    symbol=st.none() | words,
+    blocks_per_sm=st.none() | st.integers(),
+    occupancy=maybe,
+    limited_by=st.none() | words,
 )
 works = st.builds(
     DeviceWork,
@@ -70,21 +76,7 @@ works = st.builds(
     count=numbers,
     time_ns=numbers,
     size_bytes=numbers,
-    shape=st.none() | shapes,
-)
-kernels = st.builds(
-    KernelFacts,
-    name=words,
-    readable=words,
-    shape=shapes,
-    count=numbers,
-    time_ns=numbers,
-    blocks_per_sm=st.none() | st.integers(),
-    occupancy=maybe,
-    limited_by=st.none() | words,
-    machine_code_sha256=st.none() | words,
-    spill_store_bytes=st.none() | counts,
-    spill_load_bytes=st.none() | counts,
+    kernel=st.none() | kernels,
 )
 measurement_fields = {
     "scope": words,
@@ -219,14 +211,14 @@ def test_every_field_of_a_measurement_is_tried_above():
 
 
 def test_the_work_of_a_call_comes_back_as_the_same_values_and_types():
-    shape = LaunchShape((4, 1, 1), (256, 1, 1), 32, 1024, 0, 8)
+    kernel = KernelFacts("add(float*)", 32, 8, 1024, grid=(4, 1, 1), block=(256, 1, 1))
     work = (
-        DeviceWork("kernel", "_Z3addPf", 2.0, 1500.0, shape=shape),
+        DeviceWork("kernel", "_Z3addPf", 2.0, 1500.0, kernel=kernel),
         DeviceWork("memset", "memset", 1, 900.0, 64),
     )
     found = through_json(made(measurements=(measured(work=work),)))
     assert found.measurements[0].work == work
-    assert hash(found.measurements[0].work[0].shape) == hash(shape), "tuples, not lists"
+    assert hash(found.measurements[0].work[0].kernel) == hash(kernel), "tuples, not lists"
 
 
 @pytest.mark.parametrize(
@@ -239,12 +231,12 @@ def test_the_work_of_a_call_comes_back_as_the_same_values_and_types():
         lambda data: data["measurements"][0]["summary"].update(surprise=1),
         lambda data: data["measurements"][0]["work"][0].pop("name"),
         lambda data: data["measurements"][0]["work"][0].update(surprise=1),
-        lambda data: data["measurements"][0]["work"][0]["shape"].pop("grid"),
+        lambda data: data["measurements"][0]["work"][0]["kernel"].pop("name"),
     ],
 )
 def test_anything_else_than_a_result_is_refused(damage):
-    shape = LaunchShape((1, 1, 1), (1, 1, 1), 1, 0, 0, 0)
-    work = (DeviceWork("kernel", "k", 1.0, 1.0, shape=shape),)
+    kernel = KernelFacts("k", 1, 0, 0)
+    work = (DeviceWork("kernel", "k", 1.0, 1.0, kernel=kernel),)
     data = made(measurements=(measured(work=work),)).to_json()
     damage(data)
     with pytest.raises((KeyError, TypeError)):
