@@ -21,6 +21,7 @@ from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import BACKENDS, library_distributions
+from pytest_gpukern.values.timer_table import auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,7 +156,7 @@ def examine(
         versions=_versions(),
         environ=dict(environ),
         backends={name: ask(name) for name in installed},
-        timer=ask("cupti") if no_gpu is None else None,
+        timer=ask(FIRST_TIMER) if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),
         sanitizer=sanitizer,
         sanitizer_problem=sanitizer_problem,
@@ -278,7 +279,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-CUPTI = "cupti"
+FIRST_TIMER = auto_timers()[0]
 ON_GPU, IMPORT_ONLY = "gpu", "import"
 
 
@@ -305,12 +306,12 @@ def problem_of(name: str, how: str) -> str | None:
 def _open_on_the_device(name: str) -> None:
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.gpu.selection import pin, select
-    from pytest_gpukern.run.scopes import gpu_timer
+    from pytest_gpukern.timers.timer import open_timer
 
     chosen = select(None, visible_devices(open_nvml(), os.environ))
     pin(chosen, os.environ, sys.modules)
-    if name == CUPTI:
-        gpu_timer(CUPTI, runtime().device.default_stream)
+    if name == FIRST_TIMER:
+        open_timer(name, runtime().device.default_stream)
     else:
         backends.open_backend(name, simulated=False)
 

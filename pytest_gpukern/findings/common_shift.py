@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.result import Result, VerdictKind
+from pytest_gpukern.values.timer_table import auto_timers, timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -263,8 +264,7 @@ def _plain(name: str) -> str:
 
 def _timer(name: str) -> str:
     """What a canary was timed by, in words: by CUPTI where its name says nothing else."""
-    timer = name.partition("/")[2] or "cupti"
-    return {"cupti": "CUPTI", "event": "events"}.get(timer, timer)
+    return timer_row(name.partition("/")[2] or auto_timers()[0]).label
 
 
 def _name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.values.result import hash_method
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +69,7 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
         verdict: with its ratio.
         past: the recorded sessions that it was judged by.
     """
-    of_host = deciding[0].timer == "host"
+    of_host = not timer_row(deciding[0].timer).device_timed
     said: list[str] = []
     if deciding[0].scope != "transfer":
         said += code_changes(
@@ -228,7 +229,7 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     said = []
     if sm is not None:
         said.append(f"clock {sm}")
-        on_device = first.scope == "kernel" and first.timer != "host"
+        on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
         if on_device and verdict.ratio and _is_about(verdict.ratio, deciding, past):
             text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
             said += [text] if text else []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.spread import (
-    PRIOR_SPREAD_OF_DEVICES,
     ROUNDING,
     assumed_spread,
     between_devices,
@@ -21,6 +20,7 @@ from pytest_gpukern.gate.spread import (
     within_devices,
 )
 from pytest_gpukern.measure.statistics import student_t
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -339,5 +339,5 @@ def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices
         return SAME_DEVICE
     if shared.devices is not None:
         return Devices(weight * shared.devices**2, shared.devices_dof)
-    prior = PRIOR_SPREAD_OF_DEVICES.get(timer, PRIOR_SPREAD_OF_DEVICES["host"])
+    prior = timer_row(timer).prior_spread_of_devices
     return Devices(weight * prior**2)

@@ -18,52 +18,21 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.statistics import fisher_cdf
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.gate.comparability import SessionTime
-
-PRIOR_SPREAD: Mapping[str, float] = MappingProxyType(
-    {"event": 0.005, "host": 0.3, "graph": 0.006, "cupti": 0.007}
-)
-"""Standard deviation of a session's log median on one device, assumed until `FEWEST_CASES` are recorded.
-
-Eight identical processes gave ranges of their medians (÷ 2.85 for a standard deviation, if they were
-normal) of 0.09 … 10 % for events behind a flushed L2, 1.3 … 10.7 % for the host clock, 0.17 … 1.8 % for
-graphs and 0.00 … 0.42 % for CUPTI, on an H200. For events the prior is that of a well-behaved kernel of tens
-of microseconds or more, so that one recorded session can already say SAME at 2 %: 2.132·√2·0.5 % = 1.5 %.
-What spreads the medians of shorter ones is a fixed jitter, which `jitter_ns` adds. For graphs it is the worst
-observed. By CUPTI two whole runs of the suites on one H200 had 239 pairs with a root mean square of 0.4 %,
-but extremes of 1.6 and, of a kernel of 6 µs, 3.6 %. For the host's clock two times 60 copies and end-to-end
-times, of two runs each on two hosts, differed by up to 1.9 times (root mean square 22 and 31 %): what else
-those hosts did, so that the device being the same changes little.
-"""
-
-PRIOR_SPREAD_OF_DEVICES: Mapping[str, float] = MappingProxyType(
-    {"event": 0.06, "host": 0.5, "graph": 0.06, "cupti": 0.02}
-)
-"""The same between devices of a model, which are usually in different hosts too.
-
-Three sessions on three H200s of different hosts gave 327 pairs of kernels timed by events: their log ratios
-had a root mean square of 1.7 % (÷ √2 for one session), but heavy tails, with an extreme of 13.5 %. The prior
-is such that no pair is called SLOWER, whichever came first: 1.645·√2·6 % = 14 %. By CUPTI 1149 pairs of calls
-of one kernel, of four sessions on four H200s, had 1.0 to 1.3 % and an extreme of 8 %, where the call
-allocates. Copies and end-to-end times took up to 2.3 times as long on one host as on another.
-"""
 
 PRIOR_DOF = 4.0
 """What an assumed spread counts for: as much as five sessions of the case itself."""
 
 FEWEST_CASES = 5
 """Cases of two sessions or more from which the suite's spread is estimated and not assumed."""
-
-TICK_NS: Mapping[str, float] = MappingProxyType({"cupti": 32.0, "event": 32.0, "graph": 1.0, "host": 1.0})
-"""Steps of the timers: of medians that agree to the step the spread is smaller, but not zero."""
 
 ROUNDING = 1e-6
 """Relative: recorded times have six digits."""
@@ -121,7 +90,7 @@ def spread_key(key: str) -> str:
 
 def assumed_spread(timer: str) -> SharedSpread:
     """The built-in spread of a timer; an unknown timer is taken for the worst."""
-    return SharedSpread(PRIOR_SPREAD.get(timer, PRIOR_SPREAD["host"]), PRIOR_DOF, cases=0)
+    return SharedSpread(timer_row(timer).prior_spread, PRIOR_DOF, cases=0)
 
 
 def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
@@ -219,7 +188,7 @@ def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSprea
 
 def _resolved(timer: str, median_ns: float) -> float:
     """The variance of a log median that the timer's step (step²/12) and the rounding of records make."""
-    step = min(TICK_NS.get(timer, 0.0) / median_ns, _KNOWS_NOTHING)
+    step = min(timer_row(timer).step_ns / median_ns, _KNOWS_NOTHING)
     return max(step**2 / 12, ROUNDING**2)
 
 

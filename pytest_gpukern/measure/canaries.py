@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.measure import Repeated, measure, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.timers.timer import Timer, TimerUnavailable
+from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
+from pytest_gpukern.values.timer_table import auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
+    from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.result import Measurement
 
 _RULE = StoppingRule(target_half_width=0.001, min_samples=30, max_samples=100, budget_s=0.03)
@@ -50,22 +53,19 @@ def measure_canaries() -> Canaries:
         except (CudaError, NotMeasuredError) as error:
             complaints.append(f"the canary {name} could not be measured: {error}")
             continue
-        by = "" if found.timer == "cupti" else f"/{found.timer}"
+        by = "" if found.timer == auto_timers()[0] else f"/{found.timer}"
         times_ns[name + by] = found.summary.median_ns
     return Canaries(times_ns, tuple(complaints))
 
 
 def _measured(call: Callable[[], None], cuda: CudaRuntime) -> Measurement:
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-    from pytest_gpukern.timers.event import EventTimer
-
     call_ns = warm_up(call, cuda.synchronize, compiled=True).settled_ns
+    *better, last = auto_timers()
+    for name in better:
+        with contextlib.suppress(TimerUnavailable):
+            return _by(open_timer(name, cuda.stream), call, call_ns)
+    return _by(open_timer(last, cuda.stream), call, call_ns)
 
-    def by(timer: Timer) -> Measurement:
-        executions = Repeated(call)
-        return measure(executions, timer, scope="kernel", cache="hot", call_ns=call_ns, rule=_RULE)
 
-    try:
-        return by(CuptiTimer(cuda))
-    except TimerUnavailable:
-        return by(EventTimer(cuda))
+def _by(timer: Timer, call: Callable[[], None], call_ns: float) -> Measurement:
+    return measure(Repeated(call), timer, scope="kernel", cache="hot", call_ns=call_ns, rule=_RULE)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
 from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.result import Measurement
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from pytest_gpukern.timers.timer import Batch, Timer
@@ -36,7 +37,7 @@ _AGREEING = 0.05
 _AGREEING_BY_HOST = 0.25
 """How near the last calls of a warm-up are to each other; pageable copies are seldom within 5 %."""
 _TARGET_BY_HOST = 0.05
-"""Sessions on one host differ by 20 to 30 % (`gate.PRIOR_SPREAD`), however many samples each has."""
+"""Sessions on one host differ by 20 to 30 % (`values.timer_table`), however many samples each has."""
 CONTRADICTION = 0.01
 """By so much, relative to it, a second timer is off the first before it contradicts that."""
 
@@ -393,8 +394,8 @@ class Sampler:
         """Goes on until the rule or the watch says why to stop; returns the execution that came last."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
-        # Between the calls of a graph nothing is flushed: they are cold on all sets in turn only.
-        turn = self.executions.buffer_sets if self.cold and timer.name == "graph" else 1
+        # Where nothing is flushed between calls, as in a graph, they are cold on all sets in turn only.
+        turn = self.executions.buffer_sets if self.cold and not timer_row(timer.name).flushes else 1
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)

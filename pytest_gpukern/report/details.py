@@ -13,6 +13,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.rows import scope_times
 from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ class _Entry:
 
 def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts, width: int) -> list[Line]:
     # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
-    whole = time.shown if time.shown.timer == "host" else seen
+    whole = time.shown if not timer_row(time.shown.timer).device_timed else seen
     whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
     work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
     work_ns = sum(entry.time_ns or 0.0 for entry in work)
@@ -93,7 +94,7 @@ def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> _Entry | No
     """The part of a time in which the device did nothing of the call's."""
     if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
         return None
-    name = "host and launch" if whole.timer == "host" else "between kernels and copies"
+    name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
     return _Entry(name, whole_ns - covered_ns)
 
 

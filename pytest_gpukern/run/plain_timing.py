@@ -6,12 +6,13 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
 from pytest_gpukern.measure.energy import OF_CALLABLES, Energy, with_energy
 from pytest_gpukern.measure.measure import measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.measure.watch import BatchWatch
-from pytest_gpukern.run.scopes import measured_by, not_of_the_device
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +124,7 @@ class PlainTiming:
             watch=BatchWatch(
                 environment.instruments,
                 floor=self.floor,
-                device_timed=timer.name != "host",
+                device_timed=timer_row(timer.name).device_timed,
                 beside=beside,
                 memory=environment.memory,
             ),

@@ -11,6 +11,7 @@ from pytest_gpukern.check.launch import Prepared, giving_back, is_slow
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.scopes import scopes_of
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,8 +117,8 @@ def prepared_case(
 def sets_wanted(environment: Environment, marker: MarkerOptions) -> Callable[[Dataset], int]:
     """How many buffer sets a case is timed on: three, or for cold graphs, in which nothing is flushed between
     the calls, so many that each set is evicted before its next turn."""
-    graph = (marker.timer or environment.settings.timer) == "graph"
-    if not graph or (marker.cache or environment.settings.cache) == "hot":
+    timer = marker.timer or environment.settings.timer
+    if timer == "auto" or timer_row(timer).flushes or (marker.cache or environment.settings.cache) == "hot":
         return lambda dataset: CONTENTS  # noqa: ARG005
 
     def enough(dataset: Dataset) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
+from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device, with_warning
 from pytest_gpukern.measure.energy import NOT_ASKED, OF_INVALID, Energy, energy_of_a_call, with_energy
-from pytest_gpukern.measure.measure import CONTRADICTION, Repeated, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,11 +107,13 @@ def _measure_scope(
             scope=scope,
             cache=cache,
             call_ns=call_ns,
-            rule=rule_beside(call_ns) if beside else rule_for(call_ns, by_host=timer.name == "host"),
+            rule=rule_beside(call_ns)
+            if beside
+            else rule_for(call_ns, by_host=not timer_row(timer.name).device_timed),
             watch=BatchWatch(
                 environment.instruments if backend.on_gpu else None,
                 floor=floor,
-                device_timed=timer.name != "host",
+                device_timed=timer_row(timer.name).device_timed,
                 beside=beside,
                 memory=environment.memory if backend.on_gpu else None,
             ),
@@ -130,7 +132,7 @@ def _measure_scope(
         found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
     except NothingLaunched as reason:
         found = [not_of_the_device(by, stream, reason)]
-    if found[0].timer == "graph" and cache == "cold":
+    if not timer_row(found[0].timer).flushes and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
     if kernel and environment.settings.energy:
         found[0] = with_energy(found[0], _energy(found[0], executions, environment, backend))
@@ -191,117 +193,6 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
         f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
         f"the {needed} that evict each other",
     )
-
-
-def measured_by(
-    by: Callable[..., Measurement], wanted: str, *, scope: str, stream: Any, any_stream: bool
-) -> list[Measurement]:
-    """Measurements of work on a GPU by the timer that was asked for; by two of them where none was.
-
-    `auto` is CUPTI for kernels, with events beside it, and events alone where CUPTI cannot be used; the
-    summary then says why. What ends on the host is timed by its clock, end to end with CUPTI beside it, which
-    tells copies from kernels.
-
-    Args:
-        by: measures with a timer: `by(timer, beside=…)`.
-        wanted: the timer by its name in `--gpukern-timer`.
-        scope: `kernel`, `transfer` or `end_to_end`.
-        stream: the timed stream, as a cuda.core stream.
-        any_stream: whether the call may use streams of its own.
-
-    Raises:
-        NothingLaunched: CUPTI saw that the call puts nothing on the device.
-    """
-    if scope != "kernel":
-        found = [by(gpu_timer("host", stream), beside=False)]
-        if scope == "end_to_end" and wanted in ("auto", "cupti"):
-            with contextlib.suppress(TimerUnavailable):  # the time is the host's; this only explains it
-                found.append(by(gpu_timer("cupti", stream, any_stream=True, queues=False), beside=True))
-        return found
-    if wanted != "auto":
-        try:
-            return [by(gpu_timer(wanted, stream, any_stream=any_stream), beside=False)]
-        except NothingLaunched:
-            raise
-        except TimerUnavailable as reason:
-            why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
-            return [_instead(by, stream, why)]
-    try:
-        timer = gpu_timer("cupti", stream, any_stream=any_stream)
-        main = by(timer, beside=False)
-    except NothingLaunched:
-        raise  # events would time each other
-    except TimerUnavailable as reason:
-        main = by(gpu_timer("event", stream), beside=False)
-        return [with_warning(main, f"timed by events, not by CUPTI: {reason}")]
-    try:
-        other = by(gpu_timer("event", stream, queues=timer.queues), beside=True)
-    except TimerUnavailable:
-        return [main]
-    return _agreeing(main, other)
-
-
-def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Both measurements, with a warning where they contradict each other.
-
-    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
-    kernel runs more slowly while CUPTI records it, which then is in the main number.
-    """
-    short = 1 - other.summary.median_ns / main.summary.median_ns
-    if short <= CONTRADICTION:
-        return [main, other]
-    warning = (
-        f"events read {100 * short:.1f} % less than CUPTI: they missed work on another stream, or the kernel "
-        "is slower while CUPTI records it (--gpukern-timer=event)"
-    )
-    return [with_warning(main, warning), other]
-
-
-def not_of_the_device(by: Callable[..., Measurement], stream: Any, reason: NothingLaunched) -> Measurement:
-    """The host's time of a call that puts nothing on the device, INVALID as a time of the device's.
-
-    Args:
-        by: measures with a timer: `by(timer, beside=…)`.
-        stream: the timed stream, as a cuda.core stream.
-        reason: what the timer that looked says.
-    """
-    remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
-    return _instead(by, stream, f"{reason}; {remedy}")
-
-
-def _instead(by: Callable[..., Measurement], stream: Any, why: str) -> Measurement:
-    """The host's time in the place of the device's, INVALID for this reason."""
-    return dataclasses.replace(by(gpu_timer("host", stream), beside=False), invalid=why)
-
-
-def gpu_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool = True) -> Timer:
-    """The timer `name` for work on `stream` of the pinned device.
-
-    Raises:
-        TimerUnavailable: it cannot be used here; the message says why.
-    """
-    from pytest_gpukern.gpu.runtime import runtime
-
-    if name == "cupti":
-        from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
-        return CuptiTimer(runtime(), stream, any_stream=any_stream, queues=queues)
-    if name == "graph":
-        from pytest_gpukern.timers.graph import GraphTimer
-
-        return GraphTimer(runtime(), stream)
-    if name == "event":
-        from pytest_gpukern.timers.event import EventTimer
-
-        return EventTimer(runtime(), stream, queues=queues)
-    return HostTimer(runtime().synchronize, lambda: runtime().flush_l2(stream))
-
-
-def with_warning(measurement: Measurement, warning: str) -> Measurement:
-    """The same measurement with one warning more, said first."""
-    summary = measurement.summary
-    summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
-    return dataclasses.replace(measurement, summary=summary)
 
 
 def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:

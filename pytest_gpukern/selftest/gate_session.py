@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
 from pytest_gpukern.measure.watch import BatchWatch
-from pytest_gpukern.run.scopes import gpu_timer
 from pytest_gpukern.selftest.gate_kernels import gate_cases, in_session_order
 from pytest_gpukern.selftest.gate_recording import GateReading, GateSession, NvbenchReading
 from pytest_gpukern.selftest.rivals import NVBENCH, nvbench_benchmarks, nvbench_mean, wall_clock
 from pytest_gpukern.selftest.session import session_environment
-from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +113,7 @@ def _measured(
     """Every case by the main timer, as `--gpu-benchmark` measures it."""
     default, fallback = "cupti", None
     try:
-        gpu_timer("cupti", kernels.stream)
+        open_timer("cupti", kernels.stream)
     except TimerUnavailable as reason:
         default, fallback = "event", str(reason)
     readings = []
@@ -149,13 +148,13 @@ def _by_main_timer(
         )
 
     try:
-        return by(gpu_timer(default, kernels.stream))
+        return by(open_timer(default, kernels.stream))
     except NothingLaunched:
         raise  # events would time each other
     except TimerUnavailable:
         if default == "event":
             raise
-        return by(gpu_timer("event", kernels.stream))
+        return by(open_timer("event", kernels.stream))
 
 
 def _reading(case: GateCase, found: Measurement, default: str) -> GateReading:

@@ -18,7 +18,7 @@ from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.prepare import NotRunError, prepared_case, sets_wanted
-from pytest_gpukern.run.scopes import gpu_timer, measure_scopes
+from pytest_gpukern.run.scopes import measure_scopes
 from pytest_gpukern.run.time_case import recheck
 from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Session, Spin, Wall
 from pytest_gpukern.selftest.rivals import (
@@ -31,7 +31,7 @@ from pytest_gpukern.selftest.rivals import (
     nvbench,
     wall_clock,
 )
-from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
 
@@ -144,10 +144,10 @@ def _timers_truth(session: Session, ready: list[Ready], environment: Environment
     fallback = None
     timers: dict[str, Timer] = {}
     try:
-        timers["cupti"] = gpu_timer("cupti", stream)
+        timers["cupti"] = open_timer("cupti", stream)
     except TimerUnavailable as reason:
         fallback = str(reason)
-    timers["event"] = gpu_timer("event", stream)
+    timers["event"] = open_timer("event", stream)
     environment.instruments, environment.peaks  # noqa: B018 - made on first use, once a process
     setup_s = time.perf_counter() - start
     default = next(iter(timers.values()))
@@ -161,7 +161,7 @@ def _timers_truth(session: Session, ready: list[Ready], environment: Environment
     for each in ready:
         with each.sets[0].backend.current():
             # A timer of its own: one that has seen small grids goes on recording as those need it.
-            nodes.append(_node(each.name, each.sets[0].launch, gpu_timer(default.name, stream), stream))
+            nodes.append(_node(each.name, each.sets[0].launch, open_timer(default.name, stream), stream))
     return dataclasses.replace(
         session,
         default_timer=default.name,
@@ -189,7 +189,7 @@ def _node(name: str, call: Callable[[], Any], default: Timer, stream: Any) -> No
         reading_ns = statistics.median(
             default.collect([Iteration(call, launches=1)] * _NODE_SAMPLES, cold=False).samples_ns
         )
-        graph: Any = gpu_timer("graph", stream)
+        graph: Any = open_timer("graph", stream)
         return Node(name, float(graph.node_time_ns(Iteration(call))), reading_ns)
     except TimerUnavailable as reason:
         return Node(name, problem=str(reason))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.launch_queue import EventQueue, escaped_work
 from pytest_gpukern.timers.replay import LEGACY_STREAMS, event_cost_ns
 
@@ -38,6 +39,11 @@ class EventTimer:
         self._stream = stream or runtime.stream
         self._queue = EventQueue(runtime, self._stream, queues=queues)
         self._cold = True
+
+    @classmethod
+    def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> EventTimer:  # noqa: ARG003
+        """Makes one for work on a stream of the pinned device."""
+        return cls(runtime(), stream, queues=queues)
 
     @property
     def resolution_ns(self) -> float:

@@ -7,6 +7,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE, EventQueue, escaped_work
 from pytest_gpukern.timers.replay import captured, empty_kernel_line, replay_line
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
@@ -67,6 +68,11 @@ class GraphTimer:
         self._replays = replays
         self._call_ns: float | None = None  # of the last batch
         self._iterations = 1  # calls in a sample of the last batch
+
+    @classmethod
+    def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> GraphTimer:  # noqa: ARG003
+        """Makes one for work on a stream of the pinned device."""
+        return cls(runtime(), stream)
 
     @property
     def resolution_ns(self) -> float:

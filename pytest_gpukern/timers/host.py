@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.timers.timer import Batch
 
@@ -45,6 +45,14 @@ class HostTimer:
         self._calibrated = 0  # calls in a sample, where they may be repeated
         self._iterations = 1  # calls in a sample of the last batch
         self._tick_ns = self._tick()
+
+    @classmethod
+    def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
+        """Makes one for calls that launch on a stream of the pinned device."""
+        from pytest_gpukern.gpu.runtime import runtime
+
+        cuda = runtime()
+        return cls(cuda.synchronize, lambda: cuda.flush_l2(stream))
 
     @property
     def resolution_ns(self) -> float:

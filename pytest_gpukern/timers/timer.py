@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +75,7 @@ class NothingLaunched(TimerUnavailable):
 
 
 class Timer(Protocol):
-    """One way to time a call.
+    """One way to time a call; `open_timer` makes it by its class's `on_stream`.
 
     Attributes:
         name: as in `--gpukern-timer`.
@@ -117,6 +120,23 @@ class Timer(Protocol):
         Args:
             iteration: one that was executed; where the timer has to look, it executes others like it.
         """
+
+
+def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool = True) -> Timer:
+    """Opens a timer for work on a stream of the pinned device.
+
+    Args:
+        name: as in `--gpukern-timer`.
+        stream: the timed stream, as a cuda.core stream.
+        any_stream: whether the call may also use streams of its own.
+        queues: whether calls may be queued; those that are known to wait for the device need not be tried.
+
+    Raises:
+        TimerUnavailable: it cannot be used here; the message says why.
+    """
+    row = TIMERS[name]
+    timer = getattr(importlib.import_module(row.module), row.class_name)
+    return timer.on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
 
 
 class PerCall:

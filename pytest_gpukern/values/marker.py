@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.determinism import Determinism
-from pytest_gpukern.values.options import TIMERS, SettingsError, parse_threshold, parse_timeout
+from pytest_gpukern.values.options import SettingsError, parse_threshold, parse_timeout
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

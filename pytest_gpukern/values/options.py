@@ -10,14 +10,13 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pytest
 
-
-TIMERS = ("cupti", "event", "graph", "host")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 UNDER_SANITIZER = "GPUKERN_UNDER_SANITIZER"
 """Environment variable of a process that runs under one of these tools: the tool and the process that wants

@@ -25,6 +25,7 @@ from pytest_gpukern.values.options import (
     parse_timeout,
     values_of,
 )
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -469,7 +470,7 @@ def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str
     host_only = values.get("backend") == ("host",)
     strict = bool(values.get("strict"))
     yield (
-        values.get("timer") in ("cupti", "event", "graph") and host_only,
+        values.get("timer", "auto") != "auto" and timer_row(values["timer"]).device_timed and host_only,
         "timer",
         f"it times a GPU, and only host variants are selected by {labels.get('backend')}; use host",
     )

@@ -32,16 +32,17 @@ def gpu(events, monkeypatch):
 @pytest.fixture
 def timer(events, monkeypatch):
     """The timer of every scope, by whatever name it is asked for; `.asked` has those with their streams."""
+    from pytest_gpukern.measure import by_timer
     from pytest_gpukern.run import scopes
 
     made = FakeTimer(events=events)
     made.asked = []
 
-    def gpu_timer(name, stream, *, any_stream=False, queues=True):
+    def open_timer(name, stream, *, any_stream=False, queues=True):
         made.name = name
         made.asked.append((name, stream, any_stream))
         return made
 
-    monkeypatch.setattr(scopes, "gpu_timer", gpu_timer)
-    monkeypatch.setattr(scopes, "HostTimer", lambda synchronize: gpu_timer("host", None))
+    monkeypatch.setattr(by_timer, "open_timer", open_timer)
+    monkeypatch.setattr(scopes, "HostTimer", lambda synchronize: open_timer("host", None))
     return made

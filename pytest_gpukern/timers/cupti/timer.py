@@ -20,11 +20,13 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
 from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.result import DeviceWork
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +48,7 @@ _CALIBRATION = 64
 _OWN_STREAMS = (
     "the call waits for the device or uses streams of its own, so the host's launch cost is in the number"
 )
-_TICK_NS = 32.0
+_TICK_NS = TIMERS["cupti"].step_ns
 """Steps between durations that were seen on an H200: 32 ns, one more or less by rounding."""
 
 
@@ -85,6 +87,15 @@ class CuptiTimer:
         self._apart = not queues
         self._elsewhere: str | None = None
         self._looked = False
+
+    @classmethod
+    def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> CuptiTimer:
+        """Makes one for work on a stream of the pinned device.
+
+        Raises:
+            TimerUnavailable: CUPTI cannot be used here.
+        """
+        return cls(runtime(), stream, any_stream=any_stream, queues=queues)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration; see `LaunchQueue` for calls that wait for the device.

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge
-from pytest_gpukern.gate.spread import PRIOR_SPREAD, SharedSpread
+from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.values.result import CaseInfo, Measurement, Summary, Verdict, VerdictKind
+from pytest_gpukern.values.timer_table import TIMERS
 
 NEW, SAME, FASTER = VerdictKind.NEW, VerdictKind.SAME, VerdictKind.FASTER
 SLOWER, UNDECIDED = VerdictKind.SLOWER, VerdictKind.UNDECIDED
@@ -172,7 +173,7 @@ def simulate(kinds, *, sessions, sigma, change=0.0, timer="event", trials=1500, 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 5])
 @pytest.mark.parametrize("timer", ["event", "host"])
 def test_unchanged_code_with_the_assumed_noise_is_almost_never_slower(sessions, timer):
-    sigma = PRIOR_SPREAD[timer]
+    sigma = TIMERS[timer].prior_spread
     bound = 0.005 if timer == "event" else 0.06  # 5 %: beside the host clock's noise the threshold is nothing
     assert simulate({SLOWER}, sessions=sessions, sigma=sigma, timer=timer) <= bound
 
@@ -182,8 +183,8 @@ def test_five_recorded_sessions_hold_suspicions_near_five_per_cent_whatever_the_
 
 
 def test_most_unchanged_code_with_the_assumed_noise_is_the_same():
-    assert simulate({SAME}, sessions=1, sigma=PRIOR_SPREAD["event"]) > 0.45
-    assert simulate({SAME}, sessions=5, sigma=PRIOR_SPREAD["event"]) > 0.8
+    assert simulate({SAME}, sessions=1, sigma=TIMERS["event"].prior_spread) > 0.45
+    assert simulate({SAME}, sessions=5, sigma=TIMERS["event"].prior_spread) > 0.8
 
 
 @pytest.mark.parametrize("sessions", [1, 5])

@@ -11,7 +11,6 @@ from pytest_gpukern.gate import spread
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.spread import (
     PRIOR_DOF,
-    PRIOR_SPREAD,
     SharedSpread,
     between_devices,
     case_spread,
@@ -19,6 +18,7 @@ from pytest_gpukern.gate.spread import (
     spread_of_ratios,
     within_devices,
 )
+from pytest_gpukern.values.timer_table import TIMERS
 
 HERE = Conditions(1, {}, "nvidia-h200")
 CUPTI = "kernel/cupti"
@@ -70,7 +70,7 @@ def test_scopes_and_timers_spread_apart_and_cache_policies_together():
 
 def test_fewer_than_five_cases_or_sessions_by_themselves_say_nothing():
     few = shared_spread(normal_suite([0.1] * 4))[CUPTI]
-    assert (few.s0, few.d0, few.cases) == (PRIOR_SPREAD["cupti"], PRIOR_DOF, 0)
+    assert (few.s0, few.d0, few.cases) == (TIMERS["cupti"].prior_spread, PRIOR_DOF, 0)
     assert shared_spread([sessions([0.0])] * 10) == {}
 
 
@@ -163,7 +163,7 @@ def test_one_session_has_the_suites_spread_and_nothing_is_below_the_timers_own()
 
 
 def test_ratios_are_assumed_to_spread_as_two_sessions_do_and_measured_where_there_are_cases():
-    assert spread_of_ratios("cupti", []).s0 == pytest.approx(math.sqrt(2) * PRIOR_SPREAD["cupti"])
+    assert spread_of_ratios("cupti", []).s0 == pytest.approx(math.sqrt(2) * TIMERS["cupti"].prior_spread)
     rng = random.Random(1)
     ratios = [[rng.gauss(0, 0.001) for _ in range(4)] for _ in range(100)]
     assert spread_of_ratios("cupti", ratios).s0 == pytest.approx(0.001, rel=0.1)

@@ -14,6 +14,7 @@ from test_backends_ceilings import FakeArray, Machine
 from pytest_gpukern.gpu import ceiling_kernels as kernels
 from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.measure import canaries
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.timers.timer import TimerUnavailable
 
@@ -99,23 +100,16 @@ def session(monkeypatch):
 
         return make
 
-    def timers(cupti=None):
-        class Cupti(FakeTimer):
-            def __init__(self, runtime):
-                super().__init__("cupti")
-                if cupti is not None:
-                    raise cupti
-
-        for name, timer in (("cupti.timer", Cupti), ("event", lambda runtime: FakeTimer("event"))):
-            fake = ModuleType(f"pytest_gpukern.timers.{name}")
-            setattr(fake, f"{name.partition('.')[0].capitalize()}Timer", timer)
-            monkeypatch.setitem(sys.modules, fake.__name__, fake)
-
     def measure(errors=None, cupti=None):
-        timers(cupti)
+        def open_timer(name, stream):
+            if name == "cupti" and cupti is not None:
+                raise cupti
+            return FakeTimer(name)
+
+        monkeypatch.setattr(canaries, "open_timer", open_timer)
         made = {name: canary(name, (errors or {}).get(name)) for name in ("fma", "copy", "launch")}
         monkeypatch.setattr(kernels, "CANARIES", made)
-        monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None))
+        monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
         return measure_canaries()
 
     return SimpleNamespace(measure=measure, log=log)

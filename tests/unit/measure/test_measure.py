@@ -8,7 +8,6 @@ import random
 import pytest
 from fakes import FakeClock, call_taking
 
-from pytest_gpukern.gate.spread import PRIOR_SPREAD
 from pytest_gpukern.measure.measure import (
     CONTRADICTION,
     Repeated,
@@ -22,6 +21,7 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
 from pytest_gpukern.values.result import DeviceWork
+from pytest_gpukern.values.timer_table import TIMERS
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -169,7 +169,7 @@ def test_by_the_hosts_clock_5_percent_or_a_twentieth_of_a_second_are_enough(call
 
 
 def test_by_the_hosts_clock_no_more_is_asked_of_a_session_than_sessions_agree_within():
-    assert rule_for(1000, by_host=True).target_half_width < PRIOR_SPREAD["host"] / 3
+    assert rule_for(1000, by_host=True).target_half_width < TIMERS["host"].prior_spread / 3
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Machine:
         patch = monkeypatch.setattr
         patch(gate_session, "session_environment", lambda: self.environment)
         patch(gate_kernels, "GateKernels", lambda cases: Kernels(self, cases))
-        patch(gate_session, "gpu_timer", self.gpu_timer)
+        patch(gate_session, "open_timer", self.gpu_timer)
         patch(gate_session, "wall_clock", self.wall_clock)
         patch(gate_session, "nvbench_benchmarks", self.nvbench)
         patch(selftest_kernels, "synchronize", lambda: None)

@@ -10,8 +10,7 @@ import pytest
 from fakes import FakeEnvironment, FakeGpu, FakeTimer
 
 from pytest_gpukern.gpu import runtime as cuda_module
-from pytest_gpukern.run import scopes
-from pytest_gpukern.run.scopes import gpu_timer as real_gpu_timer
+from pytest_gpukern.measure import by_timer
 from pytest_gpukern.selftest import kernels as selftest_kernels
 from pytest_gpukern.selftest import kernels as spin_module
 from pytest_gpukern.selftest import rivals
@@ -19,6 +18,7 @@ from pytest_gpukern.selftest import session as session_module
 from pytest_gpukern.selftest.kernels import SpinReading
 from pytest_gpukern.selftest.session import CACHES, NODE_SPINS_NS, SPINS_NS, run_session, session_environment
 from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.timers.timer import open_timer as real_open_timer
 from pytest_gpukern.values.settings import Settings
 
 SMALL = {"exp 64 K f32": 64, "exp 10 M f32": 100, "exp 100 M f32": 200}
@@ -81,8 +81,8 @@ class Machine:
         patch(selftest_kernels, "_add_kernel", lambda: _AddKernel())
         patch(selftest_kernels, "launch_elsewhere", self.launch_elsewhere)
         patch(session_module, "session_environment", lambda: self.environment)
-        patch(session_module, "gpu_timer", self.gpu_timer)
-        patch(scopes, "gpu_timer", self.gpu_timer)
+        patch(session_module, "open_timer", self.gpu_timer)
+        patch(by_timer, "open_timer", self.gpu_timer)
         patch(spin_module, "SpinningKernel", Spinning)
         patch(rivals, "installed", lambda module: module in self.installed)
         patch(session_module, "wall_clock", lambda launch, synchronize: self.rival("wall", launch))
@@ -243,7 +243,7 @@ def test_a_session_is_a_run_that_measures_and_looks_at_no_baseline():
 
 
 def test_the_timers_are_those_of_a_run():
-    assert session_module.gpu_timer is real_gpu_timer
+    assert session_module.open_timer is real_open_timer
 
 
 # the kernels on somebody else's stream

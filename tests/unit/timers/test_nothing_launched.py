@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.run import scopes
 from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.cupti.activity import Activity
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
@@ -106,30 +105,3 @@ def test_the_execution_that_is_looked_at_is_made_after_the_one_before_ran(timer,
     executed.run()
     assert timer.suspicion(executed) is None
     assert log == ["begun", "ran"] * 2
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Names of the timers that were asked to measure; CUPTI sees nothing."""
-    names = []
-
-    def by(name, *, beside):
-        names.append(name)
-        if name == "cupti":
-            raise NothingLaunched("the call puts nothing on the device")
-
-    monkeypatch.setattr(scopes, "gpu_timer", lambda name, stream, **_: name)
-    return SimpleNamespace(names=names, by=by)
-
-
-@pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_events_are_no_way_out(asked, wanted):
-    with pytest.raises(NothingLaunched):
-        scopes.measured_by(asked.by, wanted, scope="kernel", stream=None, any_stream=True)
-    assert asked.names == ["cupti"]
-
-
-def test_beside_the_hosts_clock_nothing_on_the_device_is_nothing_to_explain(asked):
-    found = scopes.measured_by(asked.by, "auto", scope="end_to_end", stream=None, any_stream=True)
-    assert asked.names == ["host", "cupti"]
-    assert len(found) == 1

@@ -1,0 +1,119 @@
+"""Chooses the timers that measure a call: the one that was asked for, or the best and one beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_gpukern.measure.measure import CONTRADICTION
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers
+
+if TYPE_CHECKING:
+    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.values.result import Measurement
+
+
+class MeasureBy(Protocol):
+    """Measures a call by a timer."""
+
+    def __call__(self, timer: Timer, *, beside: bool) -> Measurement:
+        """Measures it; `beside` says that a main timer did so just before."""
+
+
+def measured_by(
+    by: MeasureBy, wanted: str, *, scope: str, stream: Any, any_stream: bool
+) -> list[Measurement]:
+    """Measures work on a GPU by the timer that was asked for, or by two where none was.
+
+    `auto` takes the first of `auto_timers` that can be used, and the next one beside it: CUPTI for kernels,
+    with events beside it, or events alone; the summary then says why. What ends on the host is timed by its
+    clock, end to end with the first of them beside it, which tells copies from kernels.
+
+    Args:
+        by: measures by a timer.
+        wanted: the timer by its name in `--gpukern-timer`.
+        scope: `kernel`, `transfer` or `end_to_end`.
+        stream: the timed stream, as a cuda.core stream.
+        any_stream: whether the call may use streams of its own.
+
+    Raises:
+        NothingLaunched: the timer saw that the call puts nothing on the device.
+        TimerUnavailable: no timer can time it.
+    """
+    auto = auto_timers()
+    if scope != "kernel":
+        found = [by(open_timer("host", stream), beside=False)]
+        if scope == "end_to_end" and wanted in ("auto", auto[0]):
+            with contextlib.suppress(TimerUnavailable):  # the time is the host's; this only explains it
+                found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))
+        return found
+    if wanted != "auto":
+        try:
+            return [by(open_timer(wanted, stream, any_stream=any_stream), beside=False)]
+        except NothingLaunched:
+            raise
+        except TimerUnavailable as reason:
+            why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
+            return [_by_the_host(by, stream, why)]
+    warning = None
+    for place, name in enumerate(auto):
+        try:
+            timer = open_timer(name, stream, any_stream=any_stream)
+            main = by(timer, beside=False)
+        except NothingLaunched:
+            raise  # events would time each other
+        except TimerUnavailable as reason:
+            if name == auto[-1]:
+                raise
+            warning = warning or f"not by {TIMERS[name].label}: {reason}"
+            continue
+        if warning is not None:
+            return [with_warning(main, f"timed by {TIMERS[name].label}, {warning}")]
+        for other in auto[place + 1 :]:
+            with contextlib.suppress(TimerUnavailable):
+                return _agreeing(main, by(open_timer(other, stream, queues=timer.queues), beside=True))
+        return [main]
+    raise AssertionError("auto tries no timer")
+
+
+def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
+    """Both measurements, with a warning where they contradict each other.
+
+    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
+    kernel runs more slowly while CUPTI records it, which then is in the main number.
+    """
+    short = 1 - other.summary.median_ns / main.summary.median_ns
+    if short <= CONTRADICTION:
+        return [main, other]
+    label, other_label = TIMERS[main.timer].label, TIMERS[other.timer].label
+    warning = (
+        f"{other_label} read {100 * short:.1f} % less than {label}: they missed work on another stream, "
+        f"or the kernel is slower while {label} records it (--gpukern-timer={other.timer})"
+    )
+    return [with_warning(main, warning), other]
+
+
+def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
+    """Measures a call that puts nothing on the device by the host's clock: INVALID as a time of the device's.
+
+    Args:
+        by: measures by a timer.
+        stream: the timed stream, as a cuda.core stream.
+        reason: what the timer that looked says.
+    """
+    remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
+    return _by_the_host(by, stream, f"{reason}; {remedy}")
+
+
+def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:
+    """The host's time in the place of the device's, INVALID for this reason."""
+    return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
+
+
+def with_warning(measurement: Measurement, warning: str) -> Measurement:
+    """Returns the measurement with one warning more, said first."""
+    summary = measurement.summary
+    summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
+    return dataclasses.replace(measurement, summary=summary)

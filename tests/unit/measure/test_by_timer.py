@@ -1,0 +1,277 @@
+"""Which timers measure a call, and what a run needs of a timer: one file and one row."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from pytest_gpukern.gate.spread import assumed_spread
+from pytest_gpukern.measure import by_timer
+from pytest_gpukern.measure.by_timer import measured_by, with_warning
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.timer_table import TIMERS, TimerRow, auto_timers, timer_row
+
+NO_CUPTI = TimerUnavailable("cupti-python is not installed")
+
+
+def measurement(timer, *, beside, warnings=()):
+    summary = Summary(1.0, 1.0, 1.0, 10, warnings)
+    return Measurement("kernel", timer, "", "cold", (1.0,), 1, summary, "", beside=beside)
+
+
+def by(timer, *, beside):
+    """Measures with a timer that is only a name, or an exception."""
+    if isinstance(timer, Exception):
+        raise timer
+    return measurement(timer, beside=beside, warnings=("odd",))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """(name, stream, any_stream) of each timer that was asked for; `.unusable` maps names to why not.
+
+    `.queues` says whether their calls can be queued, `.tries` whether each was to try.
+    """
+
+    class Name(str):
+        queues = True
+
+    class Opened(list):
+        def __init__(self):
+            super().__init__()
+            self.unusable, self.queues, self.tries = {}, True, []
+
+    found = Opened()
+
+    def open_timer(name, stream, *, any_stream=False, queues=True):
+        found.append((name, stream, any_stream))
+        found.tries.append(queues)
+        if name in found.unusable:
+            raise found.unusable[name]
+        made = Name(name)
+        made.queues = found.queues
+        return made
+
+    monkeypatch.setattr(by_timer, "open_timer", open_timer)
+    return found
+
+
+def timed_by(wanted, scope="kernel", by=by, *, any_stream=False):
+    found = measured_by(by, wanted, scope=scope, stream="s", any_stream=any_stream)
+    return [(each.timer, each.beside) for each in found], found
+
+
+@pytest.mark.parametrize("any_stream", [True, False])
+def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
+    timers, found = timed_by("auto", any_stream=any_stream)
+    assert timers == [("cupti", False), ("event", True)]
+    assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
+    assert [each.summary.warnings for each in found] == [("odd",)] * 2
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_what_cupti_could_not_queue_the_events_beside_it_do_not_try_to(opened, queues):
+    opened.queues = queues
+    timed_by("auto")
+    assert opened.tries == [True, queues]
+
+
+@pytest.mark.parametrize("when", ["opened", "used"])
+def test_without_cupti_events_are_the_main_timer_and_the_first_warning_says_why(opened, when):
+    def unusable(timer, *, beside):
+        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
+
+    if when == "opened":
+        opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("auto", by=unusable)
+    assert timers == [("event", False)]
+    assert only.summary.warnings == (
+        "timed by events, not by CUPTI: cupti-python is not installed",
+        "odd",
+    )
+
+
+@pytest.mark.parametrize("wanted", ["cupti", "event", "graph", "host"])
+def test_a_timer_that_was_asked_for_by_name_is_the_only_one(opened, wanted):
+    timers, _ = timed_by(wanted)
+    assert timers == [(wanted, False)]
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("when", ["opened", "used"])
+def test_a_timer_that_was_asked_for_by_name_is_replaced_by_none_that_looks_valid(opened, when):
+    def unusable(timer, *, beside):
+        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
+
+    if when == "opened":
+        opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("cupti", by=unusable)
+    assert timers == [("host", False)]
+    assert only.invalid == (
+        "the timer 'cupti' cannot time it: cupti-python is not installed; "
+        "--gpukern-timer=auto takes one that can"
+    )
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cupti"])
+def test_end_to_end_is_timed_by_the_hosts_clock_with_cupti_beside_it_on_any_stream(opened, wanted):
+    timers, _ = timed_by(wanted, "end_to_end")
+    assert timers == [("host", False), ("cupti", True)]
+    assert opened[1] == ("cupti", "s", True)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cupti"])
+def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
+    """It is nothing but copies, which CUPTI need not tell from kernels."""
+    timers, _ = timed_by(wanted, "transfer")
+    assert timers == [("host", False)]
+    assert len(opened) == 1, "CUPTI is not even opened"
+
+
+@pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
+def test_what_ends_on_the_host_needs_no_cupti_and_does_not_mention_it(opened, scope):
+    opened.unusable = {"cupti": NO_CUPTI}
+    timers, (only,) = timed_by("auto", scope)
+    assert timers == [("host", False)]
+    assert only.summary.warnings == ("odd",)
+
+
+@pytest.mark.parametrize("wanted", ["event", "graph", "host"])
+def test_another_timer_than_cupti_explains_nothing_about_what_ends_on_the_host(opened, wanted):
+    assert timed_by(wanted, "end_to_end")[0] == [("host", False)]
+
+
+def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
+    opened.unusable = {"cupti": RuntimeError("broken")}
+    for scope in ("kernel", "end_to_end"):
+        with pytest.raises(RuntimeError, match="broken"):
+            timed_by("auto", scope)
+
+
+def test_a_warning_is_added_in_front_and_nothing_else_changes():
+    before = measurement("event", beside=False, warnings=("odd",))
+    after = with_warning(before, "first")
+    assert after.summary.warnings == ("first", "odd")
+    assert before.summary.warnings == ("odd",)
+    assert with_warning(before, "x") == with_warning(before, "x")
+
+
+# two timers' numbers
+
+CONTRADICTION = (
+    "events read {} % less than CUPTI: they missed work on another stream, or the kernel is slower while "
+    "CUPTI records it (--gpukern-timer=event)"
+)
+
+
+@pytest.mark.parametrize(
+    ("cupti_ns", "event_ns", "said"),
+    [
+        (1000.0, 4000.0, None),
+        (1000.0, 1000.0, None),
+        (1000.0, 991.0, None),
+        (1000.0, 989.0, "1.1"),
+        (1000.0, 100.0, "90.0"),
+    ],
+)
+def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_ns, event_ns, said):
+    def reads(timer, *, beside):
+        median_ns = event_ns if timer == "event" else cupti_ns
+        summary = Summary(median_ns, median_ns, median_ns, 10, ("odd",))
+        return dataclasses.replace(measurement(timer, beside=beside), summary=summary)
+
+    _, (main, other) = timed_by("auto", by=reads)
+    assert main.summary.warnings == (("odd",) if said is None else (CONTRADICTION.format(said), "odd"))
+    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), (
+        "it is a warning, and of the main timer"
+    )
+    assert other.summary.warnings == ("odd",)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Names of the timers that were asked to measure; CUPTI sees nothing."""
+    names = []
+
+    def by(name, *, beside):
+        names.append(name)
+        if name == "cupti":
+            raise NothingLaunched("the call puts nothing on the device")
+
+    monkeypatch.setattr(by_timer, "open_timer", lambda name, stream, **_: name)
+    return SimpleNamespace(names=names, by=by)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cupti"])
+def test_events_are_no_way_out(asked, wanted):
+    with pytest.raises(NothingLaunched):
+        measured_by(asked.by, wanted, scope="kernel", stream=None, any_stream=True)
+    assert asked.names == ["cupti"]
+
+
+def test_beside_the_hosts_clock_nothing_on_the_device_is_nothing_to_explain(asked):
+    found = measured_by(asked.by, "auto", scope="end_to_end", stream=None, any_stream=True)
+    assert asked.names == ["host", "cupti"]
+    assert len(found) == 1
+
+
+# a new timer: one file and one row
+
+
+class Counter:
+    """A timer that nobody knew before."""
+
+    queues = True
+
+    def __init__(self, stream):
+        self.name, self.stream = "counter", stream
+
+    @classmethod
+    def on_stream(cls, stream, *, any_stream, queues):
+        return cls(stream)
+
+
+@pytest.fixture
+def counter(monkeypatch):
+    """The file and the row of one more timer, which `auto` takes before all others."""
+    module = ModuleType("counter_of_tests")
+    module.Counter = Counter
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    row = TimerRow(module.__name__, "Counter", "the counter", True, True, 0.001, 0.002, 8.0, auto=-1)
+    monkeypatch.setitem(TIMERS, "counter", row)
+    return row
+
+
+def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(counter):
+    opened = open_timer("counter", "s")
+    assert (type(opened), opened.stream) == (Counter, "s")
+    assert auto_timers()[:2] == ("counter", "cupti")
+    found = []
+    measured_by(
+        lambda timer, *, beside: found.append(timer.name) or measurement(timer.name, beside=beside),
+        "counter",
+        scope="kernel",
+        stream="s",
+        any_stream=False,
+    )
+    assert found == ["counter"]
+
+
+def test_options_the_gate_and_reports_know_a_timer_by_its_row(counter):
+    from pytest_gpukern.findings.common_shift import _timer
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.options import OPTIONS
+
+    assert assumed_spread("counter").s0 == 0.001
+    assert _timer("copy/counter") == "the counter"
+    assert MarkerOptions.from_mark((), {"timer": "counter"}, "it").timer == "counter"
+    (option,) = (option for option in OPTIONS if option.name == "timer")
+    assert (*option.choices, "counter") == ("auto", *TIMERS)
+
+
+def test_a_timer_that_a_newer_release_recorded_is_taken_for_the_worst():
+    assert timer_row("newer") == TIMERS["host"]
