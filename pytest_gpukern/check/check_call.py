@@ -6,15 +6,16 @@ second, and so on in turn. What a call returns is new memory, of a type that doe
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import numbers
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.arrays.compare import POISONS, still_poisoned
+from pytest_gpukern.arrays.compare import POISONS, Tolerance, compare, still_poisoned
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_outputs, leaves
-from pytest_gpukern.check.call_outputs import SeenOutput, SeenOutputs
+from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
@@ -22,15 +23,19 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_launches,
     diagnose_shared,
     diagnose_unwritten,
+    diagnose_values,
 )
+from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
 
     from pytest_gpukern.backends.foreign_array import UsersArray
     from pytest_gpukern.measure.measure import Executions
     from pytest_gpukern.timers.timer import Iteration
-    from pytest_gpukern.values.determinism import Determinism
+
 
 _QUICK_NS = 1e8
 """A call this long is not made a third time."""
@@ -346,3 +351,228 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
 def _comparable(value: Any) -> Any:
     """What tells a scalar of one call from that of another; of anything else, which object it is."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
+
+
+class Argument(NamedTuple):
+    """One argument of a call.
+
+    Attributes:
+        place: where the call has it: `argument 2`, counted from 0, or the name that it is passed by.
+        value: what is passed.
+    """
+
+    place: str
+    value: Any
+
+
+def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
+    """Each argument of a call."""
+    return [
+        *(Argument(f"argument {n}", value) for n, value in enumerate(args)),
+        *map(Argument._make, kwargs.items()),
+    ]
+
+
+def captured_by(function: Any) -> Iterator[Any]:
+    """What a callable has at hand beside its arguments: variables that it closes over, globals that it names,
+    what a partial or a method is bound to, and the attributes of that."""
+    if isinstance(function, functools.partial):
+        yield from function.args
+        yield from function.keywords.values()
+        yield from captured_by(function.func)
+        return
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        yield owner
+        yield from getattr(owner, "__dict__", {}).values()
+    function = getattr(function, "__func__", function)
+    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for name in code.co_names if code is not None else ():
+        if name in names:
+            yield names[name]
+
+
+def leaves(place: str, value: Any) -> Iterator[Argument]:
+    """A value, or what the tuple, list or dict holds that it is, as a CuPy kernel's arguments; by place."""
+    if isinstance(value, (tuple, list)):
+        for number, each in enumerate(value):
+            yield from leaves(f"{place}[{number}]", each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(f"{place}[{key!r}]", each)
+    else:
+        yield Argument(place, value)
+
+
+def declared_outputs(
+    outputs: Sequence[int | str],
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    where: str,
+) -> list[Argument]:
+    """The arguments that a marker's `outputs` names, each once.
+
+    Args:
+        outputs: positions, counted from 0 or, negative, from the end, and names; one that is passed by
+            position is found where the function tells its signature.
+        function: what is called.
+        args: its positional arguments.
+        kwargs: its named arguments.
+        where: the test.
+
+    Raises:
+        ValueError: the call has no such argument, or one is named twice.
+    """
+    found: list[Argument] = []
+    for output in outputs:
+        at = output if isinstance(output, int) else _position(function, output, len(args))
+        if isinstance(output, str) and output in kwargs:
+            argument = Argument(output, kwargs[output])
+        elif at is not None and -len(args) <= at < len(args):
+            argument = Argument(f"argument {at % len(args)}", args[at])
+        else:
+            raise ValueError(
+                f"{where}: gpu_benchmark(outputs={output!r}): the call has no such argument; it has "
+                f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or the name that an array "
+                "is passed by"
+            )
+        if any(argument.place == other.place for other in found):
+            raise ValueError(
+                f"{where}: gpu_benchmark(outputs={tuple(outputs)!r}): {argument.place} is named twice"
+            )
+        found.append(argument)
+    return found
+
+
+def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
+    """The position of a parameter that is passed by position, where that can be told."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # no Python function
+        return None
+    for position, parameter in enumerate(parameters[:given]):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return None
+        if parameter.name == name:
+            return position
+    return None
+
+
+def _what_there_is(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    last = f", 0 to {len(args) - 1}" if len(args) > 1 else ", 0" if args else ""
+    positional = f"{len(args)} positional{last}"
+    return f"{positional}, and {', '.join(kwargs)}" if kwargs else positional
+
+
+@dataclass
+class SeenOutput:
+    """What is known of one output, declared or returned.
+
+    Attributes:
+        value: the array, where it is the same in every call, or the first that was returned.
+        array: where that lies.
+        declared: whether it is an argument; else it was returned.
+        bits: hash after each call on the inputs of the first.
+        results: contents that differ bit by bit, by that hash; of what is returned without the first, which
+            `value` holds.
+        last: contents after the last call, with the poison before it; of what is declared only.
+    """
+
+    value: Any
+    array: UsersArray
+    declared: bool
+    bits: list[str | None] = field(default_factory=list)
+    results: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
+    last: tuple[np.ndarray[Any, Any], int] | None = None
+
+
+class SeenOutputs:
+    """The outputs of one test's calls, by name.
+
+    Args:
+        determinism: what the test declares of all of them, or None.
+        fixed: whether every call has the same arguments.
+
+    Attributes:
+        outputs: what is known of each.
+    """
+
+    def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
+        self._determinism = determinism
+        self._fixed = fixed
+        self._verified: set[str] = set()
+        self.outputs: dict[str, SeenOutput] = {}
+
+    def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
+        """Which output a test verifies, or a copy of which; None where it is none that is known.
+
+        Args:
+            actual: what the test verifies.
+            found: the same on the host.
+        """
+        for name, output in self.outputs.items():
+            if output.value is actual:
+                return name
+        array = users_array(actual)
+        if not self._fixed or array is None:
+            return None
+        for name, output in self.outputs.items():
+            if (array.span, array.shape) == (output.array.span, output.array.shape):
+                return name
+        alike = [
+            (name, output)
+            for name, output in self.outputs.items()
+            if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
+        ]
+        bits = bits_of(found) if alike else None
+        matching = (name for name, output in alike if bits and bits == bits_of(output.array.fetch()))
+        return next(matching, None)
+
+    def determinism(self, name: str) -> Determinism | None:
+        """What the calls so far show of an output."""
+        return of_launches(self.outputs[name].bits)
+
+    def diagnose_others(
+        self, name: str, reference: np.ndarray[Any, Any], tolerance: Tolerance
+    ) -> Diagnosis | None:
+        """Whether what other calls left in an output, as far as it differs, is right too."""
+        self._verified.add(name)
+        output = self.outputs[name]
+        verified = output.bits[-1] if output.declared and self._fixed else None
+        for bits, result in output.results.items():
+            if bits == verified:  # the test has compared that itself
+                continue
+            found = compare(output.array.values(result), reference, tolerance, poison=None)
+            diagnosis = diagnose_values(name, found, tolerance)
+            if diagnosis is not None:
+                told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
+                return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
+        return None
+
+    def unsettled(self) -> Diagnosis | None:
+        """How calls with differently poisoned outputs differ, where the test never verified that output.
+
+        None where they agree within the default tolerance of the dtype, or are declared to be `tolerant`.
+        """
+        if self._determinism is Determinism.TOLERANT:
+            return None
+        for name, output in self.outputs.items():
+            if not output.declared or name in self._verified or len(output.results) < 2:
+                continue
+            first, *others = (output.array.values(result) for result in output.results.values())
+            tolerance = Tolerance.for_dtype(first.dtype)
+            for other in others:
+                found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
+                if found is not None:
+                    told = (
+                        "  calls on the same inputs differ, whose outputs held different patterns before; "
+                        'verify the output with its own tolerance, or declare determinism="tolerant"'
+                    )
+                    return Diagnosis(found.fault, f"{found.message}\n{told}")
+        return None

@@ -16,7 +16,7 @@ from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zer
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_gpukern.check.call_outputs import SeenOutputs
+    from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.diagnosis import Diagnosis
     from pytest_gpukern.values.result import OutputError
 

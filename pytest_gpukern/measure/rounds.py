@@ -148,11 +148,23 @@ class Rounds:
     def _of_setup(self, made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         if self.args or self.kwargs:
             raise TypeError("pedantic: give args and kwargs, or a setup that returns them, not both")
-        try:
-            args, kwargs = made
-            return tuple(args), dict(kwargs)
-        except (TypeError, ValueError):
-            raise TypeError(f"setup returned {made!r}: it returns (args, kwargs), or nothing") from None
+        return arguments_made(made)
+
+
+def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Returns what a `setup` returned as positional and named arguments.
+
+    Raises:
+        TypeError: it is neither (args, kwargs) nor a tuple of positional arguments.
+    """
+    if isinstance(made, (tuple, list)):
+        if len(made) == 2 and isinstance(made[0], (tuple, list)) and isinstance(made[1], dict):
+            return tuple(made[0]), made[1]
+        return tuple(made), {}
+    raise TypeError(
+        f"setup returned {type(made).__name__}: it returns (args, kwargs), a tuple of positional arguments, "
+        "or nothing"
+    )
 
 
 def rule_of_rounds(count: int, usual: StoppingRule, *, beside: bool) -> StoppingRule:

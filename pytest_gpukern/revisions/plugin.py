@@ -15,7 +15,7 @@ from pytest_gpukern.processes.child_main import measures
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns
-from pytest_gpukern.run.stash import environment_of, marker_of, new_benchmark, settings_of, tell
+from pytest_gpukern.run.stash import environment_of, marker_of, new_test, settings_of, tell
 from pytest_gpukern.values.result import SessionRole
 
 if TYPE_CHECKING:
@@ -171,10 +171,10 @@ class Against:
         }
 
         def runtest() -> None:
-            benchmark = new_benchmark(item, environment)
+            test = new_test(item, environment)
             if found.result is not None:
-                benchmark.result = dataclasses.replace(found.result, verdicts=told)
-                benchmark.sessions = (*found.sessions, *more)
+                test.result = dataclasses.replace(found.result, verdicts=told)
+                test.sessions = (*found.sessions, *more)
             if found.outcome == "failed" and _PASSED_AGAINST_A_STRICT_MARK not in found.text:
                 pytest.fail(found.text, pytrace=False)
             if found.outcome == "xfailed":

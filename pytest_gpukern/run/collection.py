@@ -172,8 +172,8 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     """Which case or plain test an item would measure; None for one that measures nothing."""
-    from pytest_gpukern.run.plain_case import plain_case_info
-    from pytest_gpukern.run.run_case import case_info
+    from pytest_gpukern.run.call_subject import case_of_test
+    from pytest_gpukern.run.case_subject import case_info
     from pytest_gpukern.run.take_over_benchmark import is_taken_over
 
     if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
@@ -181,7 +181,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     case, path = case_of(item), Path(item.path)
     if case:
         return case_info(case, case.point, path)
-    return plain_case_info(item.nodeid, path, shared_folder=settings_of(config).shares_baselines)
+    return case_of_test(item.nodeid, path, shared_folder=settings_of(config).shares_baselines)
 
 
 def header(config: pytest.Config) -> list[str]:

@@ -41,7 +41,7 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
 @pytest.fixture(scope="session")
 def gpu_synchronize(gpu_device: Device) -> Callable[[], None]:
     """A callable that waits for everything on the device, whatever library or stream it came from."""
-    from pytest_gpukern.run.run_plain import waiting_for
+    from pytest_gpukern.run.call_subject import waiting_for
 
     return waiting_for(gpu_device)
 
@@ -63,12 +63,13 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.stash import new_benchmark
+    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.stash import new_test
 
-    benchmark = new_benchmark(request.node, _environment(request.config))
-    benchmark.begin()
-    yield benchmark
-    benchmark.let_go()
+    test = new_test(request.node, _environment(request.config))
+    test.begin()
+    yield GpuBenchmark(test)
+    test.let_go()
 
 
 @pytest.fixture

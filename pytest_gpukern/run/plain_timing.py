@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.theory import Floor
     from pytest_gpukern.measure.measure import Executions
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.plain_calls import PlainCalls
     from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
@@ -31,14 +30,16 @@ class PlainTiming:
     """What a plain test's call is timed with.
 
     Attributes:
-        calls: of what the test measures, which poison its outputs and look at them between batches.
+        timed: has outputs poisoned now and then while executions are timed.
+        inspect: looks at what a timed call left, where that can be looked at.
         environment: instruments of the device.
         marker: the test's own timer, bytes and flops.
         cache: `cold` or `hot`.
         floor: the least time that the call can take, or None.
     """
 
-    calls: PlainCalls
+    timed: Callable[[Executions], Executions]
+    inspect: Callable[[], None] | None
     environment: Environment
     marker: MarkerOptions
     cache: str
@@ -46,13 +47,18 @@ class PlainTiming:
 
     @classmethod
     def of(
-        cls, calls: PlainCalls, environment: Environment, marker: MarkerOptions, cache: str
+        cls,
+        timed: Callable[[Executions], Executions],
+        inspect: Callable[[], None] | None,
+        environment: Environment,
+        marker: MarkerOptions,
+        cache: str,
     ) -> PlainTiming:
         """With the floor that the marker's bytes give: without dtypes, operations bound nothing."""
         floor = None
         if environment.peaks is not None:
             floor = environment.peaks.floor(cache=cache, traffic_bytes=marker.bytes)
-        return cls(calls, environment, marker, cache, floor)
+        return cls(timed, inspect, environment, marker, cache, floor)
 
     def measure(
         self,
@@ -83,8 +89,8 @@ class PlainTiming:
             self._by, executions, call_ns=warm.settled_ns, count=count, calls_a_sample=calls_a_sample
         )
         found = self._by_timers(by, refuses_host_calls=refuses_host_calls)
-        if self.calls.inspect is not None:
-            self.calls.inspect()
+        if self.inspect is not None:
+            self.inspect()
         return self._without_energy(found[0]), *found[1:]
 
     def _by_timers(self, by: Callable[..., Measurement], *, refuses_host_calls: bool) -> list[Measurement]:
@@ -115,7 +121,7 @@ class PlainTiming:
         environment, marker = self.environment, self.marker
         rule = rule_beside(call_ns) if beside else rule_for(call_ns)
         return measure(
-            self.calls.timed(executions),
+            self.timed(executions),
             PerCall(timer, calls_a_sample) if calls_a_sample > 1 else timer,
             scope="kernel",
             cache=self.cache,
@@ -128,7 +134,7 @@ class PlainTiming:
                 beside=beside,
                 memory=environment.memory,
             ),
-            inspect=self.calls.inspect,
+            inspect=self.inspect,
             traffic_bytes=marker.bytes,
             flops=marker.flops,
             beside=beside,

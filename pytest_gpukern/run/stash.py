@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.processes.child_sessions import ChildSessions
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.settings import Settings
 
@@ -32,7 +32,7 @@ USAGE_ERROR = "gpukern_usage_error"
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
-BENCHMARK = pytest.StashKey["GpuBenchmark"]()
+MEASURED = pytest.StashKey["MeasuredTest"]()
 TAKEN_OVER = pytest.StashKey[Any]()
 """What measures for the `benchmark` fixture of a test; missing where that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
@@ -220,14 +220,26 @@ def waiting(config: pytest.Config) -> AbstractContextManager[None]:
     return nullcontext() if minding is None else minding.waiting()
 
 
-def new_benchmark(item: pytest.Item, environment: Environment) -> GpuBenchmark:
-    """The one `GpuBenchmark` of an attempt at a test item; a test that is run again gets a new one."""
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+def new_test(
+    item: pytest.Item,
+    environment: Environment,
+    *,
+    leaves_host_calls: bool = False,
+    runs_once: bool = False,
+) -> MeasuredTest:
+    """Makes the `MeasuredTest` of an attempt at a test item; see there for the rest of the arguments."""
+    from pytest_gpukern.run.measured_test import MeasuredTest
 
-    benchmark = GpuBenchmark(environment, marker_of(item), item.nodeid, item.path)
-    benchmark.replaceable = is_replaceable(item.config)
-    item.stash[BENCHMARK] = benchmark
-    return benchmark
+    test = item.stash[MEASURED] = MeasuredTest(
+        environment,
+        marker_of(item),
+        item.nodeid,
+        item.path,
+        replaceable=is_replaceable(item.config),
+        leaves_host_calls=leaves_host_calls,
+        runs_once=runs_once,
+    )
+    return test
 
 
 def case_of(item: pytest.Item) -> Case | None:

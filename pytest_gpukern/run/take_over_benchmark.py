@@ -20,12 +20,13 @@ from pytest_gpukern.benchmark_interop.plugin import (
     switched_off,
 )
 from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.run.call_subject import CallTarget
 from pytest_gpukern.run.stash import (
     MARKER,
     TAKEN_OVER,
     GpukernWarning,
     environment_of,
-    new_benchmark,
+    new_test,
     settings_of,
 )
 from pytest_gpukern.timers.timer import NothingLaunched
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class TakenOver:
-    """A `benchmark` fixture whose calls `GpuBenchmark` measures; one object a test.
+    """A `benchmark` fixture whose calls are measured here; one object a test.
 
     How long is sampled is decided here: that plugin's `min_rounds`, `max_time`, `timer` and so on belong to
     the loop that does not run. Only the rounds of `pedantic` are kept, since it promises them.
@@ -56,21 +57,17 @@ class TakenOver:
     def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
         self._item = item
         self._fixture = fixture
-        self._gpu = new_benchmark(item, environment)
-        self._gpu.leaves_host_calls = item.get_closest_marker(MARKER) is None
-        self._gpu.runs_once = True
-        self._gpu.begin()
-        self._measures = environment.has_gpu
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
+        is_marked = item.get_closest_marker(MARKER) is not None
+        self._test = new_test(item, environment, leaves_host_calls=not is_marked, runs_once=True)
+        self._test.begin()
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=environment.has_gpu)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
         __tracebackhide__ = True
         try:
-            returned = self._gpu(function, *args, **kwargs)
-            if self._measures:
-                returned = self._gpu.once_more(lambda: function(*args, **kwargs))
-            return returned
+            target = CallTarget.repeated(function, args, kwargs, called_after=True)
+            return self._test.measure_call(target).last
         except NothingLaunched:
             run, _ = self._leave()
         finally:
@@ -111,9 +108,8 @@ class TakenOver:
         count = rounds if rounds_given else None
         asked = Rounds(target, args, kwargs or {}, setup, teardown, count, warmup_rounds, iterations)
         try:
-            return self._gpu.measure_rounds(asked)
+            return self._test.measure_call(CallTarget.in_rounds(asked)).last
         except NothingLaunched:
-            asked.finish()
             _, run = self._leave()
         finally:
             self._give_stats()
@@ -121,21 +117,21 @@ class TakenOver:
 
     def listed(self) -> JsonDict | None:
         """How pytest-benchmark lists the test, as plain JSON, or None where nothing was measured."""
-        measured = self._gpu.result is not None and self._gpu.result.measurements
+        measured = self._test.result is not None and self._test.result.measurements
         return listed_as(self._fixture) if measured else None
 
     def _leave(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Leaves the test to pytest-benchmark and says so; returns how that runs a call, and `pedantic`."""
-        self._gpu.result = None
+        self._test.result = None
         _warn(self._item, "it launches nothing there, and is left to pytest-benchmark")
         return self._hand_back()
 
     def _give_stats(self) -> None:
         """What pytest-benchmark leaves on the fixture, also where the call after measuring failed."""
-        result = self._gpu.result
+        result = self._test.result
         if result is None or not result.measurements:
             return
-        self._gpu.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
+        self._test.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
         give_stats(self._fixture, result.measurements[0])
 
 

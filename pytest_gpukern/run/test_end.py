@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.run.stash import (
-    BENCHMARK,
     ENVIRONMENT,
     LOST,
+    MEASURED,
     TAKEN_OVER,
     GpukernWarning,
     LostContext,
@@ -28,7 +28,7 @@ from pytest_gpukern.values.untrusted_json import printable_lines
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.values.result import JsonDict, Result
 
 
@@ -54,8 +54,8 @@ def simulator_lacks(error: BaseException) -> str | None:
 
 def forget(item: pytest.Item) -> None:
     """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
-    if BENCHMARK in item.stash:
-        del item.stash[BENCHMARK]
+    if MEASURED in item.stash:
+        del item.stash[MEASURED]
     if TAKEN_OVER in item.stash:
         del item.stash[TAKEN_OVER]
 
@@ -78,15 +78,13 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
         return
     from pytest_gpukern.values.result import Correctness  # by an error only: every run loads this module
 
-    benchmark = item.stash.get(BENCHMARK, None)
-    rejected = benchmark.rejected if benchmark is not None else None
+    test = item.stash.get(MEASURED, None)
+    rejected = test.rejected if test is not None else None
     if rejected is not None and rejected.variant.loses_context:
         return  # on purpose; the next test has another process
     message = f"launch failed: {error}, told when all of the test's work on the device was waited for"
-    if benchmark is not None and benchmark.result is not None:
-        benchmark.result = dataclasses.replace(
-            benchmark.result, correctness=Correctness.INCORRECT, diagnosis=message
-        )
+    if test is not None and test.result is not None:
+        test.result = dataclasses.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
 
 
@@ -107,34 +105,32 @@ def _context_fault(item: pytest.Item) -> str | None:
 def conclude(item: pytest.Item) -> None:
     """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
     fail_where_context_is_lost(item)
-    benchmark = item.stash.get(BENCHMARK, None)
-    if case_of(item) is not None and (benchmark is None or not (benchmark.result or benchmark.rejected)):
+    test = item.stash.get(MEASURED, None)
+    if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
-    if benchmark is None:
+    if test is None:
         return
-    _complain(item, benchmark, benchmark.conclude())
+    _complain(item, test, test.settle())
 
 
 def stop_observing(item: pytest.Item) -> None:
     """Before a teardown, which may fail: the code that the test loads is no longer looked at."""
-    benchmark = item.stash.get(BENCHMARK, None)
-    if benchmark is not None:
-        benchmark.stop_observing()
+    test = item.stash.get(MEASURED, None)
+    if test is not None:
+        test.stop_observing()
 
 
 def look_at_memory(item: pytest.Item) -> None:
     """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
-    benchmark = item.stash.get(BENCHMARK, None)
-    if benchmark is not None and benchmark.result is not None:
-        benchmark.let_go()
+    test = item.stash.get(MEASURED, None)
+    if test is not None and test.result is not None:
+        test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
-        passed = benchmark.concluded
-        _complain(
-            item, benchmark, benchmark.memory.finish(benchmark.result, passed=passed, let_go=values.clear)
-        )
+        passed = test.ended
+        _complain(item, test, test.memory.finish(test.result, passed=passed, let_go=values.clear))
 
 
-def _complain(item: pytest.Item, benchmark: GpuBenchmark, complaint: str | None) -> None:
+def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:
     """Fails a test with why the gate does, if it does; warns instead under `--gpukern-gate=warn`."""
     if complaint is None:
         return
@@ -144,34 +140,34 @@ def _complain(item: pytest.Item, benchmark: GpuBenchmark, complaint: str | None)
             warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
             warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
         return
-    benchmark.failed_by_the_gate = True
+    test.failed_by_the_gate = True
     pytest.fail(complaint, pytrace=False)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
-    The report of the teardown carries how pytest-benchmark lists the test, to which fixtures may still add,
+    The report of the teardown carries how pytest-test lists the test, to which fixtures may still add,
     and what became of the device's memory.
     """
     if report.when == "teardown":
         note_lost_context(item)
         if LOST in item.config.stash:
             report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
-    benchmark = item.stash.get(BENCHMARK, None)
-    if benchmark is None:
+    test = item.stash.get(MEASURED, None)
+    if test is None:
         return
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         listed = taken_over.listed() if taken_over is not None else None
-        found = benchmark.memory.found
+        found = test.memory.found
         told: JsonDict = {"listed": listed, "memory": None if found is None else found.to_json()}
         if any(each is not None for each in told.values()):
-            told |= {"failed_by_the_gate": benchmark.memory.failed}
+            told |= {"failed_by_the_gate": test.memory.failed}
             report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
     report.gpukern = carried(  # type: ignore[attr-defined]
-        item, benchmark.result, benchmark.sessions, failed_by_the_gate=benchmark.failed_by_the_gate
+        item, test.result, test.sessions, failed_by_the_gate=test.failed_by_the_gate
     )
 
 

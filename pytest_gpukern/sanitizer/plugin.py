@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_benchmark, settings_of, tell
+from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
 from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
@@ -171,10 +171,10 @@ class Sanitizer:
         telling = told(found, detected_by=_judge_of(item), home=home)
 
         def runtest() -> None:
-            benchmark = new_benchmark(item, environment)
+            test = new_test(item, environment)
             if telling.rejected:
-                benchmark.rejected = case
-            benchmark.result = next((test.result for test in reversed(found.values()) if test.result), None)
+                test.rejected = case
+            test.result = next((test.result for test in reversed(found.values()) if test.result), None)
             _end(telling)
 
         item.setup = item.teardown = _nothing  # type: ignore[method-assign]

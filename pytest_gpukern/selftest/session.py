@@ -12,14 +12,15 @@ import statistics
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.run.case_subject import CaseSubject, recheck
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.run.prepare import NotRunError, prepared_case, sets_wanted
 from pytest_gpukern.run.scopes import measure_scopes
-from pytest_gpukern.run.time_case import recheck
+from pytest_gpukern.run.spine import Found, NotRunError
 from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Session, Spin, Wall
 from pytest_gpukern.selftest.rivals import (
     CUPYX,
@@ -117,16 +118,16 @@ def _prepared(
     unusable = environment.unusable(case.variant.backend)
     if unusable is not None:
         return None, Preparation(name, problem=unusable)
-    backend = environment.backend(case.variant.backend)
     start = time.perf_counter()
-    wanted = sets_wanted(environment, MarkerOptions())
     try:
-        sets = kept.enter_context(prepared_case(case, case.point, backend, environment, wanted))
+        subject = CaseSubject(case, environment, MarkerOptions(), case.id, Path(case.id))
+        kept.enter_context(subject.prepare())
+        subject.check(Found(subject.begin()))
     except (NotRunError, IncorrectError) as error:
         return None, Preparation(name, problem=str(error))
     seconds = time.perf_counter() - start
-    first_call_ns = sets[0].first_call_ns
-    return Ready(name, case, sets), Preparation(
+    first_call_ns = subject.sets[0].first_call_ns
+    return Ready(name, case, subject.sets), Preparation(
         name, seconds=seconds, first_call_s=None if first_call_ns is None else first_call_ns / 1e9
     )
 

@@ -121,13 +121,12 @@ def _no_further_processes(monkeypatch):
     Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
     """
     from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
-    from pytest_gpukern.run import confirm as confirming
-    from pytest_gpukern.run import run_case as runner
+    from pytest_gpukern.run import settle as settling
     from pytest_gpukern.run import stash as state
     from pytest_gpukern.values import settings
 
     last = {}
-    judged = confirming.judged
+    judged = settling.judged_by_record
 
     def noted(result, *args):
         last[result.nodeid] = result
@@ -143,8 +142,7 @@ def _no_further_processes(monkeypatch):
 
     monkeypatch.setattr(settings, "SESSIONS_TO_RECORD", 1)
     monkeypatch.setattr(state, "ISOLATED_WHEN_MEASURED", False)
-    monkeypatch.setattr(confirming, "judged", noted)
-    monkeypatch.setattr(runner, "judged", noted)
+    monkeypatch.setattr(settling, "judged_by_record", noted)
     monkeypatch.setattr(ChildSessions, "run", replay)
 
 

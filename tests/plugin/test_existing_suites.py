@@ -313,15 +313,15 @@ def test_a_call_that_fails_after_measuring_keeps_the_time_out_of_the_json(suite,
     passes(
         suite,
         """
-from pytest_gpukern.run.run_plain import PlainRunner
-measure, calls = PlainRunner._measure, []
+from pytest_gpukern.run.call_subject import CallSubject
+measure, calls = CallSubject.measure, []
 def noting(self, *args, **kwargs):
     measure(self, *args, **kwargs)
     calls.append("measured")
 def launch():
     assert not calls
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(PlainRunner, "_measure", noting)
+    patch.setattr(CallSubject, "measure", noting)
     with pytest.raises(AssertionError):
         benchmark(launch)
 assert benchmark.has_error and benchmark.stats

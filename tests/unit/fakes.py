@@ -13,7 +13,10 @@ from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets
-from pytest_gpukern.run.run_case import run_case
+from pytest_gpukern.run import spine
+from pytest_gpukern.run.case_subject import CaseSubject
+from pytest_gpukern.run.settle import judged_by_record
+from pytest_gpukern.run.spine import Found
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
@@ -99,7 +102,22 @@ def measuring(**changes):
 
 def run(case, environment, marker=None):
     """Runs a case as a test would."""
-    return run_case(case, environment, marker or MarkerOptions(), "test_doubling.py::test[x]", TEST_FILE)
+    marker = marker or MarkerOptions()
+    found = found_of(case, environment, marker)
+    return judged_by_record(found.result, environment, marker).result
+
+
+def diagnose_case(case, environment):
+    """What is wrong with a case, which is checked and not measured, or None."""
+    return found_of(case, environment, MarkerOptions(), rejects=True).diagnosis
+
+
+def found_of(case, environment, marker, *, rejects=False):
+    """What a case on its way through the spine has found out."""
+    subject = CaseSubject(case, environment, marker, "test_doubling.py::test[x]", TEST_FILE, rejects=rejects)
+    found = Found(subject.begin())
+    spine.run(subject, found, environment)
+    return found
 
 
 def right(a, out):

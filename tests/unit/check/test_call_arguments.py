@@ -7,7 +7,7 @@ from types import MethodType, SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_outputs, leaves
+from pytest_gpukern.check.check_call import arguments_of, captured_by, declared_outputs, leaves
 
 HERE = object()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, doubling, right, run
+from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check.corner_cases import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
-from pytest_gpukern.run.prepare import NotRunError
-from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 

@@ -17,7 +17,7 @@ from pytest_gpukern.check import launch as checked_launch
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.findings.regressions import other_determinism, over_sessions
 from pytest_gpukern.report.details import checks
-from pytest_gpukern.run import time_case as timed_case
+from pytest_gpukern.run import case_subject
 from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
 from pytest_gpukern.values.result import Correctness, OutputError, Result
 from pytest_gpukern.values.settings import Settings
@@ -107,7 +107,7 @@ def other_bits_from(launch):
 def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, timer, monkeypatch):
     """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
     seen = []
-    monkeypatch.setattr(timed_case, "check_determinism", seen.append)
+    monkeypatch.setattr(case_subject, "check_determinism", seen.append)
     environment = FakeEnvironment(gpu, settings=measuring())
     assert determinism_of(right, "numba", environment)[1] == "bitwise"
     assert [len(bits) for bits in seen[0].seen_bits.values()] == [5], (

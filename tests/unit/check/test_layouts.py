@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, doubling, right, run
+from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 from hypothesis import given
 from hypothesis import strategies as st
 from test_cuda_memory import driver, runtime  # noqa: F401 - fixtures
@@ -28,7 +28,6 @@ from pytest_gpukern.backends.host import HostBackend, PlacedArray
 from pytest_gpukern.check.corner_cases import corners_of
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.problems.cases import cases_of
-from pytest_gpukern.run.run_case import diagnose_case
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 

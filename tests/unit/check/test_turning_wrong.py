@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeClock, FakeEnvironment, case_of, doubling, measuring, noting, right, run
+from fakes import FakeClock, FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, right, run
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import launch as checked_launch
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.dataset import Datasets
-from pytest_gpukern.run.run_case import diagnose_case
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 

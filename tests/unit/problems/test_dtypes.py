@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, doubling, run
+from fakes import FakeEnvironment, diagnose_case, doubling, run
 
 from pytest_gpukern import Axis, ProblemError, Tolerance
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of
-from pytest_gpukern.run.run_case import diagnose_case
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 

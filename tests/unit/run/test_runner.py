@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, case_of, doubling, measuring, noting, only_case, right, run
+from fakes import FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, only_case, right, run
 
 from pytest_gpukern import Axis, Tolerance
 from pytest_gpukern.check import launch as checked_launch
@@ -19,11 +19,9 @@ from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.measure.watch import BatchWatch
-from pytest_gpukern.run import prepare as prepared_case
-from pytest_gpukern.run import scopes
-from pytest_gpukern.run import time_case as timed_case
-from pytest_gpukern.run.prepare import NotRunError, sets_wanted
-from pytest_gpukern.run.run_case import diagnose_case, with_facts
+from pytest_gpukern.run import case_subject, scopes
+from pytest_gpukern.run.case_subject import sets_wanted
+from pytest_gpukern.run.spine import NotRunError, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, VerdictKind
@@ -105,7 +103,7 @@ def contents(monkeypatch):
         found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in sets)
         return ()
 
-    monkeypatch.setattr(timed_case, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(case_subject, "measure_scopes", measure_scopes)
     return found
 
 
@@ -143,8 +141,8 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
         free = free_sets * one_set
         return prepared
 
-    checking = prepared_case.check
-    monkeypatch.setattr(prepared_case, "check", check)
+    checking = case_subject.check
+    monkeypatch.setattr(case_subject, "check", check)
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free)
     run(case_of(right), FakeEnvironment(gpu))
     assert len(contents) == expected
@@ -165,8 +163,8 @@ def test_a_call_over_20_ms_stays_on_one_set(gpu, contents, monkeypatch, call_s, 
         prepared.last_call_ns = 1e9 * call_s
         return prepared
 
-    checking = prepared_case.check
-    monkeypatch.setattr(prepared_case, "check", check)
+    checking = case_subject.check
+    monkeypatch.setattr(case_subject, "check", check)
     run(case_of(right), FakeEnvironment(gpu))
     assert len(contents) == expected
 
@@ -261,7 +259,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(environment, marker)(SimpleNamespace(input_bytes=48, output_bytes=16))
+    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), environment, marker)
     assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
 
 
@@ -270,7 +268,7 @@ def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, 
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
     dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
-    assert sets_wanted(environment, MarkerOptions())(dataset) == sets
+    assert sets_wanted(dataset, environment, MarkerOptions()) == sets
 
 
 def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):

@@ -250,9 +250,9 @@ def test_the_markers_timer_wins_over_the_runs(gpu, timer, setting, marker, expec
 
 @pytest.mark.parametrize(("most", "fewer"), [(4, True), (512, False)])
 def test_a_cold_graph_on_too_few_buffer_sets_says_that_it_may_be_warm(gpu, timer, monkeypatch, most, fewer):
-    from pytest_gpukern.run import prepare as prepared_case
+    from pytest_gpukern.run import case_subject
 
-    monkeypatch.setattr(prepared_case, "MOST_SETS", most)
+    monkeypatch.setattr(case_subject, "MOST_SETS", most)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
     (only,) = run(case_of(right), environment).measurements
     assert only.buffer_sets == (4 if fewer else 33)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
+from fakes import FakeEnvironment, case_of, diagnose_case, doubling, measuring, right, run
 
 from pytest_gpukern import Axis
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.dataset import Datasets
-from pytest_gpukern.run import time_case as timed_case
-from pytest_gpukern.run.run_case import diagnose_case
+from pytest_gpukern.run import case_subject
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
@@ -86,7 +85,7 @@ def test_timing_begins_on_the_contents_that_it_would_begin_on_without_further_se
             prepared.launch()
         return ()
 
-    monkeypatch.setattr(timed_case, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(case_subject, "measure_scopes", measure_scopes)
     for seeds in (None, 7):
         environment = FakeEnvironment(gpu, settings=measuring(seeds=seeds))
         assert run(case_of(right), environment).correctness is Correctness.PASSED

@@ -1,0 +1,344 @@
+"""Measures a call of a test's own: calls and checks it, times it, and calls and checks it once more."""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpukern.check.check_call import CheckedCalls
+from pytest_gpukern.measure.measure import Repeated
+from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.run.plain_timing import PlainTiming
+from pytest_gpukern.timers.timer import NothingLaunched
+from pytest_gpukern.values.result import CaseInfo, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pytest_gpukern.check.check_call import SeenOutputs
+    from pytest_gpukern.check.guarded_arrays import GuardedArrays
+    from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.measure.measure import Executions
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.spine import Found
+    from pytest_gpukern.values.marker import MarkerOptions
+
+
+class Turn(NamedTuple):
+    """One call that may be made, with the arguments that it is made with.
+
+    Attributes:
+        call: makes it.
+        args: positional arguments.
+        kwargs: named ones.
+    """
+
+    call: Callable[[], Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class _Made(NamedTuple):
+    """A call that was made, what it returned, and its wall time."""
+
+    turn: Turn
+    returned: Any
+    time_ns: float
+
+
+@dataclass(frozen=True)
+class CallTarget:
+    """What a test of one's own measures.
+
+    Attributes:
+        function: what is called, whose signature may name arguments.
+        next_turn: begins the next untimed call.
+        executions: what is timed; `Rounds` say themselves how many samples there are, and of how many calls.
+        fixed: whether every call has the same arguments.
+        check: `check(returned, *args, **kwargs)` raises where an untimed call was wrong.
+        called_after: whether a call follows timing also where nothing that it leaves is looked at.
+    """
+
+    function: Callable[..., Any]
+    next_turn: Callable[[], Turn]
+    executions: Executions
+    fixed: bool = True
+    check: Callable[..., Any] | None = None
+    called_after: bool = False
+
+    @classmethod
+    def repeated(
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        called_after: bool = False,
+    ) -> CallTarget:
+        """Calls with the same arguments again and again."""
+        call = functools.partial(function, *args, **kwargs)
+        return cls(function, lambda: Turn(call, args, kwargs), Repeated(call), called_after=called_after)
+
+    @classmethod
+    def set_up(
+        cls,
+        function: Callable[..., Any],
+        fresh: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]],
+        check: Callable[..., Any] | None,
+    ) -> CallTarget:
+        """Calls with arguments that are made for each, ahead of a batch of them."""
+
+        def turn() -> Turn:
+            args, kwargs = fresh()
+            return Turn(functools.partial(function, *args, **kwargs), args, kwargs)
+
+        return cls(function, turn, Repeated(function, fresh), fixed=False, check=check, called_after=True)
+
+    @classmethod
+    def in_rounds(cls, rounds: Rounds, check: Callable[..., Any] | None = None) -> CallTarget:
+        """Calls in rounds that were asked for: each is set up, called and torn down before the next."""
+
+        def turn() -> Turn:
+            execute = rounds.begin().execute
+            return Turn(execute, *rounds.arguments)
+
+        return cls(rounds.target, turn, rounds, fixed=rounds.setup is None, check=check, called_after=True)
+
+
+class CallSubject:
+    """One call of a test's own on its way through the spine.
+
+    Args:
+        target: what is called.
+        environment: device, settings and instruments.
+        marker: arguments of the test's marker.
+        nodeid: pytest's name of the test.
+        test_file: the test's file; baselines lie beside it.
+        guarded: arrays of the test's around which is looked after each call, and after those that are timed.
+        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU; such a
+            test never asked for this plugin, and its calls are not checked.
+        runs_once: whether, where nothing is measured, a call is made once unless the marker declares what it
+            writes.
+
+    Attributes:
+        is_timed: whether it is measured in this run.
+        first: what the first call returned.
+        last: what the last untimed call returned.
+    """
+
+    def __init__(
+        self,
+        target: CallTarget,
+        environment: Environment,
+        marker: MarkerOptions,
+        nodeid: str,
+        test_file: Path,
+        guarded: GuardedArrays,
+        *,
+        leaves_host_calls: bool = False,
+        runs_once: bool = False,
+    ) -> None:
+        assert environment.device is not None
+        self._target = target
+        self._environment = environment
+        self._marker = marker
+        self._nodeid = nodeid
+        self._test_file = test_file
+        self._guarded = guarded
+        self._leaves_host_calls = leaves_host_calls
+        self._synchronize = waiting_for(environment.device)
+        self.is_timed = environment.measures
+        self._checks: CheckedCalls | None = None
+        if not leaves_host_calls:
+            self._checks = CheckedCalls(
+                marker.outputs,
+                marker.determinism,
+                nodeid,
+                self._synchronize,
+                fixed=target.fixed,
+                repeats=self.is_timed or not runs_once,
+            )
+        self._first_call_ns: float | None = None
+        self.first: Any = None
+        self.last: Any = None
+
+    @property
+    def seen(self) -> SeenOutputs | None:
+        """What its calls left in each output; None where they are not checked."""
+        return None if self._checks is None else self._checks.seen
+
+    def begin(self) -> Result:
+        """Returns the result before anything ran, on the GPU or in the simulator."""
+        environment = self._environment
+        assert environment.device is not None
+        return Result(
+            case=case_of_test(
+                self._nodeid, self._test_file, shared_folder=environment.settings.shares_baselines
+            ),
+            nodeid=self._nodeid,
+            fingerprint=environment.fingerprint.to_json(),
+            simulated=environment.device.is_simulated,
+            session=environment.session,
+        )
+
+    @contextmanager
+    def prepare(self) -> Iterator[None]:
+        """Ends the last round of `Rounds`, unless something failed in it. All else is the test's own."""
+        executions = self._target.executions
+        if not isinstance(executions, Rounds):
+            yield
+            return
+        executions.synchronize = self._synchronize
+        try:
+            yield
+        except NothingLaunched:
+            executions.finish()
+            raise
+        executions.finish()
+
+    def check(self, found: Found) -> None:
+        """Makes the first call, and as many more as its outputs ask for.
+
+        Raises:
+            IncorrectError: one was wrong.
+            ValueError: the marker names an output that the call has not, or `determinism` of nothing.
+            TypeError: an output is no array that can be written.
+        """
+        try:
+            made = self._call("in the first call")
+        finally:
+            found.add_first_call(self._first_call_ns)
+        self.first = self.last = made.returned
+        self._judge(found, made, "before timing")
+        calls = 1
+        while self._checks is not None and self._checks.wants_another(calls, made.time_ns):
+            calls += 1
+            made = self._call(f"in call {calls}")
+            self._judge(found, made, "before timing")
+
+    def measure(self, found: Found) -> None:
+        """Times the call: its rounds where they were asked for, else until the median is known."""
+        executions, marker = self._target.executions, self._marker
+        cache = marker.cache or self._environment.settings.cache
+        count, each = None, 1
+        if isinstance(executions, Rounds):
+            executions.warm_up()
+            count, each = executions.count, executions.calls(cold=cache == "cold")
+            if each < executions.iterations:
+                asked = f"iterations={executions.iterations} was asked for"
+                found.add_note(f"{asked}: one call a sample, since each needs a cold cache")
+        timing = PlainTiming.of(self.timed, self.inspect, self._environment, marker, cache)
+        measurements = timing.measure(
+            executions,
+            self._synchronize,
+            count=count,
+            calls_a_sample=each,
+            refuses_host_calls=self._leaves_host_calls,
+        )
+        found.add_measurements(measurements)
+
+    def recheck(self, found: Found) -> None:
+        """Makes one call more, where it has anything that is checked or returned."""
+        if self._target.called_after or (self._checks is not None and self._checks.wanted_after_timing):
+            made = self._call("in a call after timing")
+            self.last = made.returned
+            self._judge(found, made, "after timing")
+
+    # what is timed
+
+    def timed(self, executions: Executions) -> Executions:
+        """Returns what is timed, with outputs poisoned now and then."""
+        return executions if self._checks is None else self._checks.timed(executions)
+
+    @property
+    def inspect(self) -> Callable[[], None] | None:
+        """What looks at what a timed call left, where that can be looked at."""
+        looks_at_outputs = None if self._checks is None else self._checks.inspect
+        if not self._guarded:
+            return looks_at_outputs
+
+        def look() -> None:
+            self._guarded.check("after timed calls")
+            if looks_at_outputs is not None:
+                looks_at_outputs()
+
+        return look
+
+    # one call
+
+    def _call(self, place: str) -> _Made:
+        """Makes one untimed call, and checks what it did."""
+        with self._loading_observed(own=False):
+            turn = self._target.next_turn()
+            pending = None
+            if self._checks is not None:
+                pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
+            self._synchronize()
+        with self._loading_observed(own=True):
+            start = time.perf_counter_ns()
+            returned = turn.call()
+            self._synchronize()
+            passed_ns = float(time.perf_counter_ns() - start)
+        self._first_call_ns = self._first_call_ns or passed_ns
+        self._environment.look_at_memory()
+        self._guarded.check(place)
+        if self._checks is not None and pending is not None:
+            self._checks.end(pending, returned)
+        return _Made(turn, returned, passed_ns)
+
+    def _judge(self, found: Found, made: _Made, when: str) -> None:
+        """Has the test's own check look at a call."""
+        if self._target.check is None:
+            return
+        try:
+            self._target.check(made.returned, *made.turn.args, **made.turn.kwargs)
+        except Exception as error:
+            found.fails(f"check {when}: {error}")
+            raise
+        found.passes()
+
+    def _loading_observed(self, *, own: bool) -> AbstractContextManager[None]:
+        """Has the machine code hashed that the first call, or what goes ahead of it, loads."""
+        if self._first_call_ns is not None:
+            return nullcontext()
+        return self._environment.loading_observed(own=own)
+
+
+def case_of_test(nodeid: str, test_file: Path, *, shared_folder: bool = False) -> CaseInfo:
+    """Returns the case that a test of one's own stands for: its module stands for the problem.
+
+    Args:
+        nodeid: pytest's name of the test, which begins with its file's path.
+        test_file: the file.
+        shared_folder: whether all baselines lie in one folder, where modules of one name must not meet.
+    """
+    path, _, name = nodeid.partition("::")
+    module = path.removesuffix(test_file.suffix) or test_file.stem
+    name = name or nodeid
+    function, bracket, parameters = name.partition("[")  # in which :: and . may tell two tests apart
+    return CaseInfo(
+        id=f"{test_file.stem}/{function.replace('::', '.')}{bracket}{parameters}",
+        problem=module,
+        problem_version=1,
+        variant=name,
+        backend=None,
+        point={},
+        measured_point={},
+        parameters={},
+        baseline_dir=str(test_file.parent / "baselines"),
+        baseline_name=".".join(module.split("/")) if shared_folder else test_file.stem,
+    )
+
+
+def waiting_for(device: Device) -> Callable[[], None]:
+    """Returns what waits for everything on the device; the simulator has nothing to wait for."""
+    if device.is_simulated:
+        return lambda: None
+    from pytest_gpukern.gpu.runtime import runtime
+
+    return runtime().synchronize

@@ -1,0 +1,225 @@
+"""Follows one test from its set-up to its teardown: what it measures, and what it finds out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.check.verify import check_against_reference
+from pytest_gpukern.problems.call_by_name import ProblemError
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget
+from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
+from pytest_gpukern.run.memory_watch import FollowedMemory
+from pytest_gpukern.run.settle import settle
+from pytest_gpukern.run.spine import Found, NotRunError, run
+from pytest_gpukern.values.result import Correctness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpukern.check.check_call import SeenOutputs
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import Result
+
+
+class MeasuredTest:
+    """One attempt at a test. `GpuBenchmark` is what the test itself is given of it.
+
+    Args:
+        environment: device, settings, backends and baselines.
+        marker: arguments of the test's marker.
+        nodeid: pytest's name of the test.
+        test_file: the test's file; baselines lie beside it.
+        replaceable: whether another process takes over where this one has lost its CUDA context.
+        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU, so
+            that it can be measured elsewhere; otherwise its measurement is INVALID.
+        runs_once: whether an unmeasured call is made once, unless the marker declares what it writes.
+
+    Attributes:
+        sessions: what other sessions of the same test found, in the order in which they were measured.
+        rejected: the broken case that it looked at.
+        failed_by_the_gate: whether the gate, and nothing before it, failed the test.
+        ended: whether its body came to its end.
+        memory: the device's memory from the test's set-up to its teardown.
+        guarded: the test's arrays between guard zones.
+        seen: what the test's calls left in each of their outputs, until it is torn down.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        marker: MarkerOptions,
+        nodeid: str,
+        test_file: Path,
+        *,
+        replaceable: bool = False,
+        leaves_host_calls: bool = False,
+        runs_once: bool = False,
+    ) -> None:
+        self.environment = environment
+        self._marker = marker
+        self._nodeid = nodeid
+        self._test_file = test_file
+        self._replaceable = replaceable
+        self._leaves_host_calls = leaves_host_calls
+        self._runs_once = runs_once
+        self.found: Found | None = None
+        self.sessions: tuple[Result, ...] = ()
+        self.rejected: Case | None = None
+        self.failed_by_the_gate = False
+        self.ended = False
+        self.memory = FollowedMemory(environment)
+        self.guarded = GuardedArrays(environment.backend)
+        self.seen: SeenOutputs | None = None
+        self._loading = ExitStack()
+
+    @property
+    def result(self) -> Result | None:
+        """What the test found out so far; None before anything ran."""
+        return None if self.found is None else self.found.result
+
+    @result.setter
+    def result(self, result: Result | None) -> None:
+        self.found = None if result is None else Found(result)
+
+    def begin(self) -> None:
+        """Follows the device's memory, and machine code that the test loads before anything is called."""
+        self.memory.begin()
+        self._loading.enter_context(self.environment.loading_observed(own=False))
+
+    def stop_observing(self) -> None:
+        """Looks at no more code that the test loads, but at what its calls do."""
+        self._loading.close()
+
+    def measure_call(self, target: CallTarget) -> CallSubject:
+        """Checks and measures a call; returns it with what it returned first and last.
+
+        The test is skipped where there is neither a GPU nor the simulator, and fails where it is wrong.
+        """
+        __tracebackhide__ = True  # a skip is shown at the line of the test that asked
+        self._begin_use()
+        if self.environment.device is None:
+            pytest.skip(self.environment.why_no_gpu)
+        subject = CallSubject(
+            target,
+            self.environment,
+            self._marker,
+            self._nodeid,
+            self._test_file,
+            self.guarded,
+            leaves_host_calls=self._leaves_host_calls,
+            runs_once=self._runs_once,
+        )
+        self.seen = subject.seen
+        self.found = Found(subject.begin())
+        run(subject, self.found, self.environment)
+        self._fail_where_incorrect()
+        return subject
+
+    def measure_case(self, case: Case) -> None:
+        """Checks and measures a case; skips the test where it cannot run here, fails it where it is wrong."""
+        __tracebackhide__ = True
+        self._begin_use()
+        try:
+            subject = CaseSubject(case, self.environment, self._marker, self._nodeid, self._test_file)
+            found = Found(subject.begin())
+            run(subject, found, self.environment)
+        except NotRunError as reason:
+            pytest.skip(str(reason))
+        except ProblemError as error:
+            _fail(str(error))
+        self.found = found
+        self._fail_where_incorrect()
+
+    def reject(self, case: Case) -> None:
+        """Fails the test unless the checker rejects this broken case for the fault that it declares."""
+        __tracebackhide__ = True
+        self.rejected = case
+        self.stop_observing()
+        try:
+            refuse_to_reject(case, replaceable=self._replaceable)
+            subject = CaseSubject(
+                case, self.environment, self._marker, self._nodeid, self._test_file, rejects=True
+            )
+            found = Found(subject.begin())
+            run(subject, found, self.environment)
+        except NotRunError as reason:
+            pytest.skip(str(reason))
+        except ProblemError as error:
+            _fail(str(error))
+        complaint = why_not_rejected(case, found.diagnosis)
+        if complaint is not None:
+            _fail(complaint)
+
+    def verify(self, actual: Any, expected: Any, rtol: float | None, atol: float | None) -> str | None:
+        """Compares an output with its reference and notes its error; returns what is wrong, or None."""
+        environment = self.environment
+        if environment.has_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
+
+            runtime().synchronize()
+        number = len(self.result.errors) + 1 if self.result else 1
+        name = "output" if number == 1 else f"output {number}"
+        check = check_against_reference(
+            name,
+            actual,
+            expected,
+            rtol,
+            atol,
+            seen=self.seen,
+            hashes=environment.measures,
+            asks_what_else=self.found is not None,
+        )
+        errors = {} if check.error is None else {name: check.error}
+        if self.found is not None:
+            if check.loose is not None:
+                self.found.add_note(check.loose)
+            if check.diagnosis is None:
+                self.found.passes(errors)
+            else:
+                self.found.fails(check.diagnosis.message, errors)
+        return None if check.diagnosis is None else check.diagnosis.message
+
+    def settle(self) -> str | None:
+        """Settles the test once its body has ended; returns why the gate fails it, in words, or None."""
+        self.ended = True
+        if self.found is None:
+            return None
+        diagnosis = None if self.seen is None else self.seen.unsettled()
+        try:
+            self.guarded.check("at the end of the test")
+        except IncorrectError as error:
+            diagnosis = diagnosis or error.diagnosis
+        if diagnosis is not None:
+            self.found.fails(diagnosis.message)
+            self._fail_where_incorrect()
+        settled = settle(self.found.result, self.environment, self._marker)
+        self.found.result = settled.result
+        self.sessions += settled.sessions
+        return "\n".join(settled.failures) or None
+
+    def let_go(self) -> None:
+        """Lets go of the arrays that are kept for `verify`, and of guarded ones."""
+        self.seen = None
+        self.guarded.close()
+
+    def _begin_use(self) -> None:
+        self.stop_observing()
+        if self.found is not None:
+            raise RuntimeError("gpu_benchmark measures once a test: split the test, or parametrize it")
+
+    def _fail_where_incorrect(self) -> None:
+        __tracebackhide__ = True
+        result = self.result
+        if result is not None and result.correctness is Correctness.INCORRECT:
+            _fail(f"INCORRECT: {result.diagnosis}")
+
+
+def _fail(message: str) -> NoReturn:
+    pytest.fail(message, pytrace=False)

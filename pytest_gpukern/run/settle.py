@@ -1,0 +1,265 @@
+"""Settles a test at its end: judges what was measured, has suspicions confirmed, says what else changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline.merge import confirmed_slower
+from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.comparability import Conditions
+from pytest_gpukern.gate.judge import Basis, confirm, failing, judge
+from pytest_gpukern.processes.extra_sessions import measure_further
+from pytest_gpukern.values.result import Result, SessionRole, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import Measurement
+
+CONFIRMING_SESSIONS = 2
+"""Fresh sessions that decide about a suspected slowdown."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a test came to.
+
+    Attributes:
+        result: of this process, with its final verdicts, their reasons, and findings.
+        sessions: the other sessions that were measured for it, in their order.
+        failures: why the gate fails the test, a line each.
+    """
+
+    result: Result
+    sessions: tuple[Result, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+def settle(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
+    """Judges a result once its test's body has ended, so that every verdict is final.
+
+    Where a run compares by several sessions, the others are run first. Fresh sessions decide a suspicion that
+    would fail the test; where no time fails a test, it stays a suspicion. A confirmed slowdown may be meant:
+    a run that writes a file then measures as many more sessions as a new epoch needs to gate at once.
+    """
+    settings = environment.settings
+    sessions: tuple[Result, ...] = ()
+    if result.measurements:
+        judged = confirmed(judged_by_record(result, environment, marker), environment, marker)
+        sessions = judged.sessions
+        result = explained(judged.result, environment.past, deciding=judged.deciding)
+    if settings.gate == "off":
+        return Settled(result, sessions)
+    # The reason first: pytest's short summary, which names the test already, cuts what is long.
+    lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
+    return Settled(result, sessions, tuple(lines))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A result with its verdicts, and what they rest on.
+
+    Attributes:
+        result: of this process.
+        sessions: other sessions that were measured for it, in their order.
+        deciding: `scope/timer/cache` → the measurements that its verdict rests on.
+    """
+
+    result: Result
+    sessions: tuple[Result, ...] = ()
+    deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
+
+
+def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Judged:
+    """Returns a measured result with a verdict for each scope; without baselines, only for what is INVALID.
+
+    A number that was taken beside a main timer's is judged where the record has that one only, as after CUPTI
+    became usable on a machine; then it stands for both.
+    """
+    settings, on_gpu = environment.settings, result.case.on_gpu
+    compares = settings.baseline != "off"
+    further: list[Result] = []
+    problem = None
+    if settings.baseline == "compare" and settings.sessions > 1:
+        further, problem = _fresh(result, environment, settings.sessions - 1, before=1)
+    bases = {
+        measurement.key: _basis_of(result, measurement, environment, marker)
+        for measurement in result.measurements
+    }
+    chosen = {measurement.key for measurement in _to_judge(result.measurements, bases)}
+    verdicts: dict[str, Verdict] = {}
+    for measurement in result.measurements:
+        key = measurement.key
+        if key not in chosen and measurement.invalid is None:
+            continue
+        fresh = [measurement, *_under(key, further)]
+        verdict = judge(fresh, bases[key])
+        if compares:
+            verdict = _naming_its_epoch(verdict, result, key, environment)
+        if not on_gpu and "host" not in settings.gate_on:
+            verdict = of_host(verdict)
+        if problem is not None:
+            verdict = Verdict(VerdictKind.INVALID, f"its further sessions failed: {problem}")
+        if compares or verdict.kind is VerdictKind.INVALID:
+            verdicts[key] = verdict
+    together = [result, *further]
+    return Judged(
+        dataclasses.replace(result, verdicts=verdicts),
+        tuple(further),
+        {key: _under(key, together) for each in together for key in (m.key for m in each.measurements)},
+    )
+
+
+def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -> Judged:
+    """Returns what was judged with each suspicion decided by fresh sessions, and by these alone.
+
+    Where no time fails a test, a suspicion stays one, and says why.
+    """
+    settings, result = environment.settings, judged.result
+    bad = failing(result, strict=False, hosts="host" in settings.gate_on)
+    suspected = [key for key, verdict in bad.items() if verdict.suspected]
+    if not suspected:
+        return judged
+    if settings.gate == "off":
+        return _left_open(judged, suspected, "the gate is off")
+    if result.case.on_gpu and "time" not in settings.gate_on:
+        return _left_open(judged, suspected, "no time fails a test here")
+    fresh, problem = _fresh(result, environment, CONFIRMING_SESSIONS, role=SessionRole.CONFIRMING)
+    result = decided_by(fresh, problem, result, environment, marker)
+    more: list[Result] = []
+    if settings.output is not None and settings.baseline == "compare" and confirmed_slower(result):
+        more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
+    decided = {key: _under(key, fresh) for key in suspected}
+    return Judged(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})
+
+
+def decided_by(
+    fresh: Sequence[Result],
+    problem: str | None,
+    result: Result,
+    environment: Environment,
+    marker: MarkerOptions,
+) -> Result:
+    """Returns the result with its suspicions decided.
+
+    Args:
+        fresh: what fresh sessions of the same test found.
+        problem: why there are fewer than there should be; then every suspicion is INVALID.
+        result: whose verdicts hold suspicions.
+        environment: baselines and the run's threshold.
+        marker: the test's own threshold.
+    """
+    verdicts = dict(result.verdicts)
+    for measurement in result.measurements:
+        key = measurement.key
+        suspicion = verdicts.get(key)
+        if suspicion is None or not suspicion.suspected:
+            continue
+        found = _under(key, fresh)
+        missing = f"{key} was not measured in each" if len(found) < len(fresh) else None
+        if problem or missing:
+            verdicts[key] = undecidable(suspicion, problem or f"{missing}")
+            continue
+        verdict = confirm(suspicion, found, _basis_of(result, measurement, environment, marker))
+        verdicts[key] = _naming_its_epoch(verdict, result, key, environment)
+    return dataclasses.replace(result, verdicts=verdicts)
+
+
+def undecidable(suspicion: Verdict, problem: str) -> Verdict:
+    """Returns INVALID, which fails: a suspicion must not pass because nothing could be said about it."""
+    change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
+    reason = f"suspected {change}, and the sessions that should confirm it failed: {problem}"
+    return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
+
+
+def _basis_of(
+    result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
+) -> Basis:
+    """What a measurement is judged by."""
+    compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
+    return Basis(
+        environment.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
+        Conditions.of(
+            result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
+        ),
+        threshold=marker.threshold or environment.settings.threshold,
+        jitter_ns=measurement.jitter_ns,
+        device=result.fingerprint.get("device_uuid") if on_gpu else None,
+        shared=environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
+        anchor=environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
+    )
+
+
+def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
+    """What results hold under one `scope/timer/cache`."""
+    return [
+        measurement for result in results for measurement in result.measurements if measurement.key == key
+    ]
+
+
+def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
+    """The measurements that a verdict is given for: one for each scope."""
+    chosen = []
+    for main in (measurement for measurement in measurements if not measurement.beside):
+        others = [other for other in measurements if other.beside and other.scope == main.scope]
+        known = [] if _is_recorded(main, bases) else [o for o in others if _is_recorded(o, bases)]
+        chosen.append(known[0] if known else main)
+    return chosen
+
+
+def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
+    """Whether there is a record under its key; the sessions given for it may be of another timer."""
+    return any(session.key == measurement.key for session in bases[measurement.key].sessions)
+
+
+def _naming_its_epoch(verdict: Verdict, result: Result, key: str, environment: Environment) -> Verdict:
+    """The verdict, saying where it rests on an older epoch because the newest has no time under its key."""
+    opened = environment.newer_epoch(result.case, key) if verdict.ratio is not None else None
+    if opened is None:
+        return verdict
+    reason = f"{verdict.reason}; by an older epoch, since that of {opened[:10]} has no {key}"
+    return dataclasses.replace(verdict, reason=reason)
+
+
+def of_host(verdict: Verdict) -> Verdict:
+    """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
+    slower = verdict.kind is VerdictKind.SLOWER
+    reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason
+    return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
+
+
+def _left_open(judged: Judged, suspected: Sequence[str], why: str) -> Judged:
+    verdicts = dict(judged.result.verdicts)
+    for key in suspected:
+        reason = f"{verdicts[key].reason}; suspected only, since {why}"
+        verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
+    return dataclasses.replace(judged, result=dataclasses.replace(judged.result, verdicts=verdicts))
+
+
+def _fresh(
+    result: Result,
+    environment: Environment,
+    count: int,
+    *,
+    role: SessionRole = SessionRole.FURTHER,
+    before: int = 0,
+) -> tuple[list[Result], str | None]:
+    """What so many fresh sessions of the same test find, and why some found nothing, or None.
+
+    Messages number them from the one behind those that came `before`.
+    """
+    with environment.waiting():
+        further = measure_further(
+            environment.children,
+            [result.nodeid],
+            first=before + 1,
+            last=before + count,
+            environ=environment.for_children,
+            role=role,
+        )
+    return further.of(result.nodeid, count)

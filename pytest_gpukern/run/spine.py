@@ -1,0 +1,172 @@
+"""Runs what a test measures: checks it, measures it, and checks it again. Read this file first."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
+from pytest_gpukern.values.result import Correctness, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pytest_gpukern.check.diagnosis import Diagnosis
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.result import Measurement, OutputError
+
+
+class Subject(Protocol):
+    """What one test measures: a case of a problem (`CaseSubject`), or a call of its own (`CallSubject`).
+
+    Each step adds what it finds to the `Found` that it is given, so that this is known where a step raises.
+
+    Attributes:
+        is_timed: whether it is measured in this run.
+    """
+
+    is_timed: bool
+
+    def begin(self) -> Result:
+        """Returns the result of this subject before anything ran.
+
+        Raises:
+            NotRunError: it cannot run here, with the reason.
+        """
+
+    def prepare(self) -> AbstractContextManager[None]:
+        """Makes ready on the host and on the device what the steps below need, and gives it back."""
+
+    def check(self, found: Found) -> None:
+        """Runs it untimed and checks what it did.
+
+        Raises:
+            IncorrectError: it is wrong.
+        """
+
+    def measure(self, found: Found) -> None:
+        """Times it, in each of its scopes.
+
+        Raises:
+            IncorrectError: it was wrong while it was timed.
+            NothingLaunched: it puts nothing on the GPU, and is left to be measured elsewhere.
+        """
+
+    def recheck(self, found: Found) -> None:
+        """Checks what the last timed executions left, and another one.
+
+        Raises:
+            IncorrectError: it is no longer right.
+        """
+
+
+def run(subject: Subject, found: Found, environment: Environment) -> None:
+    """Checks a subject, measures it where that is asked for, and checks it again.
+
+    What is wrong with its outputs is noted in `found`, and not raised. All of it happens while this process
+    holds the device. Only `measure` is timed: whatever the host does for a later subject belongs before
+    `prepare`, or beside `measure` where it disturbs no time.
+
+    Raises:
+        NotRunError: it cannot run here, with the reason.
+        NothingLaunched: it puts nothing on the GPU, and is left to be measured elsewhere.
+    """
+    __tracebackhide__ = True
+    with environment.exclusive(), found.noting_what_is_wrong(), subject.prepare():
+        subject.check(found)
+        if subject.is_timed:
+            subject.measure(found)
+            subject.recheck(found)
+            found.result = with_facts(found.result, environment)
+
+
+class NotRunError(Exception):
+    """A case cannot run here; the message says why, and the test is skipped with it."""
+
+
+class Found:
+    """Gathers what a test finds out: its result, to which each check and each measurement adds.
+
+    Attributes:
+        result: what is known so far.
+        diagnosis: what the first check that failed says, or None.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.diagnosis: Diagnosis | None = None
+
+    def add_note(self, *notes: str) -> None:
+        """Adds notes to the result."""
+        self.result = dataclasses.replace(self.result, notes=(*self.result.notes, *notes))
+
+    def add_first_call(self, time_ns: float | None) -> None:
+        """Adds how long the first call took, in nanoseconds, compiling and loading included."""
+        self.result = dataclasses.replace(self.result, first_call_ns=time_ns)
+
+    def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
+        """Adds what was measured."""
+        self.result = dataclasses.replace(self.result, measurements=measurements)
+
+    def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
+        """Notes that a check found nothing wrong; what was found wrong before stays so.
+
+        Args:
+            errors: output → its distance from the reference.
+        """
+        wrong = self.result.correctness is Correctness.INCORRECT
+        self.result = dataclasses.replace(
+            self.result,
+            correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
+            errors={**self.result.errors, **(errors or {})},
+        )
+
+    def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
+        """Notes what is wrong, in words; `errors` as in `passes`."""
+        self.result = dataclasses.replace(
+            self.result,
+            correctness=Correctness.INCORRECT,
+            diagnosis=diagnosis,
+            errors={**self.result.errors, **(errors or {})},
+        )
+
+    @contextmanager
+    def noting_what_is_wrong(self) -> Iterator[None]:
+        """Notes an `IncorrectError` of the block, which ends there. Times of what is wrong are dropped."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except IncorrectError as error:
+            self.diagnosis = error.diagnosis
+            self.fails(error.diagnosis.message, error.errors)
+            self.add_measurements(())
+
+
+def with_facts(result: Result, environment: Environment) -> Result:
+    """Returns a measured result with what is known of its kernels, and of what the device does at best."""
+    device = environment.device
+    if not result.case.on_gpu or device is None or not environment.has_gpu:
+        return result
+    from pytest_gpukern.timers.cupti.machine_code import machine_code
+
+    seen = [measurement for measurement in result.measurements if measurement.work]
+    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    code, ceilings, canaries = machine_code(), environment.ceilings, environment.canaries
+    kernels = kernel_facts(
+        of_kernels[0].work if of_kernels else (),
+        device.compute_capability,
+        code.sha256 if code is not None else None,
+        code.spills if code is not None else None,
+    )
+    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
+    return dataclasses.replace(
+        result,
+        notes=(*result.notes, *environment.take_late_warnings(), *unhashed),
+        findings=(*result.findings, *(environment.memory.leaks() if environment.memory is not None else ())),
+        kernels=kernels,
+        ceilings=ceilings.to_json() if ceilings is not None else {},
+        canaries=dict(canaries),
+    )
