@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.axes import Axis, boundaries
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.problem import Output, Problem
+    from pytest_gpukern.problems.problem import Output, Problem, Run
     from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "Output": "problems.problem",
     "Problem": "problems.problem",
     "ProblemError": "problems.call_by_name",
+    "Run": "problems.problem",
     "Tolerance": "arrays.compare",
     "boundaries": "problems.axes",
     "elementwise": "arrays.threaded",
@@ -41,6 +42,7 @@ __all__ = [
     "Output",
     "Problem",
     "ProblemError",
+    "Run",
     "Tolerance",
     "__version__",
     "boundaries",

@@ -1,4 +1,4 @@
-"""The axes of a problem, and the points on them."""
+"""Holds the axes of a problem, and the points on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = ("smoke", "full", "huge")
 
 @dataclass(frozen=True)
 class Axis:
-    """The values of one axis of a problem, at the size that CI can run and at full size.
+    """Declares the values of one axis of a problem, at the size that CI can run and at full size.
 
     Attributes:
         smoke: values small enough for a simulator; one should be awkward.
@@ -48,14 +48,14 @@ class Axis:
             raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
 
     def values(self, size: str) -> tuple[Any, ...]:
-        """The values at `size`, which is "smoke", "full" or "huge"."""
+        """Returns the values at `size`, which is "smoke", "full" or "huge"."""
         if size == "huge":
             return self.huge or self.smoke[:1]
         return self.smoke if size == "smoke" else (*self.full, *self.awkward)
 
 
 class Axes(dict[str, Axis]):
-    """Name → axis of a problem. A point gives each of them a value."""
+    """Maps names to the axes of a problem. A point gives each of them a value."""
 
     def refuse_unknown(self, names: Iterable[str], whose: str) -> None:
         """Refuses what names something that is no axis.
@@ -68,7 +68,7 @@ class Axes(dict[str, Axis]):
             raise ProblemError(f"{whose} names {unknown[0]!r}, none of its axes {sorted(self)}")
 
     def points(self, size: str, chosen: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
-        """The product of the axes at `size`, with the `chosen` values of an axis taking precedence."""
+        """Returns the product of the axes at `size`; the `chosen` values of an axis take precedence."""
         if size == "huge" and not any(axis.huge for axis in self.values()):
             return []
         values = {name: (chosen or {}).get(name) or axis.values(size) for name, axis in self.items()}
@@ -80,25 +80,25 @@ class Axes(dict[str, Axis]):
         return {name: axis.smoke[0] for name, axis in self.items()}
 
     def declare(self, point: Point) -> bool:
-        """Whether every value of a point is one of its axis, rather than asked for or shrunk by a run."""
+        """Says whether every value of a point is one of its axis, not asked for or shrunk by a run."""
         return all(
             point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.items()
         )
 
     def has_huge(self, point: Point) -> bool:
-        """Whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
+        """Says whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
         return any(
             point[name] in axis.huge and point[name] not in (*axis.smoke, *axis.values("full"))
             for name, axis in self.items()
         )
 
     def has_awkward(self, point: Point, chosen: Mapping[str, Sequence[Any]] | None = None) -> bool:
-        """Whether a value of a point is awkward for its axis, and none that was `chosen`."""
+        """Says whether a value of a point is awkward for its axis, and none that was `chosen`."""
         return any(point[name] in axis.awkward for name, axis in self.items() if name not in (chosen or {}))
 
 
 def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int, ...]:
-    """Numbers of elements at which guards, tails and edges of a launch show, in ascending order.
+    """Returns numbers of elements at which guards, tails and edges of a launch show, in ascending order.
 
     They are 0, 1, warp - 1, warp + 1, block - 1, block, block + 1 and the first prime above two blocks, which
     nothing divides; what is below `minimum` is left out. A grid of no blocks is no launch

@@ -11,7 +11,7 @@ Names = Mapping[str, Any]
 
 
 class ProblemError(Exception):
-    """A problem, variant or axis was declared or selected in a way that cannot work."""
+    """Says that a problem, variant or axis was declared or selected in a way that cannot work."""
 
 
 def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:

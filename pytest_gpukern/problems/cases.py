@@ -1,4 +1,4 @@
-"""The cases of a problem: which variant runs at which point, with which parameters, and in which order."""
+"""Lists the cases of a problem: which variant runs at which point, with which parameters, in which order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, a variant, a point on the axes and values of the variant's parameters.
+    """Names one thing to check and measure: a variant of a problem, at a point and with its parameters.
 
     Attributes:
+        problem: what is computed.
+        variant: by what.
+        point: axis → value.
+        parameters: the variant's own → value.
         awkward: whether the point is there to be checked more than to be measured.
         first: whether it is the first of its variant and parameters, which is checked in the corners too.
     """
@@ -32,7 +36,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """For example `vector_exp/numba.grid_stride/n=1000003,block=128`; the same in every process."""
+        """The pytest id, baseline key and report row, such as `exp/numba.fast/n=1000003,block=128`."""
         values = ",".join(f"{name}={value}" for name, value in {**self.point, **self.parameters}.items())
         return f"{self.problem.name}/{self.variant.label}/{values}"
 
@@ -48,7 +52,7 @@ class Case:
 def cases_of(
     problem: Problem, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
 ) -> Iterator[Case]:
-    """All cases, point by point: inputs and reference are made once for all variants of a point.
+    """Yields all cases, point by point: inputs and reference are made once for all variants of a point.
 
     Broken variants that take the CUDA context along have one case each, behind all others.
 
@@ -81,7 +85,7 @@ def cases_of(
 
 
 def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
-    """The cases of a broken variant at its one point; in a run for huge values, only where it has one."""
+    """Yields the cases of a broken variant at its one point; with huge sizes only where that is huge."""
     point = {**problem.axes.smoke_point, **variant.at}
     if size == "huge" and not problem.axes.has_huge(point):
         return
@@ -90,12 +94,12 @@ def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
 
 
 def _only_case(problem: Problem, variant: Variant, points: Iterable[Point], *, first: bool) -> Iterator[Case]:
-    """That of a broken variant that takes the process along: another one costs a new process each time."""
+    """Yields the only case of a variant that takes the process along: each more would cost a process."""
     for point, parameters in itertools.islice(itertools.product(points, _parameters(variant)), 1):
         yield Case(problem, variant, point, parameters, first=first)
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:
-    """Every combination of the values of a variant's parameters, by name."""
+    """Yields every combination of the values of a variant's parameters, by name."""
     for values in itertools.product(*variant.parameters.values()):
         yield dict(zip(variant.parameters, values, strict=True))

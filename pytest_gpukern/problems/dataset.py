@@ -1,4 +1,4 @@
-"""Inputs and reference of a problem at one point, made once for all variants."""
+"""Makes inputs and reference of a problem at one point, once for all variants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELD_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Dataset:
-    """One set of inputs with what is expected of the outputs.
+    """Holds one set of inputs with what is expected of the outputs.
 
     Attributes:
         seed_offset: which set it is; set 0 is also the one that is timed where there is only one.
@@ -66,7 +66,7 @@ class Dataset:
 
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """The set of integers, which is met bit by bit.
+        """Makes the set of integers, which is met bit by bit.
 
         Raises:
             ProblemError: a value of the reference is none of the output's dtype, so nothing could equal it.
@@ -87,7 +87,7 @@ class Dataset:
 
     @classmethod
     def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """The set with special values; the reference is computed with them."""
+        """Makes the set with special values; the reference is computed with them."""
         import numpy as np
 
         inputs, planted = problem.with_special(point, seed)
@@ -98,7 +98,7 @@ class Dataset:
         return cls(0, inputs, specs, expected, tolerances, seed, planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Other contents, made of these and of their reference."""
+        """Makes other contents of these and of their reference."""
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances, self.seed)
@@ -157,7 +157,7 @@ class Dataset:
 
 
 def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
-    """Why wrong outputs would pass at a point, in words with the remedy, from sets of different contents."""
+    """Says why wrong outputs would pass at a point, and the remedy, from sets of different contents."""
     first = sets[0]
     for name, expected in (first.expected or {}).items():
         dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
@@ -182,7 +182,7 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
-    """The first set, then for each of its input arrays one with that array and all others of the second."""
+    """Returns the first set, then for each of its input arrays the second set with that array instead."""
     arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
     sets = [first]
     for number, name in enumerate(arrays, start=1):
@@ -193,7 +193,7 @@ def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> lis
 
 
 def lower_inputs(inputs: Names) -> dict[str, Any]:
-    """Inputs rounded to the next lower precision of each."""
+    """Rounds inputs to the next lower precision of each."""
     return {
         name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
         for name, value in inputs.items()
@@ -201,7 +201,7 @@ def lower_inputs(inputs: Names) -> dict[str, Any]:
 
 
 class Datasets:
-    """The data sets of the point in hand; those of the point before are dropped.
+    """Holds the data sets of the point in hand; those of the point before are dropped.
 
     Cases come point by point, so that keeping one point makes each reference once.
 
@@ -218,7 +218,7 @@ class Datasets:
         self._complaints: dict[str, tuple[str, ...]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """The set `seed_offset` of a problem at a point."""
+        """Returns the set `seed_offset` of a problem at a point."""
         sets = self._at(problem, point)
         if seed_offset not in sets:
             sets[seed_offset] = Dataset.make(problem, point, seed_offset, self._seed)
@@ -236,8 +236,8 @@ class Datasets:
             sets.update(enumerate(made))
         return list(sets.values())
 
-    def further(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
-        """The sets of further seeds, one after the other; those of a small point are held, of others one."""
+    def more(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
+        """Yields the sets of more seeds, one after the other; those of a small point are held, else one."""
         first = self.get(problem, point, 0)
         for offset in seed_offsets:
             if first.host_bytes * seed_offsets.stop <= _HELD_BYTES:
@@ -248,7 +248,7 @@ class Datasets:
                 yield Dataset.make(problem, point, offset, self._seed)
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
-        """What is held of a point, which drops the oldest where it is new, before anything is made."""
+        """Returns what is held of a point; where the point is new, the oldest is dropped first."""
         if self._problem is not problem:
             self._held.clear()
             self._complaints.clear()
@@ -281,7 +281,7 @@ class Datasets:
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float
     ) -> list[Dataset]:
-        """The sets that a variant is checked and timed with: `contents`, or a statistical check's seeds.
+        """Returns the sets that a variant is checked and timed with: `contents` many, or the check's seeds.
 
         Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
         in two, which takes seconds to make as it is, unless the problem can rearrange the first, and so large

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.problems.variants import Variant
+from pytest_gpukern.problems.problem import Problem
+from pytest_gpukern.problems.variants import Variant, parameters_of
 from pytest_gpukern.values.literals import constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpukern.problems.problem import Problem
 
 _PATTERNS = ("on_*.py", "wrong*.py")
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A variant as its decorator states it in the source."""
+    """Holds a variant as its decorator states it in the source."""
 
     function: str
     backend: str
@@ -79,7 +80,7 @@ def load_variants(
 
 
 def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
-    """The functions decorated with `@….variant("backend", …)` or `@….wrong("backend", …)`.
+    """Yields the functions decorated with `@….variant("backend", …)` or `@….wrong("backend", …)`.
 
     Raises:
         ProblemError: an argument is more than a literal or arithmetic on literals.
@@ -113,7 +114,7 @@ def _why_not(
     unusable: Callable[[str], str | None],
     installed: Callable[[str], bool],
 ) -> str | None:
-    """Why a variants file is not imported: a module it imports is missing, or no backend of it can run."""
+    """Says why a variants file is not imported: a module is missing, or no backend of it can run."""
     reasons = [unusable(backend) for backend in dict.fromkeys(entry.backend for entry in declared)]
     if reasons and all(reasons):
         return reasons[0]
@@ -130,24 +131,15 @@ def _why_not(
     return None
 
 
-_ATTRIBUTES = (
-    "max_size",
-    "min_size",
-    "allocates",
-    "needs_gpu",
-    "scopes",
-    "determinism",
-    "host_data",
-    "layouts",
-    "dtypes",
-    "at",
-    "loses_context",
-    "expected_fault",
-    "detected_by",
-)
-
-
 def _placeholder(entry: Declared, reason: str) -> Variant:
-    attributes = {name: entry.arguments[name] for name in _ATTRIBUTES if name in entry.arguments}
-    parameters = {name: tuple(value) for name, value in entry.arguments.items() if name not in _ATTRIBUTES}
+    """Returns a variant as its decorator states it, without the function."""
+    known = {
+        each.name
+        for decorator in (Problem.variant, Problem.wrong)
+        for each in inspect.signature(decorator).parameters.values()
+        if each.kind is each.KEYWORD_ONLY
+    }
+    attributes = {name: value for name, value in entry.arguments.items() if name in known}
+    values = {name: value for name, value in entry.arguments.items() if name not in known}
+    parameters = parameters_of(entry.function, values)
     return Variant(entry.function, entry.backend, None, parameters, unavailable=reason, **attributes)

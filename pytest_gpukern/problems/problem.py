@@ -12,7 +12,7 @@ from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.problems.axes import Axes, Axis
 from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name
-from pytest_gpukern.problems.variants import Prepare, Variant, Variants, refuse_unknown_scopes
+from pytest_gpukern.problems.variants import Prepare, Variant, Variants, parameters_of, refuse_unknown_scopes
 from pytest_gpukern.values.options import SANITIZERS
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Problem:
                     prepare.__name__,
                     backend,
                     prepare,
-                    {name: tuple(values) for name, values in parameters.items()},
+                    parameters_of(prepare.__name__, parameters),
                     max_size=dict(max_size or {}),
                     min_size=dict(min_size or {}),
                     allocates=allocates,
@@ -289,7 +289,7 @@ class Problem:
                     prepare.__name__,
                     backend,
                     prepare,
-                    {name: tuple(values) for name, values in parameters.items()},
+                    parameters_of(prepare.__name__, parameters),
                     allocates=allocates,
                     needs_gpu=needs_gpu,
                     determinism=determinism,

@@ -1,4 +1,4 @@
-"""Whether a reference with its tolerance can tell right from wrong: from less precise, constant and zero."""
+"""Says whether a reference and its tolerance reject what is less precise, constant or zero."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ALIKE_OF_FEW = 0.9
 
 
 def lower_precision(dtype: Any) -> str | None:
-    """The next lower precision of a floating-point dtype; None where there is none."""
+    """Names the next lower precision of a floating-point dtype; None where there is none."""
     return _LOWER.get(_part(dtype), (None, 0))[0]
 
 
 def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """Values rounded to the significand of the precision below `dtype`, ties to even, with their own range.
+    """Rounds values to the significand of the precision below `dtype`, ties to even, with their own range.
 
     The range stays, since TF32 and bfloat16 have it: what overflows float16 would be rejected for that alone.
 
@@ -58,7 +58,7 @@ def passes_lower_precision(
     tolerance: Tolerance,
     again: Callable[[], np.ndarray[Any, Any]] | None = None,
 ) -> str | None:
-    """How the next lower precision would pass a tolerance, in words, or None where it would be rejected.
+    """Says how the next lower precision would pass a tolerance, in words, or None where it would be rejected.
 
     First the reference is rounded, which alone is most often outside the tolerance. Where it is not, as
     beside terms that cancel, what `again` computes from rounded inputs is rounded, and has to be.
@@ -84,7 +84,7 @@ def passes_lower_precision(
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
-    """That an output of zeros would pass, in words, or None where it would be rejected."""
+    """Says that an output of zeros would pass, in words, or None where it would be rejected."""
     import numpy as np
 
     wanted = _sample(expected)
@@ -96,7 +96,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
 def hardly_varies(
     name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
 ) -> str | None:
-    """That the references of two contents are mostly equal, and a constant would pass, in words; or None."""
+    """Says that the references of two contents are mostly equal, so that a constant would pass; or None."""
     import numpy as np
 
     if expected.shape != other.shape or not expected.size:
@@ -113,7 +113,7 @@ def hardly_varies(
 
 
 def _part(dtype: Any) -> str:
-    """The name of a dtype, of a complex one that of its parts."""
+    """Names a dtype, of a complex one that of its parts."""
     import numpy as np
 
     name = str(np.dtype(dtype))
@@ -125,6 +125,6 @@ def _bounds(tolerance: Tolerance) -> str:
 
 
 def _sample(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Every n-th element of a large array, and all of a small one, in one dimension."""
+    """Returns every n-th element of a large array, and all of a small one, in one dimension."""
     flat = values.reshape(-1)
     return flat[:: max(1, flat.size // _LOOKED_AT)]

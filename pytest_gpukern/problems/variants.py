@@ -10,7 +10,7 @@ from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.values.determinism import Determinism
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.problems.axes import Axes
     from pytest_gpukern.problems.call_by_name import Names
@@ -22,7 +22,7 @@ Prepare = Callable[..., Callable[[], Any]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One implementation of a problem on one backend.
+    """Describes one implementation of a problem on one backend.
 
     Attributes:
         name: unique within problem and backend.
@@ -69,7 +69,7 @@ class Variant:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it is there to be rejected."""
+        """Says whether it is there to be rejected."""
         return self.expected_fault is not None or self.detected_by is not None
 
     @property
@@ -78,7 +78,7 @@ class Variant:
         return f"{self.backend}.{self.name}"
 
     def limit_exceeded(self, point: Names) -> str | None:
-        """Why the variant cannot run at `point`, in words, or None."""
+        """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
                 return f"too large: {axis}={point[axis]}, and the variant declares a limit of {largest:g}"
@@ -158,6 +158,22 @@ class Variants:
         if unknown or (variant.at and not self._axes.declare({**self._axes.smoke_point, **variant.at})):
             raise ProblemError(f"{whose}: at={variant.at!r} are no values of the axes: {self._axes}")
         refuse_unknown_scopes(variant.scopes or (), whose)
+
+
+def parameters_of(variant: str, declared: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Returns the values to try of each parameter of a variant.
+
+    Raises:
+        ProblemError: a parameter is given as something else than a list of values, such as an argument that
+            nobody knows.
+    """
+    for name, values in declared.items():
+        if not isinstance(values, (tuple, list, range)):
+            raise ProblemError(
+                f"variant {variant!r}: {name}={values!r} is no argument of a variant, and no parameter with "
+                f"the values to try, such as {name}=(1, 2)"
+            )
+    return {name: tuple(values) for name, values in declared.items()}
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:

@@ -150,7 +150,7 @@ class CaseSubject:
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
             if seeds > known:
-                further = environment.datasets.further(problem, self._point, range(known, seeds))
+                further = environment.datasets.more(problem, self._point, range(known, seeds))
                 check_seeds(first, self._point, further)
         found.passes()
         found.result = dataclasses.replace(found.result, corners=corners.labels)

@@ -161,9 +161,9 @@ def test_a_seed_of_the_run_changes_all_contents_and_goes_with_each_set():
 def test_further_sets_of_a_small_point_are_held_for_the_next_variant():
     problem, calls = counting()
     sets = Datasets()
-    first = list(sets.further(problem, POINT, range(2, 5)))
+    first = list(sets.more(problem, POINT, range(2, 5)))
     assert [one.seed_offset for one in first] == [2, 3, 4]
-    assert list(sets.further(problem, POINT, range(2, 5))) == first
+    assert list(sets.more(problem, POINT, range(2, 5))) == first
     assert len(calls) == 4, "and set 0, which tells their size"
 
 
@@ -173,7 +173,7 @@ def test_further_sets_of_a_large_point_are_held_one_at_a_time(monkeypatch):
     monkeypatch.setattr(dataset_module, "_HELD_BYTES", 5 * one.host_bytes - 1)
     sets = Datasets()
     alive = []
-    for made in sets.further(problem, POINT, range(2, 5)):
+    for made in sets.more(problem, POINT, range(2, 5)):
         assert all(before() is None for before in alive)
         alive.append(weakref.ref(made.inputs["a"]))
         del made
@@ -189,7 +189,7 @@ def test_further_sets_of_a_very_large_point_follow_from_the_first_where_the_prob
         return {"a": np.roll(a, shift), "out": np.roll(out, shift)}
 
     problem, calls = counting(rearrange=turned)
-    made = list(Datasets(seed=5).further(problem, POINT, range(1, 4)))
+    made = list(Datasets(seed=5).more(problem, POINT, range(1, 4)))
     assert len(calls) == 1
     assert all(np.array_equal(one.expected["out"], 2.0 * one.inputs["a"]) for one in made)
     assert [one.seed for one in made] == [5, 5, 5]

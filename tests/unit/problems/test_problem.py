@@ -177,6 +177,13 @@ def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
         doubling().variant("host", **{name: (1, 2)})(prepare)
 
 
+@pytest.mark.parametrize("declared", [{"limits": {"n": 1}}, {"order": "C"}, {"block": 128}])
+def test_an_argument_that_is_neither_known_nor_lists_values_is_refused(declared):
+    (name,) = declared
+    with pytest.raises(ProblemError, match=f"'prepare': {name}=.* no parameter with the values to try"):
+        doubling().variant("host", **declared)(prepare)
+
+
 def test_an_unknown_scope_of_a_variant_is_refused():
     with pytest.raises(ProblemError, match=r"'numba.prepare': scope 'kernal' is none of kernel, transfer"):
         doubling().variant("numba", scopes=("kernal",))(prepare)
