@@ -15,7 +15,7 @@ import sys
 import uuid as uuid_module
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,21 +42,8 @@ class CudaDevice:
     l2_bytes: int
 
 
-class CudaDriver(Protocol):
-    """What is asked of CUDA."""
-
-    def is_initialized(self) -> bool:
-        """Return whether CUDA is initialised in this process, after which devices cannot be hidden."""
-
-    def devices(self) -> tuple[CudaDevice, ...]:
-        """Return the devices this process sees, by CUDA's ordinals; initialises CUDA."""
-
-    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        """Return the devices a fresh process with this environment sees; leaves this process as it is."""
-
-
 class LibCuda:
-    """The CudaDriver protocol on the real libcuda.
+    """Asks the CUDA driver library.
 
     A process forked after CUDA was initialised can no longer use CUDA, whatever it does: start processes that
     measure by spawning (subprocess, multiprocessing's "spawn").

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Iterable, Mapping
 
-    from pytest_gpukern.gpu.libcuda import CudaDevice, CudaDriver
+    from pytest_gpukern.gpu.libcuda import CudaDevice
     from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
 
 
 SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 
 
-class DeviceValues(Protocol):
-    """Where a Device gets what it does not hold itself."""
-
-    def memory_free_bytes(self) -> int:
-        """Return the memory free now, in bytes."""
-
-    def multiprocessor_count(self) -> int:
-        """Return the number of streaming multiprocessors."""
-
-    def l2_bytes(self) -> int:
-        """Return the size of the L2 cache, in bytes."""
-
-
 @dataclass(frozen=True)
 class FixedValues:
-    """DeviceValues that never change: the simulator's, and a test's."""
+    """Values of a device that never change: the simulator's, and a test's."""
 
     memory_free: int = 0
     multiprocessors: int = 1
@@ -71,7 +59,7 @@ class Device:
     pci_bus_id: str = ""
     mig_profile: str | None = None
     is_simulated: bool = False
-    values: DeviceValues = field(default=FixedValues(), repr=False, compare=False)
+    values: FixedValues | NvmlValues = field(default=FixedValues(), repr=False, compare=False)
 
     @classmethod
     def simulated(cls) -> Device:
@@ -122,62 +110,48 @@ class Device:
 
 
 class NvmlValues:
-    """DeviceValues of a real device: free memory from NVML, multiprocessors and L2 from CUDA.
+    """Values of a real device: free memory from NVML, multiprocessors and L2 from CUDA, since NVML lacks them.
 
-    NVML does not know those two.
-
-    CUDA is asked in this process only once nothing is at stake: when it is initialised already, or when
-    CUDA_VISIBLE_DEVICES shows this device alone. Before that a process of its own is asked, since
-    initialising CUDA here would fix the visible devices for good.
+    CUDA is asked in this process, once the device is pinned or CUDA is initialised anyway: before that,
+    initialising it would fix the visible devices for good.
     """
 
     def __init__(
         self,
         nvml: Nvml,
         uuid: str,
-        cuda: CudaDriver | None = None,
-        environ: MutableMapping[str, str] | None = None,
+        cuda: LibCuda | None = None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._nvml = nvml
         self._uuid = uuid
-        self._cuda: CudaDriver = LibCuda() if cuda is None else cuda
-        self._environ = os.environ if environ is None else environ
-        self._found: CudaDevice | None = None
+        self._cuda = LibCuda() if cuda is None else cuda
+        self._environ = environ
 
     def memory_free_bytes(self) -> int:
-        """Ask NVML now."""
+        """Asks NVML now."""
         return self._nvml.memory_free_bytes(self._uuid)
 
     def multiprocessor_count(self) -> int:
-        """Ask CUDA the first time."""
-        return self._cuda_device().multiprocessor_count
+        """Asks CUDA the first time."""
+        return self._cuda_device.multiprocessor_count
 
     def l2_bytes(self) -> int:
-        """Ask CUDA the first time."""
-        return self._cuda_device().l2_bytes
+        """Asks CUDA the first time."""
+        return self._cuda_device.l2_bytes
 
+    @functools.cached_property
     def _cuda_device(self) -> CudaDevice:
-        if self._found is None:
-            try:
-                self._found = self._ask()
-            except CudaError as error:
-                raise DeviceError(f"CUDA does not describe {self._uuid}: {error}") from error
-        return self._found
-
-    def _ask(self) -> CudaDevice:
-        only_this = {**self._environ, "CUDA_VISIBLE_DEVICES": self._uuid}
-        if self._environ.get("CUDA_VISIBLE_DEVICES") == self._uuid or self._cuda.is_initialized():
-            seen = self._matching(self._cuda.devices())
-            if seen is not None:
-                return seen
-        seen = self._matching(self._cuda.devices_from_outside(only_this))
-        if seen is None:
-            raise CudaError(f"it shows no such device under CUDA_VISIBLE_DEVICES={self._uuid}")
-        return seen
-
-    def _matching(self, devices: tuple[CudaDevice, ...]) -> CudaDevice | None:
-        wanted = bare_uuid(self._uuid)
-        return next((device for device in devices if device.uuid == wanted), None)
+        if self._environ.get("CUDA_VISIBLE_DEVICES") != self._uuid and not self._cuda.is_initialized():
+            raise DeviceError(f"CUDA is not asked about {self._uuid} before the device is pinned")
+        try:
+            seen = self._cuda.devices()
+        except CudaError as error:
+            raise DeviceError(f"CUDA does not describe {self._uuid}: {error}") from error
+        for device in seen:
+            if device.uuid == bare_uuid(self._uuid):
+                return device
+        raise DeviceError(f"CUDA does not describe {self._uuid}: it shows no such device")
 
 
 def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 
@@ -180,43 +180,6 @@ class DeviceState:
         return plain
 
 
-class Nvml(Protocol):
-    """The questions asked of NVML, by UUID; every answer may be "not told" (None or empty)."""
-
-    def gpus(self) -> tuple[GpuRecord, ...]:
-        """Every GPU this process may use, in NVML's order, with its MIG instances."""
-
-    def driver_version(self) -> str | None:
-        """Return the driver's version, as "580.159.03"."""
-
-    def cuda_version(self) -> tuple[int, int] | None:
-        """Return the newest CUDA version that the driver supports, as (13, 0)."""
-
-    def memory_free_bytes(self, uuid: str) -> int:
-        """Return the memory free on a GPU or MIG instance now, in bytes."""
-
-    def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return the processes that hold a CUDA context on a GPU or MIG instance."""
-
-    def limits(self, uuid: str) -> PowerLimits:
-        """Return a GPU's enforced power limit and highest clocks."""
-
-    def configuration(self, uuid: str) -> Configuration:
-        """Return how a GPU is set up; for a MIG instance, the GPU that it is part of."""
-
-    def memory_bus_width_bits(self, uuid: str) -> int | None:
-        """Return the width of a GPU's memory bus, that of the whole GPU for a MIG instance."""
-
-    def state(self, uuid: str) -> DeviceState:
-        """Return clocks, limiters, temperatures, power, energy and memory as they are now."""
-
-    def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
-        """Return what the driver sampled of each process after `since_us`; empty where it does not tell."""
-
-    def close(self) -> None:
-        """Hand NVML back; nothing may be asked afterwards."""
-
-
 T = TypeVar("T")
 
 # nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
@@ -285,7 +248,7 @@ _FIELDS = (_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW, *_LIMITED_NS)
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
 
-def open_nvml() -> PyNvml:
+def open_nvml() -> Nvml:
     """Open NVML for this process; the caller closes it.
 
     NVML counts openings, so other libraries that use it are undisturbed. An opened object must not be used
@@ -305,15 +268,15 @@ def open_nvml() -> PyNvml:
     except pynvml.NVMLError as error:
         fallback = f"NVML could not start: {error}"
         raise NvmlUnavailable(_INIT_REASONS.get(_code(error), fallback)) from None
-    nvml = PyNvml(pynvml)
+    nvml = Nvml(pynvml)
     if nvml.count() == 0:
         nvml.close()
         raise NvmlUnavailable(_INIT_REASONS[_GPU_NOT_FOUND])
     return nvml
 
 
-class PyNvml:
-    """The Nvml protocol on an initialised `pynvml` module."""
+class Nvml:
+    """Asks NVML by UUID, on an initialised `pynvml`; every answer may be "not told" (None or empty)."""
 
     def __init__(self, pynvml: Any) -> None:
         self._pynvml = pynvml
@@ -321,7 +284,7 @@ class PyNvml:
         self._gpus_of_instances: dict[str, Any] = {}
         self._closed = False
 
-    def __enter__(self) -> PyNvml:
+    def __enter__(self) -> Nvml:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -24,7 +24,6 @@ from pytest_gpukern.values.backend_table import BACKENDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 
-    from pytest_gpukern.gpu.libcuda import CudaDriver
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
 
@@ -340,7 +339,7 @@ def pin(
     environ: MutableMapping[str, str],
     modules: Iterable[str] = (),
     *,
-    cuda: CudaDriver | None = None,
+    cuda: LibCuda | None = None,
 ) -> Pin:
     """Make `device` CUDA's ordinal 0, and its only one, for this process and those it starts.
 
@@ -353,7 +352,7 @@ def pin(
     """
     if device.is_simulated:
         return Pin(environ, ())
-    driver: CudaDriver = LibCuda() if cuda is None else cuda
+    driver = LibCuda() if cuda is None else cuda
     if driver.is_initialized():
         _require_first(device, driver, modules)
     before = tuple((name, environ.get(name)) for name in (VARIABLE, _ORDER_VARIABLE))
@@ -362,7 +361,7 @@ def pin(
     return Pin(environ, before)
 
 
-def _require_first(device: Device, driver: CudaDriver, modules: Iterable[str]) -> None:
+def _require_first(device: Device, driver: LibCuda, modules: Iterable[str]) -> None:
     try:
         seen = driver.devices()
     except CudaError as error:

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.gpu.libcuda import CudaDevice, LibCuda
 from pytest_gpukern.gpu.nvml import (
     Configuration,
     DeviceState,
     GpuProcess,
     GpuRecord,
     MigRecord,
+    Nvml,
     PowerLimits,
     Utilization,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pytest_gpukern.gpu.libcuda import CudaDevice
 
 UUIDS = (
     "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",
@@ -86,7 +86,7 @@ HEALTHY = Configuration(
 
 
 @dataclass
-class FakeNvml:
+class FakeNvml(Nvml):
     records: tuple[GpuRecord, ...] = (gpu(0),)
     processes: tuple[GpuProcess, ...] = ()
     free_bytes: list[int] = field(default_factory=lambda: [3, 2, 1])
@@ -133,7 +133,7 @@ class FakeNvml:
 
 
 @dataclass
-class FakeCuda:
+class FakeCuda(LibCuda):
     """CUDA as this process (`inside`) and a fresh one (`outside`) see it."""
 
     initialized: bool = False

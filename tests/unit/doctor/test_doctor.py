@@ -236,9 +236,9 @@ def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
 
 
 def test_the_adapter_reads_how_a_gpu_is_set_up():
-    from pytest_gpukern.gpu.nvml import PyNvml
+    from pytest_gpukern.gpu.nvml import Nvml
 
-    told = PyNvml(
+    told = Nvml(
         FakePynvml(
             nvmlDeviceGetPersistenceMode=0,
             nvmlDeviceGetEccMode=[1, 0],
@@ -271,9 +271,9 @@ def test_what_the_adapter_is_refused_is_none():
         "nvmlDeviceGetRemappedRows",
         "nvmlDeviceGetPowerManagementDefaultLimit",
     )
-    from pytest_gpukern.gpu.nvml import PyNvml
+    from pytest_gpukern.gpu.nvml import Nvml
 
-    refused = PyNvml(FakePynvml(failing=dict.fromkeys(names, 3)))
+    refused = Nvml(FakePynvml(failing=dict.fromkeys(names, 3)))
     assert refused.configuration(UUIDS[0]) == Configuration()
 
 

@@ -18,14 +18,14 @@ from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.selection import visible_devices
 
 if TYPE_CHECKING:
-    from pytest_gpukern.gpu.nvml import PyNvml
+    from pytest_gpukern.gpu.nvml import Nvml
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, OPERATING_SYSTEM, UNKNOWN = 3, 13, 15, 17, 999
 ME = os.getpid()
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> PyNvml:
+def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
     monkeypatch.setitem(sys.modules, "pynvml", module)
     return open_nvml()
 

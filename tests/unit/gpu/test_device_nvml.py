@@ -13,12 +13,12 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import GpuProcess, PowerLimits, open_nvml
 
 if TYPE_CHECKING:
-    from pytest_gpukern.gpu.nvml import PyNvml
+    from pytest_gpukern.gpu.nvml import Nvml
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 13, 15
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> PyNvml:
+def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
     monkeypatch.setitem(sys.modules, "pynvml", module)
     return open_nvml()
 
