@@ -141,7 +141,7 @@ class _Piece:
     start: int
 
     def extreme(self, values: np.ndarray[Any, Any]) -> Extreme:
-        """The first of the largest of these errors of the elements."""
+        """Returns the first of the largest of these errors of the elements."""
         at = int(values.argmax())
         return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
 
@@ -159,7 +159,7 @@ class _Scratch:
 def _compare_piece(
     piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poison: int | None
 ) -> Comparison | None:
-    """The comparison of a piece; None where every element is equal."""
+    """Returns the comparison of a piece; None where every element is equal."""
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
@@ -178,7 +178,7 @@ def _compare_piece(
 
 
 def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comparison | None:
-    """The comparison of a piece that may hold anything: what is wrong, not written, or not finite."""
+    """Returns the comparison of a piece that may hold anything: what is wrong, not written, or not finite."""
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
@@ -225,7 +225,7 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comp
 
 
 def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Comparison | None:
-    """The comparison of a piece of finite numbers that all lie within the tolerance, which most do.
+    """Returns the comparison of a piece of finite numbers that all lie within the tolerance, which most do.
 
     None where anything else is found, which is then looked at closely.
     """
@@ -256,7 +256,7 @@ def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Compariso
 
 
 def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Numbers widened so that a difference cannot wrap; 64-bit ones become Python's."""
+    """Returns numbers widened so that a difference cannot wrap; 64-bit ones become Python's."""
     import numpy as np
 
     if values.dtype.itemsize == 8:
@@ -291,7 +291,7 @@ def still_poisoned(
     other: np.ndarray[Any, Any] | None = None,
     other_poison: int | None = None,
 ) -> tuple[int, int]:
-    """How many elements were left as they were filled, and the flat index of the first, or -1.
+    """Returns how many elements were left as they were filled, and the flat index of the first, or -1.
 
     Those that hold the poison, and after another call hold what they were filled with before that, which was
     another poison, or something else than now. Of one or two bytes, which a computed number may equal by
@@ -397,7 +397,7 @@ class Tolerance:
 
     @classmethod
     def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
-        """The default for an element-wise result of `dtype`, as rtol/atol.
+        """Returns the default for an element-wise result of `dtype`, as rtol/atol.
 
         float16 1e-3/1e-5 and float32 1.3e-6/1e-5, the bounds of `torch.testing.assert_close`; float64
         1e-9/1e-9, since theirs, 1e-7, would pass a result of float32. What is no float must be equal.

@@ -23,12 +23,12 @@ class Span(NamedTuple):
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Whether some address is in both."""
+        """Returns whether some address is in both."""
         return max(self.start, other.start) < min(self.stop, other.stop)
 
 
 def c_strides(shape: tuple[int, ...], itemsize: int) -> Strides:
-    """The strides of an array in C order without gaps, in bytes."""
+    """Returns the strides of an array in C order without gaps, in bytes."""
     strides, step = [], itemsize
     for length in reversed(shape):
         strides.append(step)
@@ -37,7 +37,7 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> Strides:
 
 
 def out_of_c_order(shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Strides | None:
-    """The strides, or None where the elements lie in C order without gaps, or there are none.
+    """Returns the strides, or None where the elements lie in C order without gaps, or there are none.
 
     Args:
         shape: of the array.
@@ -54,7 +54,7 @@ def out_of_c_order(shape: tuple[int, ...], strides: Strides | None, itemsize: in
 
 
 def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Span:
-    """The addresses that an array lies between, gaps included.
+    """Returns the addresses that an array lies between, gaps included.
 
     Args:
         pointer: address of the element at index zero.
@@ -72,7 +72,7 @@ def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, items
 
 
 def span_by_interface(interface: dict[str, Any]) -> Span:
-    """The same of NumPy's array interface, or of CUDA's, which have the same fields."""
+    """Returns the same of NumPy's array interface, or of CUDA's, which have the same fields."""
     import numpy as np
 
     return span_of(
@@ -113,7 +113,7 @@ class Damage:
 
 @functools.lru_cache(64)
 def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """What `nbytes` of a zone hold whose first is `start` bytes behind a multiple of four; read-only."""
+    """Returns what a zone of `nbytes` holds that begins `start` bytes behind a multiple of four; read-only."""
     import numpy as np
 
     start %= 4
@@ -131,7 +131,7 @@ def damage(
     itemsize: int,
     fill: int | None = None,
 ) -> list[Damage]:
-    """What was written before and behind an array that begins at a multiple of four.
+    """Returns what was written before and behind an array that begins at a multiple of four.
 
     Args:
         name: of the array.
@@ -182,7 +182,7 @@ class Placement(NamedTuple):
 
 
 def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
-    """Where each array lies in a layout.
+    """Returns where each array lies in a layout.
 
     Misaligned, the first begins one element behind a boundary, the next three and so on: an odd number is no
     multiple of any vector, and a launch that goes on to where the first array is aligned is not there for the
@@ -233,7 +233,7 @@ class Placed:
         return tuple(self._step * step for step in steps)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The array in the bytes of the allocation."""
+        """Returns the array in the bytes of the allocation."""
         import numpy as np
 
         return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)
@@ -257,7 +257,7 @@ class Placed:
         return mask.astype(bool)
 
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
-        """What was written before it, between its elements and behind it.
+        """Returns what was written before it, between its elements and behind it.
 
         Args:
             name: of the array.
@@ -284,5 +284,5 @@ class Placed:
 
 
 def placed_in(placed: Mapping[str, Placement] | None, name: str) -> Placement | None:
-    """Where an array is to lie, or None where it is to be as usual."""
+    """Returns where an array is to lie, or None where it is to be as usual."""
     return (placed or {}).get(name)

@@ -61,10 +61,10 @@ class Workspace(Protocol):
         """
 
     def input_spans(self) -> dict[str, Span]:
-        """The addresses of each input array."""
+        """Returns the addresses of each input array."""
 
     def returned_span(self, output: str) -> Span:
-        """The addresses that what was adopted as `output` lies between."""
+        """Returns the addresses that what was adopted as `output` lies between."""
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
         """Compares an output with its reference, on the device where it lives there."""
@@ -73,16 +73,16 @@ class Workspace(Protocol):
         """Copies an output to the host and waits for it."""
 
     def digest(self) -> dict[str, int]:
-        """A hash of the contents of each input array."""
+        """Returns a hash of the contents of each input array."""
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """What `digest` says while the input arrays hold these contents."""
+        """Returns what `digest` says while the input arrays hold these contents."""
 
     def damage(self) -> list[Damage]:
-        """What was written into the guard zones around inputs and outputs, once the device is idle."""
+        """Returns what was written into the guard zones of inputs and outputs, once the device is idle."""
 
     def bits(self, output: str) -> str | None:
-        """A hash of an output's bytes, the same in every process and release, named by its method.
+        """Returns a hash of an output's bytes, the same in every process and release, named by its method.
 
         Taken where the output lives; None where its memory is not in one piece, or is not all values.
         """
@@ -141,7 +141,7 @@ class Backend(Protocol):
 
 
 def missing_library(name: str) -> str | None:
-    """Which package backend `name` lacks, in words, without importing anything heavy; None if none."""
+    """Returns which package backend `name` lacks, in words, or None; imports nothing heavy."""
     for module, package in BACKENDS[name].needs:
         if not installed(module):
             return f"{package} is not installed"
@@ -149,7 +149,7 @@ def missing_library(name: str) -> str | None:
 
 
 def installed(module: str) -> bool:
-    """Whether `module` can be found; only its parents' packages are ever looked into, not executed."""
+    """Returns whether `module` can be found; nothing is executed to find out."""
     top, _, rest = module.partition(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -164,7 +164,7 @@ def installed(module: str) -> bool:
 
 
 def open_backend(name: str, *, simulated: bool) -> Backend:
-    """The backend `name`, ready for use on the pinned device.
+    """Returns the backend `name`, ready for use on the pinned device.
 
     Raises:
         LookupError: there is no such backend.

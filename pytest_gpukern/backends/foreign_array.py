@@ -56,7 +56,7 @@ class UsersArray:
         return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
 
     def overlaps(self, other: UsersArray) -> bool:
-        """Whether some address belongs to an element of both; also where that takes too long to tell."""
+        """Returns whether both have an element at one address; also where that takes too long to tell."""
         import numpy as np
 
         if self.on_device != other.on_device or not self.span.overlaps(other.span):
@@ -75,7 +75,7 @@ class UsersArray:
             return True
 
     def fetch(self) -> np.ndarray[Any, Any]:
-        """A copy of its contents on the host, in C order."""
+        """Returns a copy of its contents on the host, in C order."""
         import numpy as np
 
         if self.host is not None:
@@ -87,7 +87,7 @@ class UsersArray:
         return np.array(self._strided()[1], order="C")
 
     def bits(self) -> str | None:
-        """A hash of its bytes in C order, taken where it lies; None where they are not all values."""
+        """Returns a hash of its bytes in C order, taken where it lies; None where they are not all values."""
         if self.on_device and self.strides is None and self.pointer % 4 == 0:
             from pytest_gpukern.gpu.runtime import runtime
 
@@ -114,7 +114,7 @@ class UsersArray:
             _copy_to_device(self.span.start, raw)
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """What was fetched from it, as numbers to compare: bfloat16 as float32."""
+        """Returns what was fetched from it, as numbers to compare: bfloat16 as float32."""
         import numpy as np
 
         if not self.is_bfloat16:
@@ -123,7 +123,7 @@ class UsersArray:
         return widened
 
     def _strided(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """A copy of all bytes that it lies between, and its elements in them."""
+        """Returns a copy of all bytes that it lies between, and its elements in them."""
         import numpy as np
 
         raw = np.empty(self.span.stop - self.span.start, np.uint8)
@@ -132,7 +132,7 @@ class UsersArray:
 
 
 def users_array(value: Any) -> UsersArray | None:
-    """Where an array of NumPy's, CuPy's, Numba's, PyCUDA's, PyTorch's or another library's lies.
+    """Returns where an array of NumPy's, CuPy's, Numba's, PyCUDA's, PyTorch's or another library's lies.
 
     None for what is none, as a NumPy scalar, or holds anything but numbers.
     """
@@ -167,13 +167,13 @@ def users_array(value: Any) -> UsersArray | None:
 
 
 def backend_of(value: Any) -> str | None:
-    """The backend that makes arrays of a value's type; None for any other, and for one derived from it."""
+    """Returns the backend that makes arrays of exactly a value's type, or None."""
     kind = (type(value).__module__, type(value).__name__)
     return next((name for name, row in BACKENDS.items() if kind in row.arrays), None)
 
 
 def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
-    """A tensor of PyTorch's as what tells its address; None for one without elements in one strided memory.
+    """Returns a PyTorch tensor as what tells its address; None without elements in one strided memory.
 
     PyTorch tells no address of what requires a gradient, and of bfloat16 none that NumPy has a dtype for.
     """
@@ -189,7 +189,7 @@ def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
 
 
 def why_untrusted(value: Any) -> str | None:
-    """Why an array that a call returned may compute when it is read, in words, or None.
+    """Returns why an array that a call returned may compute when it is read, in words, or None.
 
     It is lazy, or of a class that somebody derived from a library's array.
     """
@@ -265,7 +265,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
 
 
 def shares_memory(one: Any, other: Any) -> bool:
-    """Whether an address belongs to both arrays; on a device, whether one lies between the ends of both."""
+    """Returns whether two arrays share memory; on a device, whether the addresses between their ends do."""
     import numpy as np
 
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
@@ -275,7 +275,7 @@ def shares_memory(one: Any, other: Any) -> bool:
 
 
 def _span(value: Any) -> Span | None:
-    """The addresses of an array of any library, or None where it tells none."""
+    """Returns the addresses of an array of any library, or None where it tells none."""
     import numpy as np
 
     from pytest_gpukern.arrays.memory import span_by_interface
@@ -296,7 +296,7 @@ def _named(value: Any) -> str:
 
 
 def to_host(value: Any) -> np.ndarray[Any, Any]:
-    """A NumPy array with the contents of `value`, which may live on the device.
+    """Returns a NumPy array with the contents of `value`, which may live on the device.
 
     Args:
         value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA, PyTorch or Dask array, or a

@@ -99,7 +99,7 @@ class PlacedDeviceArray(DeviceArray):
             checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def _read(self) -> np.ndarray[Any, Any]:
-        """The bytes of the allocation, on the host."""
+        """Returns the bytes of the allocation, on the host."""
         import numpy as np
 
         whole = np.empty(self._placed.nbytes, np.uint8)
@@ -138,18 +138,18 @@ class PlacedDeviceArray(DeviceArray):
         return into
 
     def in_one_piece(self) -> DeviceArray:
-        """A copy in C order, whose memory the caller gives back."""
+        """Returns a copy in C order, whose memory the caller gives back."""
         copy = DeviceArray(self.shape, self.dtype)
         copy.upload(self.download())
         return copy
 
     def damage(self, name: str) -> list[Damage]:
-        """What was written into its guard zones and gaps; the device must be idle."""
+        """Returns what was written into its guard zones and gaps; the device must be idle."""
         return self._placed.damage(name, self._read())
 
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    """An array of the shape and dtype of an input or output."""
+    """Returns an array of the shape and dtype of an input or output."""
     if placement is None:
         return DeviceArray(form.shape, form.dtype, guard=guard)
     return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
@@ -225,13 +225,13 @@ class CudaWorkspace:
         return Form(shape, dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """The addresses of each input array."""
+        """Returns the addresses of each input array."""
         return {
             name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
         }
 
     def returned_span(self, output: str) -> Span:
-        """The addresses that what was adopted lies between."""
+        """Returns the addresses that what was adopted lies between."""
         return span_by_interface(self._returned[output].__cuda_array_interface__)
 
     def compare(
@@ -275,7 +275,7 @@ class CudaWorkspace:
         return int(interface["data"][0]), shape, dtype, strides
 
     def digest(self) -> dict[str, int]:
-        """A hash of each input, computed on the device."""
+        """Returns a hash of each input, computed on the device."""
         return {name: self._hash(array) for name, array in self._inputs.items()}
 
     def _hash(self, array: DeviceArray) -> int:
@@ -288,16 +288,16 @@ class CudaWorkspace:
             copy.free()
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """A hash of the copy of each of these on the device."""
+        """Returns a hash of the copy of each of these on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """What was written into the guard zones of inputs and outputs; the device must be idle."""
+        """Returns what was written into the guard zones of inputs and outputs; the device must be idle."""
         arrays = {**self._inputs, **self._outputs}
         return [found for name, array in arrays.items() for found in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """A hash of an output's bytes, computed on the device; None where they are strided or not aligned."""
+        """Returns a hash of an output's bytes, computed on the device; None where strided or not aligned."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is not None or pointer % 4:
             return None

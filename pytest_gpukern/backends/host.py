@@ -43,7 +43,7 @@ _WORTH_COPYING = 1 << 23
 
 
 def is_array(value: Any) -> bool:
-    """Whether an input is an array to be placed, rather than a scalar to be passed on."""
+    """Returns whether an input is an array to be placed, rather than a scalar to be passed on."""
     return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
 
 
@@ -78,7 +78,7 @@ def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Non
 
 
 def bits_of(array: np.ndarray[Any, Any]) -> str | None:
-    """A hash of an array's bytes in C order, the same in every process and release: of pieces of 16 MiB.
+    """Returns a hash of an array's bytes in C order (of pieces of 16 MiB), the same in every process.
 
     None for long doubles, whose bytes are not all values.
     """
@@ -131,7 +131,7 @@ class GuardedArray:
         self._behind[:] = guard_pattern(guard, nbytes % 4, self._behind.size)
 
     def damage(self, name: str) -> list[Damage]:
-        """What was written into its guard zones.
+        """Returns what was written into its guard zones.
 
         Args:
             name: what the array is called in what is returned.
@@ -163,7 +163,7 @@ class PlacedArray:
         self.array = self._placed.view(self._bytes)
 
     def damage(self, name: str) -> list[Damage]:
-        """What was written into its guard zones and gaps; see `GuardedArray`."""
+        """Returns what was written into its guard zones and gaps; see `GuardedArray`."""
         return self._placed.damage(name, self._bytes)
 
 
@@ -238,11 +238,11 @@ class HostWorkspace:
         return Form(array.shape, array.dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """The addresses of each input array."""
+        """Returns the addresses of each input array."""
         return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
 
     def returned_span(self, output: str) -> Span:
-        """The addresses that what was adopted lies between."""
+        """Returns the addresses that what was adopted lies between."""
         return span_by_interface(self._bound[output].__array_interface__)
 
     def compare(
@@ -263,7 +263,7 @@ class HostWorkspace:
         return comparison.compare(actual, expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """A copy of an output."""
+        """Returns a copy of an output."""
         import numpy as np
 
         if into is None:
@@ -280,11 +280,11 @@ class HostWorkspace:
         return {name: _digest(inputs[name]) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """What was written into the guard zones of inputs and outputs."""
+        """Returns what was written into the guard zones of inputs and outputs."""
         return [found for name, guarded in self._guarded.items() for found in guarded.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """A hash of an output's bytes."""
+        """Returns a hash of an output's bytes."""
         return bits_of(self._bound[output])
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ class _Address(int):
 
 
 def gpuarray_over(array: DeviceArray) -> Any:
-    """A GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
+    """Returns a GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
     from pycuda.gpuarray import GPUArray
 
     strides = array.__cuda_array_interface__["strides"]
@@ -222,7 +222,7 @@ def nvcc_on_path() -> str | None:
 
 
 def missing_include_folder(header: str, library: str) -> str | None:
-    """The folder of a wheel that holds `header` where the toolkit of the nvcc on PATH lacks it, or None.
+    """Returns the folder of a wheel that holds `header` where nvcc's own toolkit lacks it, or None.
 
     Args:
         header: file name, such as "curand_kernel.h".

@@ -154,7 +154,7 @@ def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
 
 
 def _versioned(name: str) -> str | None:
-    """Where a library is that scikit-cuda asks for without a version, or None for any other name."""
+    """Returns where a library is that scikit-cuda asks for without a version, or None for any other name."""
     if name == "libcuda.so":
         return "libcuda.so.1"
     short = re.fullmatch(r"lib(cudart|cublas|cusolver)\.so", name)

@@ -74,5 +74,5 @@ class TorchBackend(GpuBackend):
         self._torch.cuda.empty_cache()
 
     def _tensor_over(self, array: DeviceArray) -> Any:
-        """A tensor on the memory of `array`, by the CUDA array interface, so that nothing is copied."""
+        """Returns a tensor on the memory of `array`, by the CUDA array interface: nothing is copied."""
         return self._torch.as_tensor(array, device="cuda")

@@ -194,7 +194,7 @@ def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
 
 
 def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
-    """Bytes read and written a second, by the better of a kernel and the driver's copy, far past the L2."""
+    """Returns bytes read and written a second far past the L2, by a kernel or the driver's copy."""
     import numpy as np
 
     tile = 16 * BLOCK * WORDS
@@ -226,7 +226,7 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
-    """Bytes a second between page-locked host memory and the device, each way by itself."""
+    """Returns bytes a second between page-locked host memory and the device, each way by itself."""
     size = _PINNED_BYTES
     host = int(checked("cuMemHostAlloc", size, 0))
     try:
@@ -250,7 +250,7 @@ def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
-    """Bytes a second between an ordinary NumPy array and the device, each way by itself.
+    """Returns bytes a second between an ordinary NumPy array and the device, each way by itself.
 
     By the host's clock: the driver copies through buffers of its own, and the host takes part to the end. A
     copy takes milliseconds, against which the clock and the synchronization are nothing.

@@ -48,7 +48,7 @@ class ClockProbe:
         self.read()  # loaded now: a module that loads later may wait for an idle device
 
     def read(self) -> float | None:
-        """The SM clock in MHz, once the stream's work is done; waits for it and for the probe.
+        """Returns the SM clock in MHz, once the stream's work is done; waits for it and for the probe.
 
         None where the global timer stands still.
 

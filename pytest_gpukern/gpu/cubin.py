@@ -72,7 +72,7 @@ class Spills(NamedTuple):
 
 
 def spills(image: bytes) -> dict[str, Spills | None]:
-    """What the kernels of a module spill, by their mangled names.
+    """Returns what the kernels of a module spill, by their mangled names.
 
     It is None where it cannot be told: compiled by CUDA before 12.6 or after 13, for an architecture that is
     none of `ARCHITECTURES`, spilling with 8192 instructions or more, or calling functions that use local
@@ -120,7 +120,7 @@ _CODE = (".text.", ".nv.constant", ".nv.global.init")
 
 
 def code_sha256(image: bytes) -> str | None:
-    """A hash of what a module executes: instructions, constants and initial values, in the file's order.
+    """Returns a hash of what a module executes: instructions, constants, initial values, in file order.
 
     Not of names: Numba numbers the functions of a process, so that the same kernel has another mangled name
     wherever another function was compiled before it. Nor of what tells of sources, tools and options.
@@ -240,7 +240,7 @@ def _of_kernels(cubin: _Cubin) -> Iterator[tuple[str, Spills | None]]:
 
 
 def _of_kernel(facts: bytes, code: bytes, kernel: _Symbol, inner: list[_Symbol]) -> Spills | None:
-    """What a kernel spills, from its attributes and the code of its section.
+    """Returns what a kernel spills, from its attributes and the code of its section.
 
     Args:
         facts: content of its section of attributes.
@@ -298,7 +298,7 @@ def _attributes(facts: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _moved(code: bytes, offsets: list[int]) -> Spills | None:
-    """The bytes that the instructions at these offsets store to local memory and load from it.
+    """Returns the bytes that the instructions at these offsets store to local memory and load from it.
 
     None where one of them does neither, or where there may be more than could be listed.
     """

@@ -50,20 +50,20 @@ class Fingerprint:
         return _cpu_model_key(self.cpu_model)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
+        """Returns the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
         plain["libraries"] = dict(self.libraries)
         return plain
 
     def identity(self) -> str:
-        """Return twelve hexadecimal digits that are the same wherever all fields are, in every process."""
+        """Returns twelve hexadecimal digits that are the same wherever all fields are, in every process."""
         canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def model_key_of(fingerprint: Mapping[str, Any], *, on_gpu: bool) -> str | None:
-    """Which hardware a stored result's times belong to: as part of a file name, or None if not said."""
+    """Returns the hardware of a stored result's times, as part of a file name, or None if not said."""
     if on_gpu:
         return fingerprint.get("device_model_key")
     model = fingerprint.get("cpu_model")
@@ -75,7 +75,7 @@ def _cpu_model_key(model: str) -> str:
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
-    """Describe `device` (None: the host alone) and this process. Imports NumPy, creates no CUDA context."""
+    """Describes `device` (None: the host alone) and this process. Imports NumPy, creates no CUDA context."""
     real = device if device is not None and not device.is_simulated else None
     limits = nvml.limits(real.uuid) if nvml is not None and real is not None else PowerLimits()
     cuda = nvml.cuda_version() if nvml is not None else None
@@ -103,7 +103,7 @@ def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
 def header_lines(
     device: Device | None, fingerprint: Fingerprint, simulator_reason: str | None = None
 ) -> list[str]:
-    """Return the lines a run's header shows about its device, driver, libraries, host and the simulator.
+    """Returns the lines a run's header shows about its device, driver, libraries, host and the simulator.
 
     `simulator_reason` says why the simulator is on, or why there is no device.
     """
@@ -153,7 +153,7 @@ _BLAS_NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas"
 
 
 def library_versions() -> dict[str, str]:
-    """Return the installed versions of the libraries that measure or are measured, importing none of them."""
+    """Returns the versions of the libraries that measure or are measured, importing none of them."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
@@ -167,7 +167,7 @@ def library_versions() -> dict[str, str]:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name; Arm Linux has numbers only: "aarch64 implementer 0x41 part 0xd4f"."""
+    """Returns the processor's name; Arm Linux has numbers only: "aarch64 implementer 0x41 part 0xd4f"."""
     try:
         text = cpuinfo.read_text(errors="replace")
     except OSError:
@@ -185,7 +185,7 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def cpu_count() -> int:
-    """Return the number of logical processors this process may run on."""
+    """Returns the number of logical processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -195,7 +195,7 @@ _SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # by its import, for good, which
 
 
 def blas() -> str:
-    """Name the BLAS behind NumPy and its threads: "OpenBLAS 0.3.30, 16 threads". Imports NumPy."""
+    """Names the BLAS behind NumPy and its threads: "OpenBLAS 0.3.30, 16 threads". Imports NumPy."""
     import numpy  # noqa: F401  (its BLAS is loaded with it)
 
     before = os.environ.get(_SET_BY_THREADPOOLCTL)
@@ -210,7 +210,7 @@ def blas() -> str:
 
 
 def describe_pools(pools: list[dict[str, Any]]) -> str | None:
-    """Describe the BLAS in NumPy's folder among threadpoolctl's findings, or else the first BLAS."""
+    """Describes the BLAS in NumPy's folder among threadpoolctl's findings, or else the first BLAS."""
     found = [pool for pool in pools if pool.get("user_api") == "blas"]
     if not found:
         return None

@@ -50,7 +50,7 @@ class LibCuda:
     """
 
     def is_initialized(self) -> bool:
-        """Ask for the current context: before cuInit that answers CUDA_ERROR_NOT_INITIALIZED."""
+        """Asks for the current context: before cuInit that answers CUDA_ERROR_NOT_INITIALIZED."""
         library = _loaded_library()
         if library is None:
             return False
@@ -58,7 +58,7 @@ class LibCuda:
         return int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_ERROR_NOT_INITIALIZED
 
     def devices(self) -> tuple[CudaDevice, ...]:
-        """Initialise CUDA without a context and list its devices. Raises CudaError."""
+        """Initialises CUDA without a context and lists its devices. Raises CudaError."""
         library = load_library()
         status = int(library.cuInit(0))
         if status == _CUDA_ERROR_NO_DEVICE:
@@ -69,7 +69,7 @@ class LibCuda:
         return tuple(_device(library, ordinal) for ordinal in range(count.value))
 
     def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        """Run this file as a script with `environ` and read its answer. Raises CudaError."""
+        """Runs this file as a script with `environ` and reads its answer. Raises CudaError."""
         # -I keeps this folder off the child's sys.path, where its modules would hide others.
         command = [sys.executable, "-I", str(Path(__file__))]
         try:
@@ -86,7 +86,7 @@ class LibCuda:
 
 
 def load_library() -> Any:
-    """Load the CUDA driver library, which neither initialises CUDA nor touches a device. Raises CudaError."""
+    """Loads the CUDA driver library, which neither initialises CUDA nor touches a device; CudaError if not."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -94,12 +94,12 @@ def load_library() -> Any:
 
 
 def bare_uuid(uuid: str) -> str:
-    """Drop the "GPU-" or "MIG-" that NVML puts before a UUID and CUDA does not."""
+    """Drops the "GPU-" or "MIG-" that NVML puts before a UUID and CUDA does not."""
     return uuid.split("-", 1)[1] if uuid.startswith(("GPU-", "MIG-")) else uuid
 
 
 def _loaded_library() -> Any:
-    """Return libcuda if this process has loaded it already, else None."""
+    """Returns libcuda if this process has loaded it already, else None."""
     if sys.platform == "win32":
         try:
             return load_library()

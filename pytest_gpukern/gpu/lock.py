@@ -93,7 +93,7 @@ class DeviceLock:
         timeout_s: float | None = None,
         poll_s: float = 0.1,
     ) -> None:
-        """Take the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
+        """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
 
         `on_wait` is told who holds it, once at first and then every minute.
 
@@ -113,7 +113,7 @@ class DeviceLock:
             self._environ[self._variable] = f"{holder.pid}:{holder.nonce}"
 
     def release(self) -> None:
-        """Give the lock back once; the last of as many calls as acquired it frees the device.
+        """Gives the lock back once; the last of as many calls as acquired it frees the device.
 
         Raises RuntimeError when this process does not hold it.
         """
@@ -140,11 +140,11 @@ class DeviceLock:
         self.release()
 
     def holder(self) -> Holder | None:
-        """Return who holds the lock now, as far as the lock file tells."""
+        """Returns who holds the lock now, as far as the lock file tells."""
         return read_holder(self._path)
 
     def _is_inherited(self) -> bool:
-        """Return whether a living ancestor holds the lock: the variable alone may be a leftover."""
+        """Returns whether a living ancestor holds the lock: the variable alone may be a leftover."""
         text, _, nonce = self._environ.get(self._variable, "").partition(":")
         pid = process_id(text)
         if pid is None or pid not in ancestors():
@@ -171,7 +171,7 @@ class DeviceLock:
         return f"{self.uuid} is in use by {holder or f'another process, which left no entry in {self._path}'}"
 
     def _try(self) -> int | None:
-        """Lock the file and return it open, or None while somebody else holds it."""
+        """Locks the file and returns it open, or None while somebody else holds it."""
         fd = open_lock_file(self._path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +189,7 @@ class DeviceLock:
 
 
 def _let_go_in_forked_child() -> None:
-    """Close a forked child's copies of the lock files: else they would keep the lock when the parent dies."""
+    """Closes a forked child's copies of the lock files, which would keep the lock when the parent dies."""
     global _guard
     _guard = threading.RLock()
     for held in _held.values():
@@ -215,7 +215,7 @@ class Holder:
 
     @classmethod
     def here(cls, uuid: str) -> Holder:
-        """Describe this process, now."""
+        """Describes this process, now."""
         command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
         if len(command) > _COMMAND_LENGTH:
             command = command[: _COMMAND_LENGTH - 1] + "…"
@@ -231,7 +231,7 @@ class Holder:
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
 
     def is_whole(self) -> bool:
-        """Return whether every field is of its kind: anybody may write into the file."""
+        """Returns whether every field is of its kind: anybody may write into the file."""
         texts = (self.uuid, self.user, self.host, self.command, self.nonce)
         numbers = type(self.pid) is int and type(self.since) in (int, float)
         return (
@@ -242,12 +242,12 @@ class Holder:
         )
 
     def is_credible(self) -> bool:
-        """Return whether this can be the present holder, and is no entry left by a process that died."""
+        """Returns whether this can be the present holder, and is no entry left by a process that died."""
         return self.host != socket.gethostname() or is_alive(self.pid)
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Return GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike.
+    """Returns GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike.
 
     Not under TMPDIR, which users, batch jobs and test runners have of their own.
 
@@ -266,7 +266,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def open_lock_file(path: Path) -> int:
-    """Open a lock file, making it and its folder usable by every user when they are not there yet.
+    """Opens a lock file, making it and its folder usable by every user when they are not there yet.
 
     Raises DeviceError when that is not possible, when the file is a link or no regular file.
     """
@@ -290,7 +290,7 @@ def open_lock_file(path: Path) -> int:
 
 
 def unusable(path: Path, error: OSError) -> DeviceError:
-    """Make the error for a lock file that cannot be opened or locked."""
+    """Makes the error for a lock file that cannot be opened or locked."""
     return DeviceError(
         f"the device lock {path} cannot be used: {error}. Set {DIRECTORY_VARIABLE} to a folder that "
         f"all users of the GPU can write to."
@@ -298,7 +298,7 @@ def unusable(path: Path, error: OSError) -> DeviceError:
 
 
 def write_holder(fd: int, holder: Holder | None) -> None:
-    """Write who holds the lock, or nobody.
+    """Writes who holds the lock, or nobody.
 
     A file opened for reading only (another user's) stays as it is: it is locked all the same, and waiters
     hear of another process.
@@ -312,7 +312,7 @@ def write_holder(fd: int, holder: Holder | None) -> None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Return who wrote that it holds the lock, None when nobody did or the writer is dead."""
+    """Returns who wrote that it holds the lock, None when nobody did or the writer is dead."""
     try:
         fd = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError:

@@ -30,15 +30,15 @@ class FixedValues:
     l2: int = 0
 
     def memory_free_bytes(self) -> int:
-        """Return the constant given."""
+        """Returns the constant given."""
         return self.memory_free
 
     def multiprocessor_count(self) -> int:
-        """Return the constant given."""
+        """Returns the constant given."""
         return self.multiprocessors
 
     def l2_bytes(self) -> int:
-        """Return the constant given."""
+        """Returns the constant given."""
         return self.l2
 
 
@@ -110,7 +110,7 @@ class Device:
 
 
 class NvmlValues:
-    """Values of a real device: free memory from NVML, multiprocessors and L2 from CUDA, since NVML lacks them.
+    """Values of a real device: free memory from NVML, multiprocessors and L2 from CUDA.
 
     CUDA is asked in this process, once the device is pinned or CUDA is initialised anyway: before that,
     initialising it would fix the visible devices for good.
@@ -155,7 +155,7 @@ class NvmlValues:
 
 
 def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:
-    """Make the Device of a GPU that NVML lists, or of one of its MIG instances."""
+    """Makes the Device of a GPU that NVML lists, or of one of its MIG instances."""
     part = gpu if mig is None else mig
     return Device(
         index=gpu.index,
@@ -170,14 +170,14 @@ def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Devic
 
 
 def short_uuid(uuid: str, uuids: Iterable[str]) -> str:
-    """Shorten a UUID to a beginning that none of `uuids` shares, twelve characters at least."""
+    """Shortens a UUID to a beginning that none of `uuids` shares, twelve characters at least."""
     others = [other for other in uuids if other != uuid]
     lengths = range(12, len(uuid))
     return next((uuid[:n] for n in lengths if not any(other.startswith(uuid[:n]) for other in others)), uuid)
 
 
 def file_key(text: str) -> str:
-    """Reduce a name to lower-case letters, digits and "+_-", safe as part of a file name everywhere.
+    """Reduces a name to lower-case letters, digits and "+_-", safe as part of a file name everywhere.
 
     A dot becomes "_", since dots separate the parts of a file name.
     """

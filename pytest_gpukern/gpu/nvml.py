@@ -172,7 +172,7 @@ class DeviceState:
     foreign: tuple[GpuProcess, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values that json.dumps takes."""
+        """Returns the fields as plain values that json.dumps takes."""
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         plain["clock_events"] = None if self.clock_events is None else list(self.clock_events)
         plain["limited_ns"] = dict(self.limited_ns)
@@ -249,7 +249,7 @@ _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"
 
 
 def open_nvml() -> Nvml:
-    """Open NVML for this process; the caller closes it.
+    """Opens NVML for this process; the caller closes it.
 
     NVML counts openings, so other libraries that use it are undisturbed. An opened object must not be used
     after a fork: open a new one there.
@@ -291,17 +291,17 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Hand NVML back, once."""
+        """Hands NVML back, once."""
         if not self._closed:
             self._closed = True
             self._optional("close NVML", self._pynvml.nvmlShutdown)
 
     def count(self) -> int:
-        """Return the number of GPUs NVML lists, those it cannot open included."""
+        """Returns the number of GPUs NVML lists, those it cannot open included."""
         return int(self._optional("count GPUs", self._pynvml.nvmlDeviceGetCount) or 0)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
-        """Every GPU this process may open, in NVML's order, which is that of the PCI bus ids.
+        """Returns every GPU this process may open, in NVML's order, which is that of the PCI bus ids.
 
         A GPU that may not be opened (no permission, lost) keeps its index but is left out.
         """
@@ -309,21 +309,21 @@ class Nvml:
         return tuple(record for record in records if record is not None)
 
     def driver_version(self) -> str | None:
-        """Return the driver's version."""
+        """Returns the driver's version."""
         return _text(self._optional("ask the driver version", self._pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> tuple[int, int] | None:
-        """Return the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
+        """Returns the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
         encoded = self._optional("ask the CUDA version", self._pynvml.nvmlSystemGetCudaDriverVersion)
         return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
 
     def memory_free_bytes(self, uuid: str) -> int:
-        """Return the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
+        """Returns the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
         info = self._optional("ask free memory", self._pynvml.nvmlDeviceGetMemoryInfo, self._handle(uuid))
         return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return the processes with a CUDA context on the device; empty where the driver does not tell."""
+        """Returns the processes with a CUDA context on the device; empty where the driver does not tell."""
         handle = self._handle(uuid)
         found = self._optional("list processes", self._pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         if found is None and hasattr(self._pynvml, "nvmlDeviceGetComputeRunningProcesses_v2"):
@@ -333,7 +333,7 @@ class Nvml:
         return tuple(self._process(process) for process in found or ())
 
     def limits(self, uuid: str) -> PowerLimits:
-        """Return the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
+        """Returns the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
         handle, nvml = self._handle(uuid), self._pynvml
         power_mw = self._optional("ask the power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         gpu = self._whole_gpu(uuid)  # a MIG instance has no clocks of its own
@@ -344,7 +344,7 @@ class Nvml:
         )
 
     def configuration(self, uuid: str) -> Configuration:
-        """Return how the GPU is set up, by seven calls; each that is refused leaves its fields None."""
+        """Returns how the GPU is set up, by seven calls; each that is refused leaves its fields None."""
         gpu = self._whole_gpu(uuid)
         persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
         ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
@@ -367,12 +367,12 @@ class Nvml:
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
-        """Return the width of the GPU's memory bus."""
+        """Returns the width of the GPU's memory bus."""
         width = self._told("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
         return None if not width else int(width)
 
     def state(self, uuid: str) -> DeviceState:
-        """Return the device's state now, by six calls of NVML; each that is refused leaves its field None."""
+        """Returns the device's state now, by six calls; each that is refused leaves its field None."""
         handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
         at_ns = monotonic_ns()
         sm_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
@@ -400,7 +400,7 @@ class Nvml:
         )
 
     def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
-        """Return each process's samples after `since_us`; NVML has none for MIG instances."""
+        """Returns each process's samples after `since_us`; NVML has none for MIG instances."""
         found = self._told("nvmlDeviceGetProcessUtilization", self._handle(uuid), since_us)
         return tuple(
             Utilization(int(sample.pid), int(sample.timeStamp), int(sample.smUtil))
@@ -459,7 +459,7 @@ class Nvml:
         return tuple(instances)
 
     def _mig_profile(self, handle: Any) -> str:
-        """Name the profile ("1g.18gb") by the device name, or else by the instance's slices and memory."""
+        """Names the profile ("1g.18gb") by the device name, or else by the instance's slices and memory."""
         named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
         if named:
             return named.group(1)
@@ -500,12 +500,12 @@ class Nvml:
             ) from None
 
     def _whole_gpu(self, uuid: str) -> Any:
-        """Return the handle of the GPU that a MIG instance is part of, or of the GPU itself."""
+        """Returns the handle of the GPU that a MIG instance is part of, or of the GPU itself."""
         handle = self._handle(uuid)
         return self._gpus_of_instances.get(uuid, handle)
 
     def _field_values(self, handle: Any) -> dict[int, float]:
-        """Return those of `_FIELDS` that the driver tells."""
+        """Returns those of `_FIELDS` that the driver tells."""
         values = self._told("nvmlDeviceGetFieldValues", handle, list(_FIELDS))
         return {
             int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])
@@ -514,7 +514,7 @@ class Nvml:
         }
 
     def _power_and_energy(self, gpu: Any, fields: dict[int, float]) -> tuple[float | None, float | None]:
-        """Return milliwatts and millijoules, by calls of their own where the fields do not hold them."""
+        """Returns milliwatts and millijoules, by calls of their own where the fields do not hold them."""
         power_mw: float | None = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
         energy_mj: float | None = fields.get(_ENERGY_MJ) or self._told(
             "nvmlDeviceGetTotalEnergyConsumption", gpu
@@ -522,14 +522,14 @@ class Nvml:
         return power_mw, energy_mj
 
     def _told(self, call: str, *args: Any) -> Any:
-        """Call NVML for something that may change; None where package, driver or sandbox do not have it."""
+        """Calls NVML for something that may change; None where package, driver or sandbox do not have it."""
         function = getattr(self._pynvml, call, None)
         if function is None:
             return None
         return self._optional(f"answer {call}", function, *args, also=_OPERATING_SYSTEM)
 
     def _optional(self, action: str, call: Callable[..., T], *args: Any, also: int | None = None) -> T | None:
-        """Call NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
+        """Calls NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
         try:
             return call(*args)
         except self._pynvml.NVMLError as error:

@@ -25,7 +25,7 @@ FAMILY = "GPUKERN_FAMILY"
 def foreign_processes(
     nvml: Nvml, device: Device, environ: Mapping[str, str] = os.environ
 ) -> tuple[GpuProcess, ...]:
-    """Return the processes with a CUDA context on `device` other than us, our ancestors and children.
+    """Returns the processes with a CUDA context on `device` other than us, our ancestors and children.
 
     Ask before the first CUDA context of this process: in a container NVML gives process ids of the host, so
     that our own context could not be told from a stranger's afterwards. Empty for the simulator, and where
@@ -43,7 +43,7 @@ def foreign_processes(
 
 
 def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> str | None:
-    """Say who else is on the device, or None when nobody is."""
+    """Says who else is on the device, or None when nobody is."""
     if not processes:
         return None
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
@@ -54,7 +54,7 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
 def remaining(
     nvml: Nvml, device: Device, pids: Set[int], *, within_s: float = _TO_LEAVE_S
 ) -> tuple[GpuProcess, ...]:
-    """Return which of these processes have a CUDA context on `device` even after some seconds.
+    """Returns which of these processes have a CUDA context on `device` even after some seconds.
 
     The driver takes a moment to clear up behind a process that was killed.
     """
@@ -74,12 +74,12 @@ _PROC = Path("/proc")
 
 
 def process_id(text: str) -> int | None:
-    """Return the process id that a text is, None for any other text."""
+    """Returns the process id that a text is, None for any other text."""
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
 
 
 def ancestors(pid: int | None = None) -> tuple[int, ...]:
-    """Return the parent, grandparent, … of a process (this one for None), nearest first.
+    """Returns the parent, grandparent, … of a process (this one for None), nearest first.
 
     Without /proc only this process's parent is known. Processes of another PID namespace do not appear.
     """
@@ -92,7 +92,7 @@ def ancestors(pid: int | None = None) -> tuple[int, ...]:
 
 
 def parent(pid: int) -> int:
-    """Return a process's parent, 0 where unknown."""
+    """Returns a process's parent, 0 where unknown."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -103,7 +103,7 @@ def parent(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this PID namespace exists; a zombie counts as dead."""
+    """Returns whether a process of this PID namespace exists; a zombie counts as dead."""
     if pid <= 0:
         return False
     try:
@@ -154,7 +154,7 @@ class DeviceWatch:
         return frozenset(self._ours)
 
     def state(self) -> DeviceState:
-        """Ask NVML now: what changes fastest, first."""
+        """Asks NVML now: what changes fastest, first."""
         state = self._nvml.state(self._uuid)
         busy = self._busy()
         foreign = (

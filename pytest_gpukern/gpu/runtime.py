@@ -99,7 +99,7 @@ class DeviceArray:
             self.pointer = self._allocation = 0
 
     def damage(self, name: str) -> list[Damage]:
-        """What was written into its guard zones; the device must be idle.
+        """Returns what was written into its guard zones; the device must be idle.
 
         Args:
             name: what the array is called in what is returned.
@@ -118,7 +118,7 @@ class DeviceArray:
         )
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Bytes of the allocation, on the host."""
+        """Returns bytes of the allocation, on the host."""
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
@@ -192,7 +192,7 @@ class CudaRuntime:
 
     @functools.cache  # noqa: B019 - one runtime lives as long as the process
     def kernel(self, source: str, name: str) -> Any:
-        """The kernel `name` of `source`, which is compiled on first use."""
+        """Returns the kernel `name` of `source`, which is compiled on first use."""
         return self._compiled(source).get_kernel(name)
 
     @functools.cache  # noqa: B019 - as above
@@ -243,7 +243,7 @@ class CudaRuntime:
         checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
 
     def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
-        """A device copy of an array that nobody changes: inputs and references, shared by all variants.
+        """Returns a device copy of an array that nobody changes: an input or reference, shared by all variants.
 
         Copies are kept while their array lives and all of them take no more than a quarter of the memory.
         """
@@ -284,11 +284,11 @@ class CudaRuntime:
         return sum(copy.allocated_bytes for _, copy in self._copies)
 
     def hash(self, array: DeviceArray) -> int:
-        """A 64-bit hash of the contents, computed on the device."""
+        """Returns a 64-bit hash of the contents, computed on the device."""
         return self.hash_at(array.pointer, array.nbytes)
 
     def hash_at(self, pointer: int, nbytes: int) -> int:
-        """The same of device memory that begins at a multiple of four; equal in every process and release."""
+        """Returns the same of device memory that begins at a multiple of four; equal in every process."""
         import numpy as np
 
         total = DeviceArray((1,), np.uint64)
@@ -310,12 +310,12 @@ class CudaRuntime:
 
 @functools.cache
 def runtime() -> CudaRuntime:
-    """The one runtime of this process, made on first use, after the device was pinned."""
+    """Returns the one runtime of this process, made on first use, after the device was pinned."""
     return CudaRuntime()
 
 
 def context_fault() -> str | None:
-    """Why this thread's CUDA context cannot be used any more, by CUDA's name of the error, or None.
+    """Returns why this thread's CUDA context cannot be used any more, by CUDA's name of the error, or None.
 
     Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays: an
     illegal address, a misaligned one, a failed assertion of a kernel and so on leave a context in which every
@@ -332,5 +332,5 @@ def context_fault() -> str | None:
 
 
 def runtime_in_use() -> CudaRuntime | None:
-    """The runtime, where something has made it: what would only be helped by a device takes none."""
+    """Returns the runtime, where something has made it: what would only be helped by a device takes none."""
     return runtime() if runtime.cache_info().currsize else None

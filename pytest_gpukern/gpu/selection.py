@@ -33,7 +33,7 @@ _MOST_DIGITS = 9  # of a position or index; Python refuses to convert thousands
 
 
 def select(spec: str | None, devices: Sequence[Device]) -> Device:
-    """Return the one device of `devices` (from `visible_devices`) that `spec` names; the first for None.
+    """Returns the one device of `devices` (from `visible_devices`) that `spec` names; the first for None.
 
     `spec` is, upper and lower case alike:
     - a position in `devices`: under CUDA_VISIBLE_DEVICES its order, else NVML's, that of nvidia-smi;
@@ -95,7 +95,7 @@ _DOCUMENTATION = (
 
 
 def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a process of its own.
+    """Returns the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a process of its own.
 
     Raises DeviceError when CUDA cannot be asked.
     """
@@ -109,7 +109,7 @@ def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
 def visible_devices(
     nvml: Nvml, environ: Mapping[str, str], cuda_order: Callable[[], list[str]] = cuda_order_in_child
 ) -> tuple[Device, ...]:
-    """Return the devices that CUDA_VISIBLE_DEVICES leaves, in its order; without it all, in NVML's order.
+    """Returns the devices that CUDA_VISIBLE_DEVICES leaves, in its order; without it all, in NVML's order.
 
     A GPU split by MIG stands for its instances; where the variable names it as a whole, for the first, as
     in CUDA. Empty when the variable hides everything on purpose ("", "-1", Slurm's "NoDevFiles"). Entries
@@ -147,7 +147,7 @@ def missing_gpu_reason(
     open_library: Callable[[], Nvml] = open_nvml,
     load_cuda: Callable[[], object] = load_library,
 ) -> str | None:
-    """Say why this process has no GPU to use, or None when it has at least one. Does not initialise CUDA.
+    """Says why this process has no GPU to use, or None when it has at least one. Does not initialise CUDA.
 
     Raises DeviceError where there are GPUs and CUDA_VISIBLE_DEVICES is not one that CUDA understands.
     """
@@ -191,7 +191,7 @@ def _is_index(entry: str) -> bool:
 def _in_cuda_order(
     gpus: Sequence[GpuRecord], environ: Mapping[str, str], cuda_order: Callable[[], list[str]]
 ) -> tuple[GpuRecord, ...]:
-    """Put GPUs in the order of CUDA's ordinals.
+    """Puts GPUs in the order of CUDA's ordinals.
 
     By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, ranks by a heuristic that NVIDIA does
     not describe; it has nothing to rank between cards of one model, which stay in bus order. So only
@@ -274,7 +274,7 @@ class _Reading:
         raise self._error(entry, "is no MIG instance's UUID")
 
     def _whole(self, entry: str, gpu: GpuRecord) -> tuple[GpuRecord, MigRecord | None]:
-        """Return a GPU, or its first instance where MIG splits it: CUDA then takes the first available."""
+        """Returns a GPU, or its first instance where MIG splits it: CUDA then takes the first available."""
         if not gpu.mig_enabled:
             return gpu, None
         if not gpu.mig_instances:
@@ -320,7 +320,7 @@ class Pin:
     before: tuple[tuple[str, str | None], ...]
 
     def restore(self) -> None:
-        """Put the variables back."""
+        """Puts the variables back."""
         for name, value in self.before:
             if value is None:
                 self.environ.pop(name, None)
@@ -341,7 +341,7 @@ def pin(
     *,
     cuda: LibCuda | None = None,
 ) -> Pin:
-    """Make `device` CUDA's ordinal 0, and its only one, for this process and those it starts.
+    """Makes `device` CUDA's ordinal 0, and its only one, for this process and those it starts.
 
     Sets CUDA_VISIBLE_DEVICES to the UUID (which also a MIG instance has, and which no order of devices can
     change) and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is

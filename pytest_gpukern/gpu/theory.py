@@ -166,7 +166,7 @@ class Peaks:
         dtypes: Iterable[str] = (),
         read_bytes: float | None = None,
     ) -> Floor | None:
-        """The least time that a call with this much work can take; None where nothing bounds it.
+        """Returns the least time that a call with this much work can take; None where nothing bounds it.
 
         Not all traffic needs the memory within the call: what lay in the L2 before it (hot: up to all of it,
         cold: what survives the flush) is read there, and what is written last stays there, to be written
@@ -211,7 +211,7 @@ class Peaks:
 
 
 def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
-    """The peaks of a real device, from what NVML tells, or else CUDA.
+    """Returns the peaks of a real device, from what NVML tells, or else CUDA.
 
     Args:
         nvml: where to ask first.
@@ -240,7 +240,7 @@ def _mhz(properties: Any, attribute: str) -> float | None:
 
 
 def _counted(dtypes: Iterable[str]) -> frozenset[str]:
-    """The dtypes that decide how fast operations can be: without wide integers where there are others."""
+    """Returns the dtypes that decide how fast operations can be: wide integers only if alone."""
     names = frozenset(dtypes)
     return names - _WIDE_INTEGERS or names
 

@@ -42,7 +42,7 @@ _ERROR_CLASSES = {
 
 
 def mend_device() -> None:
-    """Give the fake device a name and the usual attributes, readable from the context too."""
+    """Gives the fake device a name and the usual attributes, readable from the context too."""
     from numba.cuda.simulator.cudadrv import devicearray, devices, error
 
     device_class = original(devices, "FakeCUDADevice")
@@ -58,11 +58,11 @@ def mend_device() -> None:
     fake_array = original(devicearray, "FakeCUDAArray")
 
     def is_cuda_array(obj: Any) -> bool:
-        """Say whether this is an array of the simulated device."""
+        """Says whether this is an array of the simulated device."""
         return isinstance(obj, fake_array)
 
     def as_cuda_array(obj: Any, sync: bool = True) -> Any:  # noqa: ARG001 - the real one's signature
-        """Return an array of the simulated device as it is; TypeError for anything else."""
+        """Returns an array of the simulated device as it is; TypeError for anything else."""
         if isinstance(obj, fake_array):
             return obj
         raise TypeError("*obj* doesn't implement the cuda array interface.")

@@ -53,7 +53,7 @@ _TORCH_SAYS = ("Found no NVIDIA driver on your system", "No CUDA GPUs are availa
 
 
 def missing_gpu_in_error(exc: BaseException) -> str | None:
-    """Say in one line why the import of a test module failed, if it failed for want of a GPU.
+    """Says in one line why the import of a test module failed, if it failed for want of a GPU.
 
     Recognised, by type name, package and message, so that no GPU library is imported: Numba's
     ``CudaSupportError`` and missing compiler libraries (what ``@vectorize(target="cuda")`` and an eager

@@ -37,7 +37,7 @@ _KERNEL_FACTS = (
 
 
 def refusal(feature: str) -> Callable[..., Any]:
-    """Return a function that raises SimulatorUnsupported, whatever it is called with."""
+    """Returns a function that raises SimulatorUnsupported, whatever it is called with."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
         raise SimulatorUnsupported(feature)
@@ -68,7 +68,7 @@ class InKernel:
         return getattr(self._value(), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function of this name in the running kernel."""
+        """Calls the function of this name in the running kernel."""
         return self._value()(*args, **kwargs)
 
     def __index__(self) -> int:
@@ -79,7 +79,7 @@ class InKernel:
 
 
 def mend_namespace() -> None:
-    """Refuse by name what cannot be simulated, and let every way of naming the rest work.
+    """Refuses by name what cannot be simulated, and lets every way of naming the rest work.
 
     The fake replaces globals that are the module `numba.cuda` itself while a kernel runs. So a kernel inside
     a function that imported `cuda` there, and ``from numba.cuda import grid``, find nothing; these are
@@ -126,7 +126,7 @@ def mend_namespace() -> None:
 
 
 def _mend_libdevice() -> None:
-    """Refuse libdevice, whose Python stubs return None, which a float array stores as NaN."""
+    """Refuses libdevice, whose Python stubs return None, which a float array stores as NaN."""
     from numba.cuda import libdevice
 
     for name, function in inspect.getmembers(libdevice, inspect.isfunction):
@@ -135,7 +135,7 @@ def _mend_libdevice() -> None:
 
 
 def _mend_grid_groups() -> None:
-    """Refuse a cooperative grid of several blocks, which the fake runs one after the other."""
+    """Refuses a cooperative grid of several blocks, which the fake runs one after the other."""
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
@@ -153,7 +153,7 @@ def _mend_grid_groups() -> None:
 
 
 def _mend_bfloat16() -> None:
-    """Refuse bfloat16, for which the fake has an empty module and None as the type."""
+    """Refuses bfloat16, for which the fake has an empty module and None as the type."""
     from numba.cuda import bf16
 
     def refuse(name: str) -> Any:

@@ -33,7 +33,7 @@ class ForAll:
         self.sharedmem = sharedmem
 
     def __call__(self, *args: Any) -> None:
-        """Launch over the tasks; nothing for none."""
+        """Launches over the tasks; nothing for none."""
         if self.ntasks == 0:
             return
         block = self.thread_per_block or _FORALL_BLOCK
@@ -42,7 +42,7 @@ class ForAll:
 
 
 def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_bytes: int) -> str | None:
-    """Say which limit of the hardware a launch breaks, or None."""
+    """Says which limit of the hardware a launch breaks, or None."""
     for what, sizes, limits in (("grid", grid, MAX_GRID_DIM), ("block", block, MAX_BLOCK_DIM)):
         for axis, size, limit in zip("xyz", sizes, limits, strict=True):
             if not 1 <= size <= limit:
@@ -59,7 +59,7 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 
 
 def mend_launches() -> None:
-    """Make each `kernel[grid, block]` a launcher of its own, and refuse what no GPU would launch.
+    """Makes each `kernel[grid, block]` a launcher of its own, and refuses what no GPU would launch.
 
     Numba's fake kernel stores the configuration in itself and returns itself, so of two launchers held at
     once both run with the later configuration. It also launches any number of threads, and none for an empty
@@ -100,7 +100,7 @@ def mend_launches() -> None:
 
 
 def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
-    """Return a copy of a fake kernel that holds this launch configuration.
+    """Returns a copy of a fake kernel that holds this launch configuration.
 
     It carries the attributes of the fake (`grid_dim`, …) and of the real launcher (`griddim`, …).
     """
@@ -116,7 +116,7 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
 
 
 def mend_threads() -> None:
-    """Report an exception whose type cannot be made from one string.
+    """Reports an exception whose type cannot be made from one string.
 
     A simulated thread re-raises as ``type(error)("tid=… ctaid=…: message")``. For types that want more
     arguments (NumPy's UFuncNoLoopError, UnicodeDecodeError, …) that fails inside the thread, the launch sees
@@ -146,7 +146,7 @@ _DEPRECATED = {"argtypes", "bind", "restype"}
 
 
 def mend_jit() -> None:
-    """Accept `lineinfo`, `max_registers`, `launch_bounds`, … and still refuse what no version knows.
+    """Accepts `lineinfo`, `max_registers`, `launch_bounds`, … and still refuses what no version knows.
 
     The accepted names are those of the installed numba-cuda's own signature. They steer the compiler, so the
     simulator has nothing to do for them. `extensions`, which change what a kernel receives and which the fake
@@ -167,7 +167,7 @@ def mend_jit() -> None:
     known = fakes | reals | _KEYWORDS_BEHIND_KWS
 
     def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-        """Decorate a kernel or device function for the simulator."""
+        """Decorates a kernel or device function for the simulator."""
         for name in options:
             if name in _DEPRECATED:
                 raise DeprecationError(
@@ -186,7 +186,7 @@ def mend_jit() -> None:
 
 
 def mend_shared_memory() -> None:
-    """Replace the fake's `shared.array`, and let `local.array` be aligned.
+    """Replaces the fake's `shared.array`, and lets `local.array` be aligned.
 
     The fake fails for dynamic shared memory given a NumPy dtype class (``np.float32`` has no ``itemsize`` of
     its own), gives two arrays made on one source line the same memory, may give two threads that arrive
@@ -230,7 +230,7 @@ def mend_shared_memory() -> None:
 
 
 def as_numpy_dtype(dtype: Any) -> Any:
-    """Return the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy takes for a dtype."""
+    """Returns the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy takes for a dtype."""
     import numpy as np
     from numba.cuda import types
     from numba.cuda.np import numpy_support

@@ -6,7 +6,7 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 
 def original(owner: Any, name: str) -> Any:
-    """Return an attribute that this package relies on; SimulatorError when this numba-cuda lacks it."""
+    """Returns an attribute that this package relies on; SimulatorError when this numba-cuda lacks it."""
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -18,20 +18,20 @@ def original(owner: Any, name: str) -> Any:
 
 
 def replace(owner: Any, name: str, new: Any) -> Any:
-    """Put `new` in the place of an attribute that must exist, and return the old one."""
+    """Puts `new` in the place of an attribute that must exist, and returns the old one."""
     old = original(owner, name)
     setattr(owner, name, new)
     return old
 
 
 def add(owner: Any, name: str, value: Any) -> None:
-    """Give `owner` an attribute that the simulator lacks; one that it has meanwhile got is left alone."""
+    """Gives `owner` an attribute that the simulator lacks; one that it has meanwhile got is left alone."""
     if getattr(owner, name, None) is None:
         setattr(owner, name, value)
 
 
 def publish(name: str, value: Any) -> None:
-    """Put a name of the host API into each of the three modules that export it."""
+    """Puts a name of the host API into each of the three modules that export it."""
     import numba.cuda
     from numba.cuda import simulator
     from numba.cuda.simulator import api
@@ -41,7 +41,7 @@ def publish(name: str, value: Any) -> None:
 
 
 def numba_cuda_version() -> str:
-    """Return the version of numba-cuda, for messages."""
+    """Returns the version of numba-cuda, for messages."""
     from importlib import metadata
 
     try:

@@ -46,7 +46,7 @@ def decide(
     modules: Mapping[str, object],
     installed: Callable[[str], bool] | None = None,
 ) -> SimulatorState:
-    """Decide whether this run needs the simulator, and refuse contradictions.
+    """Decides whether this run needs the simulator, and refuses contradictions.
 
     `asked` is whether this run asked for pytest-gpukern at all; if not, nothing else is looked at.
     `gpu_missing` returns why there is no GPU, or None; it is called only in mode ``auto`` where neither the
@@ -76,7 +76,7 @@ def decide(
 
 
 def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Switch Numba's simulator on for this process and mend it; do nothing for an inactive state.
+    """Switches Numba's simulator on for this process and mends it; does nothing for an inactive state.
 
     Imports ``numba.cuda``. Calling it again changes nothing. Raises SimulatorError, with the environment put
     back, when this version of numba-cuda cannot be imported or mended.
@@ -95,7 +95,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
 
 
 def _mend() -> None:
-    """Import `numba.cuda` and mend its simulator, once a process.
+    """Imports `numba.cuda` and mends its simulator, once a process.
 
     Raises SimulatorError when numba-cuda cannot be imported, is not the simulator, or lacks what is mended.
     """
@@ -129,7 +129,7 @@ def _mend() -> None:
 
 
 def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Put the environment variable back to what it was before `activate` set it.
+    """Puts the environment variable back to what it was before `activate` set it.
 
     Numba stays as it was loaded: a process cannot go back. What is undone is what child processes inherit.
     """
@@ -143,7 +143,7 @@ def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def is_active() -> bool:
-    """Say whether Numba in this process is the simulator, without importing Numba.
+    """Says whether Numba in this process is the simulator, without importing Numba.
 
     Before Numba is loaded the answer is what its settings would make of it.
     """
@@ -210,7 +210,7 @@ def _read_setting(environ: Mapping[str, str]) -> _Setting:
 
 
 def _as_numba_reads(raw: object) -> bool | None:
-    """Read a value as `numba.core.config` does: ``int(value)``, or the default with a warning.
+    """Reads a value as `numba.core.config` does: ``int(value)``, or the default with a warning.
 
     So ``"2"`` and ``" 1 "`` are on, ``"0"`` is off, and ``""``, ``"yes"`` and ``"true"`` count as not set.
     """
@@ -221,7 +221,7 @@ def _as_numba_reads(raw: object) -> bool | None:
 
 
 def _from_config_file() -> object:
-    """Read `enable_cudasim` from Numba's file in the working directory; like Numba, only with PyYAML."""
+    """Reads `enable_cudasim` from Numba's file in the working directory; like Numba, only with PyYAML."""
     path = Path(_CONFIG_FILE)
     if not path.is_file() or importlib.util.find_spec("yaml") is None:
         return None
@@ -237,7 +237,7 @@ def _from_config_file() -> object:
 
 
 def _loaded_switch(modules: Mapping[str, object]) -> bool | None:
-    """Return what a loaded Numba is, or None when it is not loaded.
+    """Returns what a loaded Numba is, or None when it is not loaded.
 
     Which of its two `*_init` modules numba.cuda loaded is decisive: ENABLE_CUDASIM itself is read again by
     every compilation (`reload_config`) once the environment has changed, and then tells nothing of the past.

@@ -39,7 +39,7 @@ class ElementIndex:
     value = 0
 
     def grid(self, ndim: int) -> int:  # noqa: ARG002 - always 1
-        """Return the index of the element."""
+        """Returns the index of the element."""
         return self.value
 
 
@@ -53,7 +53,7 @@ class HostLoop:
         self._index = template.__globals__["__cuda__"]
 
     def forall(self, ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG002
-        """Return what runs the template for each of `ntasks` elements of the arrays given to it."""
+        """Returns what runs the template for each of `ntasks` elements of the arrays given to it."""
 
         def run(*arrays: Any) -> None:
             import numpy as np
@@ -75,7 +75,7 @@ class HostLoop:
 
 
 def mend_ufuncs() -> None:
-    """Make `vectorize` and `guvectorize` with ``target="cuda"`` and of `numba.cuda` run on the host."""
+    """Makes `vectorize` and `guvectorize` with ``target="cuda"`` and of `numba.cuda` run on the host."""
     from numba.cuda import vectorizers
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
@@ -130,7 +130,7 @@ def _mend_guvectorize(builder: Any) -> None:
 
 
 def _mend_broadcasting(vectorizers: Any) -> None:
-    """Let the real methods make strided views of fake arrays, and say aloud what they get wrong.
+    """Lets the real methods make strided views of fake arrays, and says aloud what they get wrong.
 
     numba-cuda 0.30.4 (`UFuncMechanism._broadcast`) counts the axes that an array lacks from the wrong end and
     gives its last ones stride 0: (3, 4) with (4,) uses the second array's first element throughout. A GPU run
@@ -159,7 +159,7 @@ def _mend_broadcasting(vectorizers: Any) -> None:
 
 
 def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001
-    """Stand for `DeviceNDArray(…, gpu_data=…)`: a view of the memory that `gpu_data` starts."""
+    """Stands for `DeviceNDArray(…, gpu_data=…)`: a view of the memory that `gpu_data` starts."""
     import numpy as np
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -168,7 +168,7 @@ def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: A
 
 
 def _scalar_core(name: str, evaluate: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
-    """Wrap a `vectorize` body so that its result has the signature's type, as compiled code's would."""
+    """Wraps a `vectorize` body so that its result has the signature's type, as compiled code's would."""
     import numpy as np
 
     dtype = np.dtype(str(return_type))
@@ -183,7 +183,7 @@ def _scalar_core(name: str, evaluate: Callable[..., Any], return_type: Any) -> C
 
 
 def _as_dtype(value: Any, dtype: Any) -> Any:
-    """Convert as compiled code does: floats to integers toward zero, integers modulo the width."""
+    """Converts as compiled code does: floats to integers toward zero, integers modulo the width."""
     import numpy as np
 
     if isinstance(value, int) and dtype.kind in "iu":
@@ -194,7 +194,7 @@ def _as_dtype(value: Any, dtype: Any) -> Any:
 
 
 def _widening(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluate again in 64 bits where NumPy's small integers overflow: Numba computes in 64 bits at once."""
+    """Evaluates again in 64 bits where NumPy's small integers overflow: Numba computes in 64 bits at once."""
     import numpy as np
 
     def evaluate(*args: Any) -> Any:
