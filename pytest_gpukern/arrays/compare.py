@@ -387,7 +387,7 @@ class Tolerance:
                 raise ValueError(f"{name}={value!r}: a tolerance is a finite number ≥ 0, such as 1e-6")
 
     def flushing(self, dtype: DTypeLike) -> Tolerance:
-        """The same where subnormal results of `dtype` may come out as zero, as with nvcc's `-ftz=true`.
+        """Returns the same where subnormal results may come out as zero, as with nvcc's `-ftz=true`.
 
         The absolute bound becomes the smallest normal number at least, which matters for no other result.
         """

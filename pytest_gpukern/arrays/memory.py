@@ -113,7 +113,7 @@ class Damage:
 
 @functools.lru_cache(64)
 def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns what a zone of `nbytes` holds that begins `start` bytes behind a multiple of four; read-only."""
+    """Returns what a zone of `nbytes` holds that begins `start` bytes behind a word; read-only."""
     import numpy as np
 
     start %= 4

@@ -86,7 +86,7 @@ class LibCuda:
 
 
 def load_library() -> Any:
-    """Loads the CUDA driver library, which neither initialises CUDA nor touches a device; CudaError if not."""
+    """Loads the CUDA driver library, which neither initialises CUDA nor a device. Raises CudaError."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:

@@ -243,7 +243,7 @@ class CudaRuntime:
         checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
 
     def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
-        """Returns a device copy of an array that nobody changes: an input or reference, shared by all variants.
+        """Returns a device copy of an input or reference, which nobody changes, for all variants.
 
         Copies are kept while their array lives and all of them take no more than a quarter of the memory.
         """
