@@ -23,12 +23,12 @@ OURS = "gpukern"
 
 
 def session_of(config: pytest.Config) -> Any:
-    """That plugin's session, or None where it is absent or blocked."""
+    """Returns that plugin's session, or None where it is absent or blocked."""
     return config.pluginmanager.get_plugin("pytest-benchmark")
 
 
 def switched_off(config: pytest.Config) -> bool:
-    """Whether the user disabled pytest-benchmark; it also disables itself under xdist, which is no reason."""
+    """Says whether the user disabled pytest-benchmark; that it disables itself under xdist does not count."""
     disabled = config.getoption("benchmark_disable", default=False)
     return bool(disabled) and not config.getoption("benchmark_enable", default=False)
 
@@ -58,7 +58,7 @@ def counted_as_benchmarks(
 
 
 def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
-    """What to add to pytest-benchmark's `machine_info`: device, driver, CUDA and library versions.
+    """Returns what to add to pytest-benchmark's `machine_info`: device, driver, CUDA and library versions.
 
     It compares the machine info of a saved run while it is being configured, so the fingerprint must be known
     by then, and must be the same when the run ends.
@@ -75,7 +75,7 @@ def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
 
 
 def is_its_fixture(value: Any) -> bool:
-    """Whether a value is a `benchmark` fixture of pytest-benchmark that `hand_over` can serve."""
+    """Says whether a value is a `benchmark` fixture of pytest-benchmark that `hand_over` can serve."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
     # By its type, since CodSpeed's fixture answers to `isinstance`.
@@ -138,7 +138,7 @@ def hand_over(
 
 @dataclass
 class ListedFixture:
-    """What `Metadata` reads from a `benchmark` fixture."""
+    """Holds what `Metadata` reads from a `benchmark` fixture."""
 
     name: str
     fullname: str
@@ -151,7 +151,7 @@ class ListedFixture:
 
 
 def metadata_of(fixture: Any, measurement: Measurement) -> Any:
-    """A measurement as an entry; `fixture` is that plugin's, or a `ListedFixture`."""
+    """Returns a measurement as an entry; `fixture` is that plugin's, or a `ListedFixture`."""
     from pytest_benchmark.stats import Metadata
 
     metadata = Metadata(fixture, measurement.iterations, {"timer": measurement.timer})
@@ -162,7 +162,7 @@ def metadata_of(fixture: Any, measurement: Measurement) -> Any:
 
 
 def samples_s(measurement: Measurement) -> list[float]:
-    """The samples of a measurement in seconds, without those that are no number."""
+    """Returns the samples of a measurement in seconds, without those that are no number."""
     return [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
 
 
@@ -172,12 +172,12 @@ def give_stats(fixture: Any, measurement: Measurement) -> None:
 
 
 def listed_as(fixture: Any) -> JsonDict | None:
-    """How pytest-benchmark lists a fixture that has stats, as plain JSON, or None for one that has none."""
+    """Returns how pytest-benchmark lists a fixture, as plain JSON, or None for one without stats."""
     return None if fixture.stats is None else _listed(fixture.stats)
 
 
 def take_entries(config: pytest.Config) -> list[JsonDict]:
-    """What pytest-benchmark itself has measured in this process since it was asked last, as plain JSON.
+    """Takes what pytest-benchmark itself has measured in this process since it was last asked, as plain JSON.
 
     A test that runs in a process of its own may be left to that plugin, or use its fixture beside ours; the
     process that reports lists it, by `add_entries`.

@@ -31,7 +31,7 @@ _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "me
 
 
 class _Params(dict[str, Any]):
-    """Axes and parameters; None for one that a case lacks, so that `--benchmark-group-by=param:…` works
+    """Holds axes and parameters; None for one that a case lacks, so that `--benchmark-group-by=param:…` works
     where problems have different axes."""
 
     def __missing__(self, key: str) -> None:
@@ -85,7 +85,7 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 
 
 def _own_entry(result: Result) -> ListedFixture:
-    """The entry of a test that never saw a fixture of pytest-benchmark's."""
+    """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
     name = _test_name(result.nodeid)
     return ListedFixture(
         name=name,
@@ -97,7 +97,7 @@ def _own_entry(result: Result) -> ListedFixture:
 
 
 def _suffix(result: Result, measurement: Measurement) -> str:
-    """Empty for the primary scope, else the scope: a name means the same whatever scopes a run selects.
+    """Returns nothing for the primary scope, else the scope: a name means the same whatever a run selects.
 
     The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests.
     """
@@ -107,7 +107,7 @@ def _suffix(result: Result, measurement: Measurement) -> str:
 
 
 def _test_name(nodeid: str) -> str:
-    """The test's own part of a node id; its parameters may hold `::` and `/`."""
+    """Returns the test's own part of a node id; its parameters may hold `::` and `/`."""
     test, bracket, parameters = nodeid.partition("::")[2].partition("[")
     return test.rpartition("::")[2] + bracket + parameters
 
@@ -118,7 +118,7 @@ def _param(name: str) -> str | None:
 
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
-    """What a number means and what was found out about it, finite and under names that hold their units."""
+    """Returns what a number means and what was found out about it; all numbers are finite."""
     case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
@@ -158,7 +158,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
 
 
 def _device_info(result: Result, measurement: Measurement) -> JsonDict:
-    """What is known of how the device came to a number: other timers', ceilings, clocks and kernels."""
+    """Returns how the device came to a number: other timers, ceilings, clocks and kernels."""
     others = tuple(
         each for each in result.measurements if each.scope == measurement.scope and each is not measurement
     )
@@ -178,8 +178,6 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
                 "registers": kernel.registers,
                 "shared_bytes": kernel.shared_bytes,
                 "local_bytes": kernel.local_bytes,
-                "spill_store_bytes": kernel.spill_store_bytes,
-                "spill_load_bytes": kernel.spill_load_bytes,
                 "occupancy": kernel.occupancy,
             }
             for kernel in kernels
@@ -207,7 +205,7 @@ def _refuse_comparisons(session: Any, published: list[Any]) -> None:
 
 
 def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
-    """The first of `_IDENTITY` in which a saved benchmark differs from this one, in words, or None."""
+    """Says in which of `_IDENTITY` a saved benchmark differs from this one first, or returns None."""
     if saved is None:
         return None
     then = _ours(saved.get("extra_info") or {})
@@ -218,6 +216,6 @@ def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
 
 
 def _ours(extra_info: JsonDict) -> JsonDict:
-    """Our part of an entry's `extra_info`: all of it, but where a test has its own."""
+    """Returns our part of an entry's `extra_info`: all of it, but where a test has its own."""
     ours = extra_info.get(OURS)
     return ours if isinstance(ours, dict) else extra_info

@@ -1,4 +1,4 @@
-"""What all cases of a run have in common: a shift of their times, and whether the canaries share it."""
+"""Finds what all cases of a run have in common: a shift of their times, and whether the canaries share it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.result import Result, VerdictKind
-from pytest_gpukern.values.timer_table import auto_timers, timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ _ORDER = {name: number for number, name in enumerate(_SPOKEN)}
 
 @dataclass(frozen=True)
 class Compared:
-    """A result that was compared, and the recorded sessions that it was compared with."""
+    """Holds a result that was compared, and the recorded sessions that it was compared with."""
 
     result: Result
     past: Past
@@ -40,7 +39,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class CanaryChange:
-    """A canary's time ÷ its recorded one, and whether it lies outside of what was recorded."""
+    """Holds a canary's time ÷ its recorded one, and whether it lies outside of what was recorded."""
 
     ratio: float
     moved: bool
@@ -48,7 +47,7 @@ class CanaryChange:
 
 @dataclass(frozen=True)
 class Shift:
-    """How the times of all cases moved together.
+    """Says how the times of all cases moved together.
 
     Attributes:
         cases: how many it is the median of.
@@ -58,8 +57,6 @@ class Shift:
         canaries: name → how it moved; empty where none was recorded.
         usual: log ratio that a session's common shift stays within in 95 % of cases without any cause, as far
             as the recorded sessions tell.
-        other_timers: why canaries that were recorded cannot be compared, in words; empty where they can, or
-            where there are none.
     """
 
     cases: int
@@ -68,7 +65,6 @@ class Shift:
     high: float
     canaries: Mapping[str, CanaryChange] = field(default_factory=dict)
     usual: float = 0.0
-    other_timers: str = ""
 
     @property
     def common(self) -> bool:
@@ -87,24 +83,21 @@ class Shift:
         ]
 
     def beyond(self, ratio: float) -> float:
-        """What is left of a case's ratio beyond the shift."""
+        """Returns what is left of a case's ratio beyond the shift."""
         return ratio / self.ratio
 
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
-    """The common shift of compared results, with how the canaries moved; None where there are too few."""
+    """Returns the common shift of compared results and of the canaries; None where there are too few."""
     recorded = [session.canaries for each in compared for session in each.past.sessions]
     now = [each.result.canaries for each in compared]
     canaries = canary_changes(now, recorded)
     usual = usual_shift(times for each in compared for times in _session_times(each))
-    shift = shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
-    if shift is None:
-        return None
-    return dataclasses.replace(shift, other_timers=other_timers(now, recorded))
+    return shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
 
 
 def _session_times(compared: Compared) -> list[dict[str, float]]:
-    """Id of a recorded session → its time of the kernel, where that was compared on a GPU."""
+    """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
     result, sessions = compared.result, compared.past.sessions
     keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
     return [
@@ -115,7 +108,7 @@ def _session_times(compared: Compared) -> list[dict[str, float]]:
 def shift_of(
     ratios: Sequence[float], canaries: Mapping[str, CanaryChange], usual: float = 0.0
 ) -> Shift | None:
-    """The common shift of the ratios of a run's cases; None where these are too few to tell.
+    """Returns the common shift of the ratios of a run's cases; None where these are too few to tell.
 
     The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
 
@@ -133,7 +126,7 @@ def shift_of(
 
 
 def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
-    """The log ratio within which the common shift of a new session lies 95 % of the time; 0 if not known.
+    """Returns the log ratio that a new session's common shift stays within 95 % of the time; 0 if not known.
 
     A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
     of one more session is that of a normal distribution whose spread is estimated from these.
@@ -154,7 +147,7 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
 
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:
-    """New ÷ recorded time of each case's kernel on a GPU, where both are known."""
+    """Returns new ÷ recorded time of each case's kernel on a GPU, where both are known."""
     ratios = []
     for result in results:
         if result.simulated or not result.case.on_gpu:
@@ -168,7 +161,7 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
 def canary_changes(
     now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
 ) -> dict[str, CanaryChange]:
-    """How each canary moved between recorded sessions and those of a run, copy first.
+    """Says how each canary moved between recorded sessions and those of a run, copy first.
 
     Args:
         now: times of each session of the run; the same session may come several times.
@@ -183,22 +176,8 @@ def canary_changes(
     return changes
 
 
-def other_timers(now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]) -> str:
-    """Why no canary of a run can be compared though some are recorded, in words, or nothing."""
-    new, old = _by_canary(now), _by_canary(recorded)
-    if not new or not old or new.keys() & old.keys():
-        return ""
-    before, after = (" and ".join(sorted({_timer(name) for name in found})) for found in (old, new))
-    if before == after:
-        return ""
-    return (
-        f"the canaries were recorded by {before} and are now timed by {after}, so that they cannot tell the "
-        "machine from what the kernels share"
-    )
-
-
 def told(shift: Shift, changed: Sequence[str]) -> str:
-    """The finding in words.
+    """Says in words how all kernels changed, and whether the canaries did.
 
     Args:
         shift: one that is common.
@@ -212,8 +191,7 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
         f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
     )
     if not shift.canaries:
-        none = "no canaries are recorded that could tell the machine from what the kernels share"
-        return f"{text}; {shift.other_timers or none}"
+        return f"{text}; no canaries by this timer are recorded that could tell whether it is the machine"
     readings = {name: f"{_name(name)} {_percent(c.ratio)}" for name, c in shift.canaries.items()}
     moved = shift.with_it
     if moved:
@@ -229,7 +207,7 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
 
 
 def beside_shift(results: Iterable[Result], shift: Shift) -> list[Result]:
-    """The results, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
+    """Returns the results, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
 
     The verdicts stay what they are: only their reasons say more.
     """
@@ -260,11 +238,6 @@ def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list
 
 def _plain(name: str) -> str:
     return name.partition("/")[0]
-
-
-def _timer(name: str) -> str:
-    """What a canary was timed by, in words: by CUPTI where its name says nothing else."""
-    return timer_row(name.partition("/")[2] or auto_timers()[0]).label
 
 
 def _name(name: str) -> str:

@@ -57,8 +57,9 @@ _OF_THE_HOST = (
 
 
 def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
-    """What else changed between the recorded sessions and a result, for a verdict that something did; and, as
-    `is_cause` tells them apart, that the code did not, or nothing.
+    """Says what else changed between the recorded sessions and a result, for a verdict that something did.
+
+    As `is_cause` tells apart, it also says that the code did not change, or that nothing did.
 
     A thing has changed where no recorded session had it as it is now.
 
@@ -93,18 +94,18 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
 
 
 def significant(verdict: Verdict) -> bool:
-    """Whether a verdict says that the time changed, be it by less than the threshold."""
+    """Says whether a verdict says that the time changed, be it by less than the threshold."""
     low, high = verdict.ratio_low, verdict.ratio_high
     return low is not None and high is not None and (low > 1 or high < 1)
 
 
 def is_cause(text: str) -> bool:
-    """Whether a sentence of `because` says that something changed: that something did not is no cause."""
+    """Says whether a sentence of `because` is about something that changed."""
     return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
 
 
 def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> tuple[str, ...]:
-    """What a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
+    """Returns what a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
 
     What a recorded session does not tell, as one of an older release, is no difference.
 
@@ -127,7 +128,7 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
 
 
 def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[str]:
-    """What differs in the kernels of a case: their machine code, resources and launches, and which there are.
+    """Says what differs in the kernels of a case: machine code, resources, launches, and which there are.
 
     Args:
         now: as just seen; empty where no timer saw any.
@@ -155,7 +156,7 @@ def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelF
 
 
 def cycles_change(time_change: float, clock_change: float) -> str | None:
-    """What a change of the time says once the change of the clock is known; None where neither explains.
+    """Says what a change of the time means once that of the clock is known; None where neither explains.
 
     Cycles are time times clock, so their logarithms add.
 
@@ -173,7 +174,7 @@ def cycles_change(time_change: float, clock_change: float) -> str | None:
 
 @dataclass(frozen=True)
 class ClockChange:
-    """A clock that is not what it was: its recorded and its new value in MHz."""
+    """Holds a clock that is not what it was: its recorded and its new value in MHz."""
 
     before_mhz: float
     now_mhz: float
@@ -190,7 +191,7 @@ class ClockChange:
 def clock_change(
     now_mhz: float | None, recorded: Iterable[float | None], spread_mhz: float = 0.0
 ) -> ClockChange | None:
-    """How a clock moved, where that is by more than its own spread; None where it did not or is not known.
+    """Returns how a clock moved beyond its own spread; None where it did not or is not known.
 
     Args:
         now_mhz: of the new session, a median.
@@ -208,7 +209,7 @@ def clock_change(
 
 
 def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
-    """How the multiprocessors' clock moved since the recorded sessions of measurements under one key.
+    """Says how the multiprocessors' clock moved since the recorded sessions of measurements under one key.
 
     Of several sessions their median is what it is now, and the spread is also that between them.
     """
@@ -219,7 +220,7 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
 
 
 def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[str]:
-    """Clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
+    """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
     memory = clock_change(
@@ -247,7 +248,7 @@ def _times(key: str, past: Past) -> list[RecordedTime]:
 
 
 def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
-    """Whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
+    """Says whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
 
     It is not where the gate held them against those of their own card only.
     """
@@ -257,7 +258,7 @@ def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool
 
 
 def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[str]:
-    """What changed in the launches of one kernel."""
+    """Returns what changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
     # Hashes by another method, as older releases recorded, tell nothing.
@@ -282,7 +283,7 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
 
 
 def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:
-    """A sentence about one or several kernels; without their names where it is about all."""
+    """Returns a sentence about one or several kernels; without their names where it is about all."""
     if whole:
         return text
     who = ", ".join(names) if len(names) < _ALIKE else f"{len(names)} kernels"
@@ -294,7 +295,7 @@ def _sizes(sizes: Sequence[tuple[int, ...]]) -> str:
 
 
 def _shortened(size: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the trailing ones."""
+    """Drops the trailing ones."""
     while len(size) > 1 and size[-1] == 1:
         size = size[:-1]
     return size

@@ -48,7 +48,7 @@ def explained(
     *,
     deciding: Mapping[str, Sequence[Measurement]] | None = None,
 ) -> Result:
-    """The result with reasons for what became slower or faster, and with findings besides times.
+    """Returns the result with reasons for what became slower or faster, and with findings besides times.
 
     Verdicts keep their kinds, and it is `failures` that decides what fails a test.
 
@@ -79,7 +79,7 @@ def explained(
 
 
 def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
-    """Why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
+    """Says why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
 
     Args:
         result: with verdicts and findings.
@@ -117,7 +117,7 @@ def _with_reasons(
 
 
 def _of_the_same_work(result: Result, past_of: PastOf) -> Past | None:
-    """The newest epoch; None where that is of another problem version or point."""
+    """Returns the newest epoch; None where that is of another problem version or point."""
     past, case = past_of(result.case, None), result.case
     if past is None or past.problem_version != case.problem_version:
         return None
@@ -125,7 +125,7 @@ def _of_the_same_work(result: Result, past_of: PastOf) -> Past | None:
 
 
 def _findings(result: Result, past: Past) -> tuple[Finding, ...]:
-    """What grew or became another, against the newest epoch."""
+    """Returns what grew or became another, against the newest epoch."""
     return (
         *grown_resources(result.kernels, past),
         *grown_errors(result.errors, past),

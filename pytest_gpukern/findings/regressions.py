@@ -34,7 +34,6 @@ _TELLING_ULP = 1000.0
 _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
 _FIELDS = (
     ("registers", "registers", ""),
-    ("spill_bytes", "spills", " B"),
     ("local_bytes", "local", " B"),
     ("shared_bytes", "shared", " B"),
 )
@@ -70,7 +69,7 @@ def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding
 def other_bits(
     errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
 ) -> tuple[Finding, ...]:
-    """A finding for each output whose bits are others than the same machine code gave for the same inputs.
+    """Returns a finding for each output whose bits differ from those of the same machine code and inputs.
 
     Only where all recorded sessions agree, and those are two or more: otherwise the output may be one that
     differs from run to run. The inputs are the same where problem version and measured point are, since they
@@ -99,7 +98,7 @@ def other_bits(
 def over_sessions(
     errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
 ) -> dict[str, OutputError]:
-    """The errors with each output's determinism over this session and those of the same machine code.
+    """Returns the errors with each output's determinism over this session and those of the same machine code.
 
     Without such sessions, or where the machine code is not known, it is what this session found.
     """
@@ -117,7 +116,7 @@ def over_sessions(
 
 
 def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
-    """A finding for each output that was the same in every launch and no longer is, or the other way round.
+    """Returns a finding for each output that was the same in every launch and no longer is, or vice versa.
 
     Whatever code it comes from: an atomic addition where there was a tree is what is to be told. That an
     output became `bitwise` is told only where several sessions saw it differ.
@@ -141,13 +140,13 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
 
 
 def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None, str | None]]:
-    """What each session found of an output's determinism, and its hash."""
+    """Returns what each session found of an output's determinism, and its hash."""
     outputs = [session.outputs[name] for session in sessions if name in session.outputs]
     return [(output.determinism, output.bits) for output in outputs]
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:
-    """Each figure's largest recorded value; None where a session lacks it."""
+    """Returns each figure's largest recorded value; None where a session lacks it."""
     outputs = [session.outputs[name] for session in past.sessions if name in session.outputs]
     largest: dict[str, float | None] = {}
     for field, _ in _FIGURES:
@@ -171,7 +170,7 @@ def _figure(value: float | None) -> str:
 
 
 def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
-    """Each kernel with its machine code; None where one of them, or that there is any, is not known."""
+    """Returns each kernel with its machine code; None where there is none or one is not known."""
     found: set[tuple[str, str]] = set()
     for kernel in kernels:
         if kernel.machine_code_sha256 is None:
@@ -181,7 +180,7 @@ def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
-    """A finding for each kernel that takes more of anything than in every recorded session.
+    """Returns a finding for each kernel that takes more of anything than in every recorded session.
 
     A kernel that no recorded session launched has nothing to be compared with.
 
@@ -202,7 +201,7 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
 def resource_changes(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts], *, grown: bool = False
 ) -> list[str]:
-    """`registers 32 → 96`, `spills 0 → 48 B`: what the launches of one kernel take now and never took before.
+    """Returns `registers 32 → 96`: what the launches of one kernel take now and never took before.
 
     Args:
         now: its launches now.
@@ -222,7 +221,7 @@ def resource_changes(
 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:
-    """Name of a kernel → its launches, in order."""
+    """Maps the name of each kernel to its launches, in order."""
     found: dict[str, list[KernelFacts]] = {}
     for kernel in kernels:
         found.setdefault(kernel.name, []).append(kernel)

@@ -56,7 +56,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Devices:
-    """What it gives to a change that it is between devices of a model; nothing on one device.
+    """Holds what it adds to a change that it is between devices of a model; nothing on one device.
 
     Attributes:
         variance: of the difference between those that are compared.
@@ -72,7 +72,7 @@ SAME_DEVICE = Devices()
 
 @dataclass(frozen=True)
 class Change:
-    """The log ratio of new and recorded times and what its error is made of.
+    """Holds the log ratio of new and recorded times and what its error is made of.
 
     Attributes:
         delta: mean of the fresh log medians less that of the recorded ones; or mean of paired log ratios.
@@ -94,7 +94,7 @@ class Change:
     all_devices: Devices = SAME_DEVICE
 
     def error(self, fresh: int | None = None, recorded: int | None = None) -> float:
-        """Standard error of the change; also of what other numbers of sessions would have shown."""
+        """Returns the standard error of the change, also for other numbers of sessions."""
         fresh, recorded = fresh or self.fresh, recorded or self.recorded
         variance = (self.spread.variance + self.noisier) / fresh
         if recorded:
@@ -112,12 +112,14 @@ class Change:
         return max((within + between) ** 2 / parts, 1.0)
 
     def reach(self, confidence: float = SCREENING) -> float:
-        """How far a one-sided bound with this confidence lies from the change."""
+        """Says how far a one-sided bound with this confidence lies from the change."""
         return student_t(confidence, self.dof) * self.error()
 
     def least(self, confidence: float = SCREENING) -> float:
-        """What a change surely amounts to, by this one-sided confidence, in either direction: what is left of
-        its size when the case's devices and those of the suite's cases are both allowed for."""
+        """Returns what a change surely amounts to in either direction, by this one-sided confidence.
+
+        It is what is left of its size when the case's devices and those of the suite's cases are allowed for.
+        """
         return abs(self.delta) - max(each.reach(confidence) for each in self._between_any)
 
     @property
@@ -138,7 +140,7 @@ class Change:
         return self.delta + self.reach()
 
     def detectable(self, limit: float, *, screening: int, confirming: int) -> float:
-        """The smallest true slowdown, as log ratio, that screening and confirmation together catch with 95 %.
+        """Returns the smallest slowdown, as log ratio, that screening and confirmation catch with 95 %.
 
         A minimum detectable effect (Bloom 1995, *Evaluation Review* 19, 547): the bound that a step has to
         pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so that
@@ -159,7 +161,7 @@ class Change:
         return max(suspected, confirmed)
 
     def settling(self, limit: float) -> tuple[int, int] | None:
-        """How many recorded and fresh sessions would tell on which side of the threshold this change lies.
+        """Returns how many recorded and fresh sessions would tell on which side of the threshold it lies.
 
         Only fresh pairs where nothing is recorded; None where `MOST_SESSIONS` of both would not do.
         """
@@ -183,7 +185,7 @@ def change_since(
     device: str | None,
     shared: SharedSpread | None,
 ) -> Change:
-    """The change of a case since its recorded sessions, by new ones on `device`.
+    """Returns the change of a case since its recorded sessions, by new ones on `device`.
 
     The variance of the case is that between sessions of one device, shrunk towards the suite's; what fresh
     sessions differ among themselves is pooled with it. Sessions of one device share that device's deviation
@@ -216,7 +218,7 @@ def change_since(
 
 
 def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSpread | None) -> Change:
-    """The change between two revisions, by the mean of the log ratios of neighbouring sessions."""
+    """Returns the change between two revisions, by the mean of the log ratios of neighbouring sessions."""
     timer, ratios = pairs[0][0].timer, log_ratios(pairs)
     shared = shared or spread_of_ratios(timer, ())
     shortest = min(each.summary.median_ns for pair in pairs for each in pair)
@@ -226,12 +228,12 @@ def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSp
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
-    """log(working tree ÷ base) of each pair."""
+    """Returns log(working tree ÷ base) of each pair."""
     return [math.log(head.summary.median_ns / base.summary.median_ns) for base, head in pairs]
 
 
 def undecided_words(change: Change, limit: float, detectable: float) -> str:
-    """What is known all the same, how large a slowdown is caught, and what would settle the question."""
+    """Says what is known all the same, how large a slowdown is caught, and what would settle the question."""
     bound = percent(limit, signed=False)
     if change.low > 0 or change.high < 0:
         doubt = f"perhaps by less than {bound}"
@@ -247,7 +249,7 @@ def undecided_words(change: Change, limit: float, detectable: float) -> str:
 
 
 def numbers(change: Change) -> str:
-    """`+5.3 % (90 %: +3.9 … +6.7 %)`."""
+    """Returns `+5.3 % (90 %: +3.9 … +6.7 %)`."""
     first, last = percent(change.low), percent(change.high)
     if first.endswith(" %") and last.endswith(" %"):
         first = first.removesuffix(" %")
@@ -255,7 +257,7 @@ def numbers(change: Change) -> str:
 
 
 def percent(log_ratio: float, *, signed: bool = True) -> str:
-    """A log ratio as a change: 0.0517 → `+5.3 %`; two decimals below 1 %; from tenfold on as a factor."""
+    """Writes a log ratio as a change: 0.0517 → `+5.3 %`; two decimals below 1 %; from tenfold a factor."""
     ratio = ratio_of(log_ratio)
     if ratio >= 10:
         return f"×{ratio:.3g}"
@@ -266,7 +268,7 @@ def percent(log_ratio: float, *, signed: bool = True) -> str:
 
 
 def ratio_of(log_ratio: float) -> float:
-    """e to the power of a log ratio, infinite where that is too large for a float."""
+    """Returns e to the power of a log ratio, infinite where that is too large for a float."""
     try:
         return math.exp(log_ratio)
     except OverflowError:
@@ -289,19 +291,19 @@ _SIGMAS_IN_95 = 1.96  # half a 95 % interval in standard errors
 
 
 def _floor(median_ns: float, jitter_ns: float) -> float:
-    """The variance of a log median that the timer makes by itself, its step included."""
+    """Returns the variance of a log median that the timer makes by itself, its step included."""
     jitter = min(jitter_ns / median_ns, _KNOWS_NOTHING)
     return max(jitter, ROUNDING) ** 2
 
 
 def _within(known: Summary | SessionTime) -> float:
-    """The relative variance of a session's median, from its 95 % interval."""
+    """Returns the relative variance of a session's median, from its 95 % interval."""
     half = (known.high_ns - known.low_ns) / 2
     return min(half / _SIGMAS_IN_95 / known.median_ns, _KNOWS_NOTHING) ** 2
 
 
 def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
-    """The spread with what several fresh sessions say about it."""
+    """Returns the spread with what several fresh sessions say about it."""
     own = len(logs) - 1
     if not own:
         return spread
@@ -310,7 +312,7 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
 
 
 def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
-    """By how many times τ² the means of the recorded sessions and of new ones on `device` differ."""
+    """Returns by how many times τ² the means of the recorded sessions and of new ones on `device` differ."""
     shares = {each: recorded.count(each) / len(recorded) for each in recorded}
     weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
     return weight if weight >= _NOTHING else 0.0
@@ -325,8 +327,11 @@ def _of_case(
     weight: float,
     floor: float,
 ) -> Devices:
-    """What the devices of a case give to the change, of which it has no more degrees of freedom than devices
-    less one, since one device may be off in all the cases from which the spread was taken."""
+    """Returns what the devices of a case add to the change.
+
+    It has no more degrees of freedom than devices less one, since one device may be off in all the cases from
+    which the spread was taken.
+    """
     if not weight or shared.between_devices is None:
         return _of_all_cases(timer, shared, weight=weight)
     variance, dof = between_devices(logs, devices)

@@ -1,4 +1,4 @@
-"""What must agree before a new time may be compared with a recorded one, and what is known of the latter."""
+"""Holds what is known of a recorded time, and what must agree before a new one may be compared with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What must agree, besides scope, timer and cache, before two times may be compared.
+    """Holds what must agree, besides scope, timer and cache, before two times may be compared.
 
     Attributes:
         problem_version: the version that the problem's author declared.
@@ -30,13 +30,13 @@ class Conditions:
 
     @classmethod
     def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
-        """The conditions under which a case runs here and now."""
+        """Returns the conditions under which a case runs here and now."""
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
 @dataclass(frozen=True)
 class SessionTime:
-    """One recorded session's time of a case, with what it was measured under.
+    """Holds one recorded session's time of a case, with what it was measured under.
 
     Attributes:
         key: `scope/timer/cache` of the measurement.
@@ -58,7 +58,7 @@ class SessionTime:
 
 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:
-    """The first condition in which a recorded session differs from now, with both values, or None."""
+    """Returns the first condition in which a recorded session differs from now, with both values, or None."""
     if all(session.key == key and session.conditions == now for session in sessions):
         return None
     rows: list[tuple[str, list[object], object]] = [
@@ -80,7 +80,7 @@ def _where(conditions: Conditions) -> str:
 
 
 def _point(point: Mapping[str, Any]) -> str:
-    """A point in words, equal for values that JSON makes equal, such as a tuple and a list."""
+    """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
     plain = json.loads(json.dumps(dict(point), default=_item, sort_keys=True))
     return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
 

@@ -95,7 +95,7 @@ class Basis:
         return own if len(own) >= FEWEST else self.sessions
 
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
-        """The change of new measurements since recorded sessions."""
+        """Returns the change of new measurements since recorded sessions."""
         return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
 
 
@@ -223,7 +223,7 @@ def confirm_paired(
 def shared_spread_of_pairs(
     cases: Iterable[Sequence[Pair]],
 ) -> dict[str, SharedSpread]:
-    """What `judge_paired` takes as `shared`, by `scope/timer`, from the pairs of all cases of a run."""
+    """Returns what `judge_paired` takes as `shared`, by `scope/timer`, from all pairs of a run."""
     groups: dict[str, list[list[float]]] = {}
     for pairs in cases:
         if pairs and _barred_pairs(pairs) is None:
@@ -232,7 +232,7 @@ def shared_spread_of_pairs(
 
 
 def fails(verdict: Verdict, *, strict: bool) -> bool:
-    """Whether a verdict fails its test: SLOWER and INVALID do; under `strict` so does not knowing.
+    """Says whether a verdict fails its test: SLOWER and INVALID do; under `strict` so does not knowing.
 
     A verdict that does not gate never fails, but it is no knowledge either, so that it does under `strict`.
     """
@@ -244,7 +244,7 @@ def fails(verdict: Verdict, *, strict: bool) -> bool:
 
 
 def failing(result: Result, *, strict: bool, hosts: bool = False) -> dict[str, Verdict]:
-    """The verdicts that fail a result's test, by `scope/timer/cache`.
+    """Returns the verdicts that fail a result's test, by `scope/timer/cache`.
 
     A host variant's times are reported and fail only where `hosts` asks for it: they depend on too much that
     no kernel changes.
@@ -255,7 +255,7 @@ def failing(result: Result, *, strict: bool, hosts: bool = False) -> dict[str, V
 
 
 def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
-    """How many of these would be SLOWER, after confirmation, if no code had changed; see `FALSE_ALARMS`."""
+    """Returns how many of these would be confirmed as SLOWER if no code had changed; see `FALSE_ALARMS`."""
     return sum(verdict.false_alarm for verdict in verdicts)
 
 
@@ -268,7 +268,7 @@ def _refuse_bad_numbers(threshold: float, jitter_ns: float) -> None:
 def _barred(
     fresh: Sequence[Measurement], sessions: Sequence[SessionTime], conditions: Conditions
 ) -> Verdict | None:
-    """The verdict where there is nothing to compare, or None."""
+    """Returns the verdict where there is nothing to compare, or None."""
     if not fresh:
         raise ValueError("no measurement: at least 1 is needed to give a verdict")
     for measurement in fresh:
@@ -287,7 +287,7 @@ def _barred(
 
 
 def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
-    """The same for pairs."""
+    """Returns the verdict where pairs cannot be compared, or None."""
     for pair in pairs:
         for side, measurement in zip(("the base", "the working tree"), pair, strict=True):
             if measurement.invalid is not None:
@@ -299,7 +299,7 @@ def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
 
 
 def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
-    """A time of another process is None where it was not finite: JSON has no word for that."""
+    """Returns the verdict where a time has no ratio; JSON makes None of one that is not finite."""
     known = [time for time in medians_ns if time is not None and math.isfinite(time)]
     if len(known) < len(medians_ns):
         return Verdict(VerdictKind.UNDECIDED, "a median that is not finite has no ratio")
@@ -310,7 +310,7 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
 
 
 def _screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
-    """What a change is called by one test, without regard to how much is recorded."""
+    """Returns what a change is called by one test, without regard to how much is recorded."""
     if change.error() >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
@@ -335,7 +335,7 @@ def _screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
-    """The verdict with the change since the first epoch, told where accepted or small steps have added up."""
+    """Returns the verdict with the change since the first epoch, told where small steps have added up."""
     reason, limit = verdict.reason, math.log1p(threshold)
     grown = since_first.least() > 0 and since_first.delta >= limit
     if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
@@ -344,7 +344,7 @@ def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Ver
 
 
 def _remarks(basis: Basis, change: Change) -> list[str]:
-    """What is to be said about what a comparison with the record rests on."""
+    """Returns what is to be said about what a comparison with the record rests on."""
     reference, shared = basis.reference, basis.shared
     remarks = []
     devices = {session.device for session in reference}
@@ -360,7 +360,7 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
 
 
 def _false_alarm(recorded: int, threshold: float) -> float:
-    """The chance that unchanged code is called SLOWER, by the nearest row and column that promise less."""
+    """Returns the chance that unchanged code is called SLOWER, by the nearest row and column below."""
     row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
     return row[max(known for known in row if known <= recorded)]
 
@@ -374,7 +374,7 @@ def _decided(
     apart: bool,
     remarks: Sequence[str] = (),
 ) -> Verdict:
-    """What fresh sessions alone make of a suspicion.
+    """Returns what fresh sessions alone make of a suspicion.
 
     Args:
         suspicion: what has to be confirmed.
@@ -403,7 +403,7 @@ def _decided(
 
 
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
-    """The verdict of fresh sessions that do not confirm a suspicion, which its reason tells all the same."""
+    """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
     first = "a slowdown" if suspicion.ratio is None else percent(math.log(suspicion.ratio))
     reason = f"suspected {first}, not confirmed by {sessions}: {again.reason}"
     return dataclasses.replace(again, reason=reason, suspected=False)

@@ -1,4 +1,4 @@
-"""How far log medians of sessions spread, estimated from all cases of a suite together.
+"""Estimates how far log medians of sessions spread, from all cases of a suite together.
 
 Three to five sessions say little about the spread of their own case: in one case out of eleven, five normal
 ones show less than half the true standard deviation. Together they say how such cases spread, so the variance
@@ -46,7 +46,7 @@ _MOST_STEPS = 100
 
 @dataclass(frozen=True)
 class SharedSpread:
-    """The spread between sessions that the cases of a suite have in common, of log medians.
+    """Holds the spread between sessions that the cases of a suite have in common, of log medians.
 
     A case's true variance is thought of as drawn from s0²·d0/χ²(d0).
 
@@ -70,7 +70,7 @@ class SharedSpread:
 
 @dataclass(frozen=True)
 class CaseSpread:
-    """The variance of one case between sessions, and its degrees of freedom.
+    """Holds the variance of one case between sessions, and its degrees of freedom.
 
     Attributes:
         variance: of a session's log median.
@@ -84,17 +84,17 @@ class CaseSpread:
 
 
 def spread_key(key: str) -> str:
-    """The `scope/timer` that a measurement's `scope/timer/cache` shares its spread with."""
+    """Returns the `scope/timer` that a measurement's `scope/timer/cache` shares its spread with."""
     return key.rpartition("/")[0]
 
 
 def assumed_spread(timer: str) -> SharedSpread:
-    """The built-in spread of a timer; an unknown timer is taken for the worst."""
+    """Returns the built-in spread of a timer; an unknown timer is taken for the worst."""
     return SharedSpread(timer_row(timer).prior_spread, PRIOR_DOF, cases=0)
 
 
 def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
-    """The shared spreads of a suite, by `scope/timer`.
+    """Returns the shared spreads of a suite, by `scope/timer`.
 
     Args:
         cases: the sessions of one case under one key each; those of fewer than two are passed over.
@@ -108,7 +108,7 @@ def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpr
 
 
 def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpread:
-    """The spread that log ratios of neighbouring sessions share, over the cases of a run by one timer.
+    """Returns the spread that log ratios of neighbouring sessions share over the cases of a run.
 
     A ratio is of two sessions, so that what is assumed for few cases is √2 times that of a session.
     """
@@ -123,7 +123,7 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
 
 
 def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
-    """The variance of log medians about the mean of their device, and its degrees of freedom."""
+    """Returns the variance of log medians about the mean of their device, and its degrees of freedom."""
     groups = _by_device(logs, devices)
     dof = len(logs) - len(groups)
     squares = sum((v - statistics.fmean(group)) ** 2 for group in groups for v in group)
@@ -131,14 +131,16 @@ def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tupl
 
 
 def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
-    """The variance of the means of devices, and its degrees of freedom: what sessions of one device differ
-    makes part of it, which of cards with one session each nobody can tell."""
+    """Returns the variance of the means of devices, and its degrees of freedom.
+
+    What sessions of one device differ by is part of it: nobody can tell it of cards with one session each.
+    """
     means = [statistics.fmean(group) for group in _by_device(logs, devices)]
     return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
 
 
 def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
-    """The log medians of each device."""
+    """Returns the log medians of each device."""
     groups: dict[str | None, list[float]] = {}
     for value, device in zip(logs, devices, strict=True):
         groups.setdefault(device, []).append(value)
@@ -146,7 +148,7 @@ def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[lis
 
 
 def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
-    """A case's own variance, shrunk: (d0·s0² + ν·s²) / (d0 + ν) with d0 + ν degrees of freedom.
+    """Returns a case's own variance, shrunk: (d0·s0² + ν·s²) / (d0 + ν) with d0 + ν degrees of freedom.
 
     A case does not belong to the suite where s²/s0² lies above the 95 % quantile of F with ν and d0 degrees
     of freedom, as that of most cases with two modes does, or below the 1 % quantile: it is left alone.
@@ -187,13 +189,13 @@ def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSprea
 
 
 def _resolved(timer: str, median_ns: float) -> float:
-    """The variance of a log median that the timer's step (step²/12) and the rounding of records make."""
+    """Returns the variance of a log median that the timer's step (step²/12) and rounding make."""
     step = min(timer_row(timer).step_ns / median_ns, _KNOWS_NOTHING)
     return max(step**2 / 12, ROUNDING**2)
 
 
 def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> SharedSpread:
-    """s0 and d0 from mean and variance of log s²: Smyth (2004), section 6.2; as `fitFDist` of limma.
+    """Returns s0 and d0 from mean and variance of log s²: Smyth (2004), section 6.2; as `fitFDist` of limma.
 
     Of a variance with ν degrees of freedom, log s² − ψ(ν/2) + log(ν/2) has the mean
     log s0² − ψ(d0/2) + log(d0/2) and the variance ψ′(ν/2) + ψ′(d0/2). As in `eBayes`, d0 is no more than all
@@ -217,7 +219,7 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
 def _of_devices(
     cases: Sequence[tuple[Sequence[float], Sequence[str | None]]], within: float
 ) -> tuple[float | None, int]:
-    """The standard deviation between devices and its degrees of freedom; None without several devices.
+    """Returns the standard deviation between devices, None without several, and its degrees of freedom.
 
     One-way analysis of variance by moments (Searle, Casella & McCulloch, *Variance Components*, 1992, §3.6):
     what the means of devices spread beyond what the spread within devices makes them.
@@ -236,7 +238,7 @@ def _of_devices(
 
 
 def _digamma(x: float) -> float:
-    """ψ(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.3.5 and 6.3.18)."""
+    """Returns ψ(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.3.5 and 6.3.18)."""
     below = 0.0
     while x < 8:
         below += 1 / x
@@ -247,7 +249,7 @@ def _digamma(x: float) -> float:
 
 
 def _trigamma(x: float) -> float:
-    """ψ′(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.4.6 and 6.4.12)."""
+    """Returns ψ′(x) for x > 0: recurrence and asymptotic series (Abramowitz & Stegun, 6.4.6 and 6.4.12)."""
     below = 0.0
     while x < 8:
         below += 1 / (x * x)
@@ -258,7 +260,7 @@ def _trigamma(x: float) -> float:
 
 
 def _tetragamma(x: float) -> float:
-    """ψ″(x) for x > 0: the derivatives of the same (Abramowitz & Stegun, 6.4.6 and 6.4.13)."""
+    """Returns ψ″(x) for x > 0: the derivatives of the same (Abramowitz & Stegun, 6.4.6 and 6.4.13)."""
     below = 0.0
     while x < 8:
         below += 2 / x**3
@@ -269,7 +271,7 @@ def _tetragamma(x: float) -> float:
 
 
 def _inverse_trigamma(y: float) -> float:
-    """The x > 0 with ψ′(x) = y > 0: Newton's iteration on 1/ψ′ (Smyth 2004, appendix)."""
+    """Returns the x > 0 with ψ′(x) = y > 0: Newton's iteration on 1/ψ′ (Smyth 2004, appendix)."""
     if y > 1 / _STEP:
         return 1 / math.sqrt(y)
     x = 0.5 + 1 / y

@@ -34,7 +34,7 @@ _IDLE = 0.005
 
 
 def device_work(result: Result, *, width: int) -> list[Line]:
-    """A breakdown for each scope of a result whose device work a timer saw, each followed by an empty line.
+    """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line.
 
     Args:
         result: what one test found out.
@@ -52,7 +52,7 @@ def device_work(result: Result, *, width: int) -> list[Line]:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A line of a breakdown; without `work`, the time in which the device did nothing."""
+    """Holds a line of a breakdown; without `work`, the time in which the device did nothing."""
 
     name: str
     time_ns: float
@@ -91,7 +91,7 @@ def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts,
 
 
 def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> _Entry | None:
-    """The part of a time in which the device did nothing of the call's."""
+    """Returns the part of a time in which the device did nothing for the call."""
     if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
         return None
     name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
@@ -134,12 +134,12 @@ def _average(work: DeviceWork | None) -> str:
 
 
 def _launch_text(kernel: KernelFacts) -> str:
-    """`grid 63, block 64, 40 registers, 8 B local (none spilled), occupancy 75 % (40 registers a thread)`."""
+    """Returns `grid 63, block 64, 40 registers, 8 B local, occupancy 75 % (40 registers a thread)`."""
     parts = [
         f"grid {_dimensions(kernel.grid)}, block {_dimensions(kernel.block)}",
         f"{kernel.registers} registers",
         f"{units.size(kernel.shared_bytes)} shared" if kernel.shared_bytes else "",
-        f"{units.size(kernel.local_bytes)} local{_spilled(kernel)}" if kernel.local_bytes else "",
+        f"{units.size(kernel.local_bytes)} local" if kernel.local_bytes else "",
     ]
     if kernel.occupancy is not None:
         limit = f" ({kernel.limited_by})" if kernel.limited_by else ""
@@ -149,18 +149,8 @@ def _launch_text(kernel: KernelFacts) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _spilled(kernel: KernelFacts) -> str:
-    """` (48 B spilled, 52 B reloaded)`, ` (none spilled)`; nothing where it is not known."""
-    if kernel.spill_store_bytes is None or kernel.spill_load_bytes is None:
-        return ""
-    if not kernel.spill_store_bytes and not kernel.spill_load_bytes:
-        return " (none spilled)"
-    stored, loaded = units.size(kernel.spill_store_bytes), units.size(kernel.spill_load_bytes)
-    return f" ({stored} spilled, {loaded} reloaded)"
-
-
 def _dimensions(size: tuple[int, ...] | None) -> str:
-    """`15625`, `63×4`: without the trailing ones."""
+    """Returns `15625`, `63×4`: without the trailing ones."""
     shown = list(size or ())
     while len(shown) > 1 and shown[-1] == 1:
         shown.pop()
@@ -168,7 +158,7 @@ def _dimensions(size: tuple[int, ...] | None) -> str:
 
 
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:
-    """A line a case that has something to tell, followed by an empty one; nothing where none has.
+    """Returns a line a case that has something to tell, followed by an empty one; nothing where none has.
 
     Args:
         results: of one problem.
@@ -196,7 +186,7 @@ def _told(result: Result) -> str:
 
 
 def device_memory(result: Result, *, width: int) -> list[Line]:
-    """What was in use before, at most and after, and what the test keeps; nothing where nobody looked."""
+    """Says what was in use before, at most and after, and what the test keeps."""
     memory = result.memory
     if memory is None:
         return []

@@ -1,4 +1,4 @@
-"""The head of a report where the machine or all kernels changed: what changed, and what that did."""
+"""Writes the head of a report where the machine or all kernels changed: what changed, and what that did."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INDENT = "  "
 
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> list[Line]:
-    """What changed, correctness drift, the common shift, and what changed beyond it; each at most a sentence.
+    """Says what changed, correctness drift, the common shift, and what changed beyond it, a sentence each.
 
     Nothing where the machine is as it was recorded and there is no common shift.
 
@@ -54,7 +54,7 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> li
 
 
 def changes_since(compared: Sequence[Compared]) -> list[str]:
-    """What differs between the fingerprints, each once; with how many cases where it is not so for all."""
+    """Says what differs between the fingerprints, and in how many cases where it is not in all."""
     found: Counter[str] = Counter()
     for each in compared:
         recorded = [session.fingerprint for session in each.past.sessions]
@@ -67,7 +67,7 @@ def changes_since(compared: Sequence[Compared]) -> list[str]:
 
 
 def _clock(compared: Sequence[Compared]) -> str | None:
-    """The multiprocessors' clock as measured, where it moved for most of the kernels."""
+    """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
     moved, known = [], 0
     for each in compared:
         for measurement in each.result.measurements:
@@ -108,7 +108,7 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
 
 
 def _residual(compared: Sequence[Compared], shift: Shift | None) -> str:
-    """The cases whose times changed, beyond the shift where there is one, the most first."""
+    """Returns the cases whose times changed, beyond the shift where there is one, the most first."""
     scale = shift.ratio if shift is not None else 1.0
     found: list[tuple[float, str]] = []
     for each in compared:
@@ -127,7 +127,7 @@ def _residual(compared: Sequence[Compared], shift: Shift | None) -> str:
 
 
 def _left(verdict: Verdict, scale: float) -> float | None:
-    """What is left of a ratio beyond a shift, where that is significant and not tiny."""
+    """Returns what is left of a ratio beyond a shift, where that is significant and not tiny."""
     low, high, ratio = verdict.ratio_low, verdict.ratio_high, verdict.ratio
     if not (units.is_number(ratio) and units.is_number(low) and units.is_number(high)) or ratio <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Lines and aligned columns of a terminal of a given width."""
+"""Lays out lines and aligned columns for a terminal of a given width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIED = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a report.
+    """Holds one line of a report.
 
     Attributes:
         text: without a line end.
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its cells and what may happen to it where the table is too wide.
+    """Holds one column of a table: its cells and what may happen to it where the table is too wide.
 
     Attributes:
         title: of the column, in the table's header.
@@ -51,7 +51,7 @@ class Column:
 
 
 def display_width(text: str) -> int:
-    """Columns of a terminal that a text takes; ambiguous characters such as µ, × and → take one."""
+    """Counts the columns that a text takes in a terminal; ambiguous characters such as µ and → take one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
@@ -59,7 +59,7 @@ def display_width(text: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, or its beginning and end around an ellipsis where it is wider than `width`."""
+    """Returns the text, or its beginning and end around an ellipsis where it is wider than `width`."""
     if display_width(text) <= width:
         return text
     if width <= 0:
@@ -78,7 +78,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] | None = None) -> list[Line]:
-    """A sentence on as many lines as it needs; continuation lines are indented, numbers keep their units."""
+    """Wraps a sentence; continuation lines are indented, and numbers keep their units."""
     tied = _NUMBER_AND_UNIT.sub(_TIED, text)
     lines = textwrap.wrap(
         tied,
@@ -94,7 +94,7 @@ def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] 
 def table(
     columns: list[Column], width: int, *, indent: str = "", gap: int = 2
 ) -> tuple[list[str], list[str]]:
-    """The header and rows of a table that fits `width`, and the titles of columns that had to be left out.
+    """Returns the header and rows of a table that fits `width`, and the titles of columns left out.
 
     First the columns that may be are shortened, the widest most; then dispensable ones are left out, until
     it fits. A terminal too narrow even then gets lines that are too long rather than numbers that are cut.

@@ -1,4 +1,4 @@
-"""A line now and then while a long run measures."""
+"""Shows a line now and then while a long run measures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Progress:
         self._last_s = started_s
 
     def update(self, result: Result | None, finished: int, total: int, now_s: float) -> str | None:
-        """`gpukern: 37 of 98 · vector_exp/cupy.exp/n=10000000 48.6 µs · 2 min 10 s`, or None if not due.
+        """Returns `gpukern: 37 of 98 · vector_exp/cupy.exp/n=1000 48.6 µs · 2 min 10 s`, or None if not due.
 
         Args:
             result: of the test that has just finished, or None where it found nothing out.
@@ -65,7 +65,7 @@ class SessionProgress:
         self._last_s = 0.0
 
     def update(self, number: int, finished: int, total: int, now_s: float) -> str | None:
-        """`gpukern: session 3 of 5: 40 of 120`, or None if not due.
+        """Returns `gpukern: session 3 of 5: 40 of 120`, or None if not due.
 
         Args:
             number: of the session.
@@ -82,7 +82,7 @@ class SessionProgress:
 def telling_now_and_then(
     tell: Callable[[str], None], line: str, every_s: float = EVERY_S
 ) -> Callable[[int, int], None]:
-    """What is told how far a session is, and passes that on every so often: `memcheck: 40 of 120`.
+    """Returns a function that is told how far a session is, and tells it now and then: `memcheck: 40 of 120`.
 
     Args:
         tell: shows a line.

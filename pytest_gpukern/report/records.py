@@ -1,4 +1,4 @@
-"""What the end of a run says of records: what was written, what is stale, how to record and how to accept."""
+"""Says at the end of a run what was written and what is stale, how to record and how to accept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_ACCEPTED = 10
 
 
 def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
-    """What was written, how to record and to accept, what was not recorded and why, and what is stale."""
+    """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
     settings, results = report.settings, report.results
     lines = [f"wrote {path}" for path in report.files]
     if settings.benchmark and settings.baseline == "compare":
@@ -54,7 +54,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
 
 
 def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
-    """The command that records what is new in a run, or nothing."""
+    """Returns the command that records what is new in a run, or nothing."""
     new = [
         result
         for result in results
@@ -73,7 +73,7 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
 
 
 def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
-    """The command that accepts what the gate found slower, from the run file if there is one, or nothing."""
+    """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
     slower = [result for result in report.results if result.case.on_gpu and confirmed_slower(result)]
     if not slower:
         return []
@@ -97,7 +97,7 @@ def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
-    """What was written, accepted though it is slower, removed, and refused by reason."""
+    """Returns what was written, accepted though it is slower, removed, and refused by reason."""
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
     if report.removed:
@@ -110,7 +110,7 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
 
 
 def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
-    """A line about each case whose new epoch is slower than its last one."""
+    """Returns a line about each case whose new epoch is slower than its last one."""
     slower = [
         (result.case.id, key, verdict)
         for result in results
@@ -135,7 +135,7 @@ def _which(cases: Sequence[str]) -> str:
 
 
 def _options(config: pytest.Config) -> list[str]:
-    """Those options of this run that shape what is recorded, as given."""
+    """Returns those options of this run that shape what is recorded, as given."""
     given = values_of(config)[1]
     options = []
     for option in OPTIONS:

@@ -48,7 +48,7 @@ _HOST_MEMORY = ("pageable", "pinned")
 
 @dataclass(frozen=True)
 class Footnote:
-    """Something to say about a row: `kind` is a verdict's, or empty for a warning or a note.
+    """Holds something to say about a row: `kind` is a verdict's, or empty for a warning or a note.
 
     `detectable` is the ratio from which a slowdown would have been seen, where the verdict is undecided.
     """
@@ -65,7 +65,7 @@ class Footnote:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a problem's table, as text.
+    """Holds one line of a problem's table, as text.
 
     Attributes:
         label: how a footnote refers to the row.
@@ -99,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ScopeTime:
-    """The measurements of one scope.
+    """Holds the measurements of one scope.
 
     Attributes:
         shown: whose time is shown and judged.
@@ -116,8 +116,10 @@ class ScopeTime:
 
 
 def scope_times(result: Result) -> list[ScopeTime]:
-    """The scopes of a result in order, each by its main measurement, or by the one beside it if only that
-    was judged: a record may know the scope by one timer only."""
+    """Returns the scopes of a result in order, each by its main measurement.
+
+    Where only the one beside it was judged it is that: a record may know the scope by one timer only.
+    """
     mains = [each for each in result.measurements if not each.beside]
     times, taken = [], set()
     for main in mains:
@@ -130,8 +132,10 @@ def scope_times(result: Result) -> list[ScopeTime]:
 
 
 def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
-    """Kind, ratio and reason of a scope's verdict, the reason with what else changed; INVALID also where
-    nothing was compared, or where the number beside the one shown is."""
+    """Returns the kind, ratio and reason of a scope's verdict, the reason with what else changed.
+
+    It is INVALID also where nothing was compared, or where the number beside the one shown is.
+    """
     for measurement in (time.shown, *time.others):
         if measurement.invalid is not None:
             by = "" if measurement is time.shown else f"by {measurement.timer}: "
@@ -152,13 +156,13 @@ def _judged(main: Measurement, others: list[Measurement], verdicts: Mapping[str,
 
 
 def variant_label(result: Result) -> str:
-    """`backend.variant`, or the name of a plain test."""
+    """Returns `backend.variant`, or the name of a plain test."""
     case = result.case
     return f"{case.backend}.{case.variant}" if case.backend else case.variant
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
-    """Axes and parameters that every result has with the same value: a table says them once."""
+    """Returns axes and parameters that every result has with the same value: a table says them once."""
     if len(results) < 2:
         return {}
     first, *others = (result.case.sizes for result in results)
@@ -168,7 +172,7 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
 def rows_of(
     result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, told: bool = False
 ) -> list[Row]:
-    """The rows of one result; only the first names the case and its error.
+    """Returns the rows of one result; only the first names the case and its error.
 
     Args:
         result: what one test found out.
@@ -253,12 +257,12 @@ def _measured(
 
 
 def _tells(kind: str, ratio: float | None) -> bool:
-    """Whether a verdict's ratio says more than its kind."""
+    """Says whether a verdict's ratio says more than its kind."""
     return kind not in ("SAME", "NEW") and units.is_number(ratio)
 
 
 def _remarks(measurement: Measurement) -> list[Footnote]:
-    """What is to be known about a measurement beside its figures."""
+    """Returns what is to be known about a measurement beside its figures."""
     remarks = [Footnote("", warning) for warning in measurement.summary.warnings]
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
@@ -274,7 +278,7 @@ def _remarks(measurement: Measurement) -> list[Footnote]:
 
 
 def first_call_text(result: Result) -> str:
-    """Wall time of the first call, which compiles and loads; never part of a measurement."""
+    """Returns the wall time of the first call, which compiles and loads; never part of a measurement."""
     return units.time(result.first_call_ns, None) if units.is_number(result.first_call_ns) else ""
 
 
@@ -285,7 +289,7 @@ def _half_width(measurement: Measurement) -> float | None:
 
 
 def rate_text(measurement: Measurement) -> str:
-    """GB/s of the declared traffic, or GFLOP/s where the work has no traffic or 10 operations a byte."""
+    """Returns GB/s of the declared traffic, or GFLOP/s from 10 operations a byte on."""
     traffic, flops = measurement.traffic_bytes, measurement.flops
     median_ns = measurement.summary.median_ns
     if flops and (not traffic or flops / traffic > _COMPUTE_BOUND):
@@ -294,7 +298,7 @@ def rate_text(measurement: Measurement) -> str:
 
 
 def error_text(result: Result) -> str:
-    """The worst error over the outputs: in ULP where that is telling, else relative or absolute.
+    """Returns the worst error over the outputs: in ULP where that is telling, else relative or absolute.
 
     Beside a reference near zero, as of a sum that cancels, any error is many ULP: then the absolute tells.
     """
@@ -316,14 +320,14 @@ def error_text(result: Result) -> str:
 
 
 def _worst(errors: list[OutputError], name: str) -> float | None:
-    """The largest of a figure over the outputs that are not exact, or None where one of them lacks it."""
+    """Returns the largest of a figure over the outputs that are not exact; None where one lacks it."""
     values: list[float | None] = [getattr(error, name) for error in errors if error.max_abs != 0]
     numbers = [value for value in values if units.is_number(value)]
     return max(numbers) if len(numbers) == len(values) else None
 
 
 def ceiling_text(result: Result, time: ScopeTime) -> str:
-    """The nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
+    """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
     found = ceiling_shares(result, time)
     if not found:
         return ""
@@ -332,7 +336,7 @@ def ceiling_text(result: Result, time: ScopeTime) -> str:
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
-    """Ceiling → share of it that a time reaches, 0.97 for 97 %; of a kernel, or of the copies in a scope."""
+    """Maps each ceiling to the share of it that a time reaches, 0.97 for 97 %, of a kernel or of copies."""
     measurement, ns = time.shown, time.shown.summary.median_ns
     if not result.ceilings or not result.case.on_gpu or result.simulated or not units.is_number(ns):
         return {}
@@ -357,7 +361,7 @@ def _multiply_adds(ceilings: Ceilings, measurement: Measurement, dtype: str | No
 
 
 def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
-    """Which part of the time the copies that were seen take at best, one after the other."""
+    """Returns which part of the time the copies that were seen take at best, one after the other."""
     bytes_in: Counter[str] = Counter()
     bytes_out: Counter[str] = Counter()
     for entry in time.seen.work if time.seen else ():
@@ -374,7 +378,7 @@ def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
 
 
 def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> str:
-    """The reference variant's time ÷ this one's, or `–` where either is missing or invalid.
+    """Returns the reference variant's time ÷ this one's, or `–` where either is missing or invalid.
 
     The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
     by the same timer if it has that, else by its main one.
@@ -390,7 +394,7 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
 
 
 def _reference(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
-    """Median of the variant compared with, in nanoseconds."""
+    """Returns the median time of the variant compared with, in nanoseconds."""
     candidates = [peer for peer in peers if _compares(peer, result)]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]

@@ -1,4 +1,4 @@
-"""The file of a run: every result as versioned JSON, for whoever wants to compute with them."""
+"""Writes and reads the file of a run: every result as versioned JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNWRITABLE = "Check permissions and free space, or choose another file with --g
 
 @dataclass(frozen=True)
 class RunFile:
-    """What the file of a run holds.
+    """Holds what the file of a run does.
 
     Attributes:
         results: what the run reports, one a test.
@@ -52,7 +52,7 @@ class RunFile:
     created: datetime
 
     def sessions_of(self, result: Result) -> list[Result]:
-        """The sessions of one test besides the one that is reported."""
+        """Returns the sessions of one test besides the one that is reported."""
         return [each for each in self.sessions if each.nodeid == result.nodeid]
 
 
@@ -108,7 +108,7 @@ def write_run_file(
 
 
 def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:
-    """A result as stored, its fingerprint in the table of them."""
+    """Returns a result as stored, its fingerprint in the table of them."""
     entry = result.to_json()
     identity = _identity(entry["fingerprint"])
     fingerprints[identity] = entry["fingerprint"]
@@ -189,7 +189,7 @@ def _created(data: JsonDict, path: Path) -> datetime:
 
 
 def _identity(fingerprint: JsonDict) -> str:
-    """Twelve hexadecimal digits, equal where all fields are: the same as `Fingerprint.identity`."""
+    """Returns twelve hexadecimal digits, equal where all fields are: the same as `Fingerprint.identity`."""
     canonical = json.dumps(fingerprint, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

@@ -74,7 +74,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
 
 
 def render(report: RunReport, *, width: int, verbose: bool = False, told: Collection[str] = ()) -> list[Line]:
-    """Tables, skips and the last line; nothing for a run without any.
+    """Returns tables, skips and the last line; nothing for a run without any.
 
     Args:
         report: of the run.
@@ -92,7 +92,7 @@ def render(report: RunReport, *, width: int, verbose: bool = False, told: Collec
 def tables(
     results: Sequence[Result], *, width: int, verbose: bool = False, told: Collection[str] = ()
 ) -> list[Line]:
-    """A table a problem, in order of arrival, each followed by its footnotes and an empty line.
+    """Returns a table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
     Where `verbose`, what was checked, what the device did in each case, as far as a timer saw it, and its
     memory follow. Why a test that is among those `told` failed at the gate is not said again.
@@ -112,7 +112,7 @@ def tables(
 
 
 def totals(report: RunReport) -> str:
-    """`gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+    """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, simulated, unchecked, passed. Verdicts are counted by scope.
@@ -137,7 +137,7 @@ def totals(report: RunReport) -> str:
 
 
 def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
-    """A line a distinct reason: how many, why, and up to three ids."""
+    """Returns a line a distinct reason: how many, why, and up to three ids."""
     reasons: dict[str, list[str]] = {}
     for identifier, reason in skips:
         reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
@@ -150,7 +150,7 @@ def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
 
 
 def _memory(results: Sequence[Result], width: int) -> list[Line]:
-    """A line a result, and an empty one where there are any."""
+    """Returns a line a result, and an empty one where there are any."""
     lines = [line for result in results for line in device_memory(result, width=width)]
     return [*lines, Line("")] if lines else []
 
@@ -186,7 +186,7 @@ def _problem(name: str, results: list[Result], width: int, told: Collection[str]
 
 
 def false_alarms(results: Sequence[Result]) -> list[str]:
-    """A line that says how many verdicts could fail a test, and how often they would do so for nothing."""
+    """Says how many verdicts could fail a test, and how often they would do so for nothing."""
     gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
     if not gated:
         return []
@@ -200,7 +200,7 @@ def _some(identifiers: Sequence[str]) -> str:
 
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
-    """A row a line, or nothing where that does not fit without leaving columns out."""
+    """Lays a table out with a row a line; returns nothing where that does not fit."""
 
     def named(title: str, cells: tuple[str, ...]) -> Column:
         return Column(title, cells, narrowest=math.ceil(_SHORTEST * Column(title, cells).width))
@@ -217,7 +217,7 @@ def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
 
 
 def _stacked(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
-    """For narrow terminals: variant and size on a line of their own, the measurements under it."""
+    """Lays a table out for narrow terminals: variant and size on a line, the measurements under it."""
     columns = _columns(rows, timings)
     texts, left_out = table(columns, width, indent=2 * _INDENT)
     if left_out:
@@ -236,7 +236,7 @@ def _stacked(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
 
 
 def _ordered(results: list[Result]) -> list[Result]:
-    """By point, then by variant, each in order of its first arrival: parallel workers mix them."""
+    """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
     points: dict[str, int] = {}
     variants: dict[str, int] = {}
     for result in results:
@@ -250,7 +250,7 @@ def _point(result: Result) -> str:
 
 
 def _timings(rows: Iterable[Row]) -> list[Timing]:
-    """The (timer, cache policy) pairs of a table: the commonest, then the others as they come."""
+    """Returns the (timer, cache policy) pairs of a table: the commonest, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
     if not counts:
         return []
@@ -264,7 +264,7 @@ def _timing_words(timing: Timing) -> str:
 
 
 def _mark(index: int) -> str:
-    """A superscript number, or nothing for the commonest timing."""
+    """Returns a superscript number, or nothing for the commonest timing."""
     return str(index).translate(_SUPERSCRIPTS) if index else ""
 
 
@@ -289,7 +289,7 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
 
 
 def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
-    """What timers read for nothing, once for all rows: it is in their numbers."""
+    """Returns what timers read for nothing, once for all rows: it is in their numbers."""
     costs: dict[str, list[float]] = {}
     for timer, cost_ns in (cost for row in rows for cost in row.fixed_costs):
         costs.setdefault(timer, []).append(cost_ns)
@@ -302,7 +302,7 @@ def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
 
 
 def _metered(rows: list[Row], width: int) -> list[Line]:
-    """What an energy is of, once for all rows that have one."""
+    """Returns what an energy is of, once for all rows that have one."""
     if all(row.energy in ("", units.NOTHING) for row in rows):
         return []
     text = (
@@ -312,7 +312,7 @@ def _metered(rows: list[Row], width: int) -> list[Line]:
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:
-    """What there is to say about rows; rows with the same to say share a line, as do many undecided ones."""
+    """Writes the footnotes of rows; rows with the same ones share a line, as do many undecided ones."""
     subjects: dict[Footnote, list[str]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
@@ -331,7 +331,7 @@ def _footnotes(rows: list[Row], width: int) -> list[Line]:
 
 
 def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> str:
-    """One sentence for all undecided rows, with the smallest slowdowns that would have been seen."""
+    """Returns one sentence for all undecided rows, with the smallest slowdowns that would have been seen."""
     seen = sorted(footnote.detectable for footnote in undecided if footnote.detectable is not None)
     count = sum(len(subjects[footnote]) for footnote in undecided)
     span = f"{units.change(seen[0])} to {units.change(seen[-1])}"

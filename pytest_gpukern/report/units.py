@@ -1,4 +1,4 @@
-"""The one place where numbers become text.
+"""Turns numbers into text; the one place that does.
 
 Every function takes plain numbers in the unit that its argument names, and returns `NOTHING` for a number
 that is None or not finite: results cross processes as JSON, which has neither infinity nor NaN.
@@ -25,7 +25,7 @@ _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0
 
 
 def time(nanoseconds: float | None, half_width: float | None = None) -> str:
-    """A time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
+    """Returns a time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
 
     Args:
         nanoseconds: the time.
@@ -36,7 +36,7 @@ def time(nanoseconds: float | None, half_width: float | None = None) -> str:
 
 
 def uncertainty(half_width: float | None) -> str:
-    """Half an interval relative to its centre, in percent with two digits: 0.0025 → `0.25 %`."""
+    """Returns half an interval relative to its centre, in percent with two digits: 0.0025 → `0.25 %`."""
     if not is_number(half_width):
         return NOTHING
     percent = 100 * half_width
@@ -44,7 +44,7 @@ def uncertainty(half_width: float | None) -> str:
 
 
 def time_range(low_ns: float, high_ns: float) -> str:
-    """Two times as a range: `2.80 … 3.10 µs`, or one where both read alike."""
+    """Returns two times as a range: `2.80 … 3.10 µs`, or one where both read alike."""
     low, high = time(low_ns), time(high_ns)
     if low == high:
         return low
@@ -53,7 +53,7 @@ def time_range(low_ns: float, high_ns: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of a whole: 0.97 → `97 %`, 0.0342 → `3.4 %`, next to nothing `< 0.01 %`."""
+    """Returns a part of a whole: 0.97 → `97 %`, 0.0342 → `3.4 %`, next to nothing `< 0.01 %`."""
     if not is_number(value):
         return NOTHING
     percent = 100 * value
@@ -63,7 +63,7 @@ def share(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time that somebody waited: `8 s`, `2 min 10 s`, `1 h 5 min`."""
+    """Returns a time that somebody waited: `8 s`, `2 min 10 s`, `1 h 5 min`."""
     whole = max(0, int(seconds))
     minutes, rest = divmod(whole, 60)
     if whole >= 3600:
@@ -72,44 +72,44 @@ def duration(seconds: float) -> str:
 
 
 def bandwidth(count: float | None, nanoseconds: float | None) -> str:
-    """Bytes in a time, in decimal units: `714 GB/s`, `4.29 TB/s`."""
+    """Returns bytes in a time, in decimal units: `714 GB/s`, `4.29 TB/s`."""
     return _rate(count, nanoseconds, "B/s")
 
 
 def throughput(flops: float | None, nanoseconds: float | None) -> str:
-    """Floating-point operations in a time: `853 GFLOP/s`, `51.3 TFLOP/s`."""
+    """Returns floating-point operations in a time: `853 GFLOP/s`, `51.3 TFLOP/s`."""
     return _rate(flops, nanoseconds, "FLOP/s")
 
 
 def count(value: float | None) -> str:
-    """How often on average: `2`, `1.5`."""
+    """Returns how often something is, on average: `2`, `1.5`."""
     return f"{value:.4g}" if is_number(value) else NOTHING
 
 
 def size(count: float | None) -> str:
-    """An amount of memory in bytes, in binary units: `512 MiB`, `1.50 GiB`."""
+    """Returns an amount of memory in bytes, in binary units: `512 MiB`, `1.50 GiB`."""
     if not is_number(count):
         return NOTHING
     return f"{count:.0f} B" if abs(count) < 1024 else _scaled(count, _BYTES, 3)
 
 
 def energy(millijoules: float | None) -> str:
-    """An energy: `14.2 mJ`, `1.31 J`."""
+    """Returns an energy: `14.2 mJ`, `1.31 J`."""
     return _scaled(millijoules, _ENERGIES, 3)
 
 
 def power(watts: float | None) -> str:
-    """A power: `98.4 W`, `612 W`."""
+    """Returns a power: `98.4 W`, `612 W`."""
     return f"{_significant(watts, 3)} W" if is_number(watts) else NOTHING
 
 
 def factor(value: float | None) -> str:
-    """A speed-up: `0.850×`, `12.3×`, `1230×`."""
+    """Returns a speed-up: `0.850×`, `12.3×`, `1230×`."""
     return f"{_significant(value, 3)}×" if is_number(value) else NOTHING
 
 
 def change(ratio: float | None) -> str:
-    """New ÷ old as a signed change: 1.053 → `+5.3 %`; from a tenfold value on as a factor, `×12.3`."""
+    """Writes new ÷ old as a signed change: 1.053 → `+5.3 %`; from a tenfold value on as a factor, `×12.3`."""
     if not is_number(ratio):
         return NOTHING
     if ratio >= 10:
@@ -119,7 +119,7 @@ def change(ratio: float | None) -> str:
 
 
 def ulps(value: float | None) -> str:
-    """An error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
+    """Returns an error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
     if not is_number(value):
         return NOTHING
     if value == 0:
@@ -130,20 +130,20 @@ def ulps(value: float | None) -> str:
 
 
 def relative_error(value: float | None) -> str:
-    """A relative error: `2.3e-07`."""
+    """Returns a relative error: `2.3e-07`."""
     if not is_number(value):
         return NOTHING
     return EXACT if value == 0 else f"{value:.1e}"
 
 
 def absolute_error(value: float | None) -> str:
-    """An absolute error, said to be one: `2.3e-07 abs`."""
+    """Returns an absolute error, said to be one: `2.3e-07 abs`."""
     text = relative_error(value)
     return text if text in (NOTHING, EXACT) else f"{text} abs"
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
-    """Whether there is a value, and a finite one."""
+    """Says whether there is a value, and a finite one."""
     return value is not None and math.isfinite(value)
 
 
@@ -155,7 +155,7 @@ def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
 
 
 def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: int) -> str:
-    """The value in the largest unit in which it is at least one, after rounding to `digits`."""
+    """Returns the value in the largest unit in which it is at least one, after rounding to `digits`."""
     if not is_number(value):
         return NOTHING
     rounded = float(f"{value:.{digits - 1}e}")
@@ -164,7 +164,7 @@ def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: i
 
 
 def _significant(value: float, digits: int) -> str:
-    """`digits` significant digits without an exponent, and never fewer than the whole part has."""
+    """Returns `digits` significant digits without an exponent, and never fewer than the whole part has."""
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])

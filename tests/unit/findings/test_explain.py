@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_up_past import BEFORE, KEY, facts, kernel, now, past, session
+from made_up_past import BEFORE, KEY, UUID, facts, kernel, now, past, session
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.explain import (
@@ -16,6 +16,7 @@ from pytest_gpukern.findings.explain import (
     clock_change,
     code_changes,
     cycles_change,
+    differences,
     significant,
 )
 from pytest_gpukern.values.result import Verdict, VerdictKind
@@ -88,14 +89,6 @@ def test_a_hash_by_another_method_tells_nothing_of_the_code():
     mixed = past(session(kernel(code="c0de")), session(kernel(code="code:beef")))
     assert reasons(now(kernels=(facts(code="code:beef"),)), mixed) == (SAME_CODE, NOTHING_DIFFERS)
     assert reasons(now(kernels=(facts(code="code:cafe"),)), mixed) == ("new machine code",)
-
-
-def test_spills_are_told_where_both_sides_know_them():
-    new = kernel(code="cafe", registers=96, local_bytes=64, spill_store_bytes=48)
-    assert code_changes([new], [(kernel(local_bytes=64, spill_store_bytes=0),)]) == [
-        "new machine code: registers 32 → 96, spills 0 → 48 B"
-    ]
-    assert code_changes([new], [(kernel(local_bytes=64),)]) == ["new machine code: registers 32 → 96"]
 
 
 def test_code_that_any_recorded_session_had_is_the_same():
@@ -202,3 +195,49 @@ def test_the_sessions_of_another_key_say_nothing_about_clocks():
     other = session(key="kernel/event/cold", sm_mhz=1000.0)
     assert KEY not in other.times
     assert reasons(now(), past(other)) == (SAME_CODE, NOTHING_DIFFERS)
+
+
+# fingerprints
+def told(host=False, recorded=(BEFORE,), **changes):
+    return differences({**BEFORE, **changes}, recorded, host=host)
+
+
+def test_equal_fingerprints_differ_in_nothing():
+    assert told() == told(host=True) == ()
+
+
+def test_what_an_upgrade_changes_is_told_with_both_values_and_the_unit():
+    found = told(
+        driver_version="590.10", cuda_driver_version="13.1", power_limit_w=500.0, device_uuid="GPU-2"
+    )
+    assert found == (
+        "driver 580.65.06 → 590.10",
+        "CUDA 13.0 → 13.1",
+        "power limit 700 → 500 W",
+        f"device {UUID} → GPU-2",
+    )
+
+
+def test_libraries_that_came_and_went_are_told():
+    assert told(libraries={"numba": "0.68", "torch": "2.9"}) == (
+        "cupy 14.0 → none",
+        "numba 0.67 → 0.68",
+        "torch none → 2.9",
+    )
+
+
+def test_what_any_recorded_session_had_is_no_difference():
+    other = {**BEFORE, "device_uuid": "GPU-2"}
+    assert told(recorded=(BEFORE, other), device_uuid="GPU-2") == ()
+    assert told(recorded=(BEFORE, other), device_uuid="GPU-3") == (f"device {UUID} or GPU-2 → GPU-3",)
+
+
+def test_what_a_fingerprint_does_not_tell_is_no_difference():
+    assert told(recorded=({"libraries": {"cupy": "14.0", "numba": "0.67"}},), driver_version="590") == ()
+    assert told(driver_version=None) == ()
+    assert told(recorded=({},), libraries={"numba": "0.68"}) == ()
+
+
+def test_for_a_host_it_is_the_processor_that_counts():
+    assert told(host=True, cpu_model="Xeon", driver_version="590") == ("processor AMD EPYC 9654 → Xeon",)
+    assert told(cpu_model="Xeon") == ()

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 
-from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.details import device_work
 from pytest_gpukern.report.layout import display_width
@@ -91,20 +90,6 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
     assert found[3].endswith("128 B local, occupancy 75 % (40 registers a thread), machine code 0123456789ab")
     assert "occupancy 50 % (32 blocks a multiprocessor)" in found[5]
-
-
-@pytest.mark.parametrize(
-    ("spills", "text"),
-    [
-        (Spills(48, 52), "128 B local (48 B spilled, 52 B reloaded)"),
-        (Spills(2048, 0), "128 B local (2.00 KiB spilled, 0 B reloaded)"),
-        (Spills(0, 0), "128 B local (none spilled)"),
-        (None, "128 B local"),
-    ],
-)
-def test_spills_are_beside_the_local_memory_that_they_are_part_of(spills, text):
-    facts = kernel_facts((EXP_KERNEL,), None, spills=lambda kernel, registers: spills)
-    assert texts(kernel(kernels=facts))[3].endswith(text)
 
 
 def test_compile_time_is_told_where_it_is_known():

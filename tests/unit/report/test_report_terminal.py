@@ -128,15 +128,6 @@ def test_energy_is_shown_also_where_the_number_of_the_other_timer_is_judged():
     assert "14.2 mJ  612 W" in text_of(judged)
 
 
-def test_where_there_is_no_room_power_is_left_out_first_and_energy_last():
-    told = result("cupy.exp", measured(energy_mj=14.23, mean_power_w=612.4, traffic_bytes=8e7))
-    wide, narrow = text_of(told, width=72), text_of(told, width=40)
-    assert "14.2 mJ" in wide
-    assert "14.2 mJ" in narrow
-    assert "TB/s" not in narrow
-    assert "power" in narrow[narrow.index("left out") :]
-
-
 def test_speedup_is_against_the_named_variant_in_the_same_scope_if_it_has_it():
     against = {"speedup_against": "numba.slow"}
     slow = result("numba.slow", measured(100.0), measured(900.0, **END), **against)
@@ -263,10 +254,6 @@ def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     assert any(line.text.endswith(f"{kind}: the moon is full") for line in other)
 
 
-def test_reasons_of_same_and_new_are_not_repeated_under_the_table():
-    assert "because" not in text_of(result("cupy.exp", measured(), verdicts=[verdict("SAME")]))
-
-
 def test_warnings_and_notes_of_several_rows_share_a_line():
     text = text_of(
         result("cupy.exp", measured(warnings=("bimodal",)), measured(1e6, **END, warnings=("bimodal",))),
@@ -343,13 +330,6 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     assert totals(RunReport(results, skips=skips, failed=frozenset("abc"))) == (
         "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 1 failed otherwise, 1 simulated, 1 unchecked, "
         "3 skipped (2 no GPU, 1 library missing) · baseline: 2 same, 1 slower, 1 new"
-    )
-
-
-def test_a_single_leading_reason_of_skips_needs_no_count_of_its_own():
-    assert (
-        totals(RunReport(skips=[("x", "no GPU: none"), ("y", "no GPU: lost")]))
-        == "gpukern: 0 passed, 2 skipped (no GPU)"
     )
 
 
@@ -439,12 +419,6 @@ def test_many_undecided_rows_share_one_line_with_what_would_have_been_seen():
     assert few.count("no significant change") == 3
 
 
-def test_names_are_not_cut_where_a_line_of_their_own_keeps_them():
-    long = "numba.a_variant_with_quite_a_long_name_for_a_column"
-    text = text_of(result(long, measured(traffic_bytes=8e7)), result("a.b", measured()), width=70)
-    assert long in text
-
-
 # two timers a scope
 
 
@@ -511,22 +485,6 @@ def test_what_timers_read_for_nothing_is_said_once_a_table():
     one = text_of(result("a.b", *by_both()), result("a.c", *by_both()))
     assert "reads 2.90 µs more than it takes" in one
     assert "empty kernel" not in text_of(result("a.b", *by_both(fixed_cost_ns=None)))
-
-
-def test_the_other_timer_goes_first_where_the_terminal_is_narrow():
-    both = result(
-        "numba.grid_stride_vectorized",
-        *by_both(traffic_bytes=8e7),
-        ceilings=CEILINGS,
-        speedup_against="host.numpy",
-        verdicts=[verdict("UNDECIDED", 1.012)],
-    )
-    for width in (80, 100, 120):
-        assert max(display_width(line.text) for line in lines_of(both, width=width)) <= width
-    assert "event 51.6 µs" in text_of(both, width=100)
-    narrow = text_of(both, width=72)
-    assert "left out for want of width: other timer" in narrow
-    assert "41 % copy" in narrow
 
 
 # what else is known of a measurement
