@@ -1,7 +1,6 @@
-"""`--gpukern-sanitize`: each test once under tools of compute-sanitizer, and whose fault a finding is.
+"""Runs each test once under tools of compute-sanitizer, and tells whose fault a finding is.
 
-`tool.py` finds the program, `xml_report.py` and `log.py` read what it wrote, `judgement.py` decides what that
-comes to, `attribution.py` to which test it belongs, `lines.py` to which line of Python, `telling.py` what the
-test says; `control.py` has a tool show that it works here, `sessions.py` runs it on tests, and `plugin.py`
-has these tell. `inside.py` is what a session under a tool does itself.
+Start with `plugin.py`. A session under a tool (`sessions.py`, `tool.py`, and inside it `child_setup.py`)
+leaves files; `judge.py` says what they come to, `finding.py` what was found, `messages.py` what the test
+says. `self_check.py` has a tool show that it works here.
 """

@@ -1,4 +1,4 @@
-"""What a session under a tool does itself: no pools, kernels with lines, an end with its parent."""
+"""Prepares a session under a tool: without pools, with lines in kernels, and ending with its parent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDED_WITH_PARENT = 70
 
 
 def prepare(config: pytest.Config, environment: Environment) -> None:
-    """Makes this process's allocations and kernels tell as much as they can, before tests are collected.
+    """Has this process's allocations and kernels tell as much as they can, before tests are collected.
 
     Called once the device is chosen: libraries look at it when they are imported.
     """
@@ -38,19 +38,13 @@ def prepare(config: pytest.Config, environment: Environment) -> None:
         config.add_cleanup(prepare_libraries())
 
 
-def end_with(
-    process: int,
-    *,
-    alive: Callable[[int], bool] = is_alive,
-    sleep: Callable[[float], None] = time.sleep,
-    end: Callable[[int], None] = os._exit,
-) -> threading.Thread:
+def end_with(process: int) -> threading.Thread:
     """Ends this process soon after another one has; the tool between the two passes no such news on."""
 
     def watch() -> None:
-        while alive(process):
-            sleep(_LOOK_S)
-        end(_ENDED_WITH_PARENT)
+        while is_alive(process):
+            time.sleep(_LOOK_S)
+        os._exit(_ENDED_WITH_PARENT)
 
     thread = threading.Thread(target=watch, name="gpukern-parent", daemon=True)
     thread.start()
@@ -82,7 +76,7 @@ def prepare_libraries() -> Callable[[], None]:
 
 
 def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
-    """Numba's `cuda.jit` whose default is `lineinfo=True`, which changes no machine code.
+    """Returns Numba's `cuda.jit` with `lineinfo=True` by default, which changes no machine code.
 
     Kernels that are compiled for debugging have their lines already. What Numba itself makes for a ufunc has
     no source that lines could be of; asked for them, Numba warns, and where warnings are errors a test fails.
@@ -101,7 +95,7 @@ def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _lines_of(function: Any) -> dict[str, bool]:
-    """The option that keeps the lines of a function, where it has a source."""
+    """Returns the option that keeps the lines of a function, where it has a source."""
     try:
         inspect.getsourcelines(function)
     except (OSError, TypeError):
@@ -110,7 +104,7 @@ def _lines_of(function: Any) -> dict[str, bool]:
 
 
 def _imported(module: str) -> Any:
-    """A library that is installed and can be imported, else None: then no test can use it either."""
+    """Imports a library, or returns None where that fails: then no test can use it either."""
     if not backends.installed(module):
         return None
     try:

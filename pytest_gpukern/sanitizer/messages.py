@@ -1,4 +1,4 @@
-"""What a test says of the tools that looked at it: values in, words out."""
+"""Says what a test tells of the tools that looked at it: values in, words out."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 _SHOWN_FINDINGS = 5
 _SHOWN_RECORDS = 2
 _MOST_LINES_OF_A_RECORD = 120
-_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
 @dataclass(frozen=True)
 class Told:
-    """How a test ends, and what it says.
+    """Holds how a test ends, and what it says.
 
     Attributes:
         outcome: `passed`, `failed`, `skipped` or `xfailed`.
@@ -37,7 +36,7 @@ class Told:
 
 
 def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Told:
-    """How a test ends that the tools have looked at.
+    """Returns how a test ends that the tools have looked at.
 
     It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
     on purpose passes where the tool that is to judge it has found something.
@@ -56,8 +55,6 @@ def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -
     for outcome in ("failed", "xfailed", "skipped"):
         texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
-            if outcome == "failed" and texts[0].startswith(_PASSED_AGAINST_A_STRICT_MARK):
-                return Told("passed")  # which is what the mark here fails
             return Told(outcome, texts[0])
     return Told("passed")
 
@@ -94,7 +91,7 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
 
 
 def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str]:
-    """A line for each finding that says something new; threads that do the same are counted."""
+    """Yields a line for each finding that says something new; threads that do the same are counted."""
     alike: dict[Hashable, list[Finding]] = {}
     for finding in findings:
         alike.setdefault(_without_threads(finding, home), []).append(finding)
@@ -107,13 +104,13 @@ def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str
 
 
 def _without_threads(finding: Finding, home: Home) -> Hashable:
-    """What findings have in common that differ in their threads and blocks only."""
+    """Returns what findings have in common that differ in their threads and blocks only."""
     accesses = tuple((access.what, access.place) for access in finding.accesses)
     return finding.text, finding.kernel, finding.device, accesses, python_line(finding, home)
 
 
 def records_of(findings: Sequence[Finding]) -> str:
-    """The first records as the tool wrote them, as far as anybody reads on."""
+    """Returns the first records as the tool wrote them, as far as anybody reads on."""
     texts = []
     for finding in findings[:_SHOWN_RECORDS]:
         lines = finding.record.splitlines()
@@ -125,7 +122,7 @@ def records_of(findings: Sequence[Finding]) -> str:
 
 
 def counted(tests: Iterable[TestRun]) -> str:
-    """How many tests were checked and how they came out, in words."""
+    """Says how many tests were checked and how they came out."""
     states = Counter(_state(test) for test in tests)
     checked = states["clean"] + states["with findings"]
     parts = [f"{states[state]} {state}" for state in ("clean", "with findings") if states[state]]
@@ -134,7 +131,7 @@ def counted(tests: Iterable[TestRun]) -> str:
 
 
 def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
-    """Why a tool has not vouched for or against any test, in words, or None where it has."""
+    """Says why a tool has not vouched for or against any test, or returns None where it has."""
     states = {_state(test) for test in tests}
     if not states.isdisjoint(("clean", "with findings")):
         return None

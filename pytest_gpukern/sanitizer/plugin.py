@@ -1,4 +1,4 @@
-"""pytest's side of a sanitized run: sessions under each tool before the test loop, and tests that tell."""
+"""Runs the tests of `--gpukern-sanitize` under each tool before the test loop, and has tests tell of that."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
+from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
 from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
-from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.messages import counted, records_of, told, why_nothing_was_checked
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
@@ -45,13 +46,8 @@ class Sanitizer:
         self._tools = settings_of(config).sanitize
         self._found: dict[str, dict[str, TestRun]] = {}
         self._took_s: dict[str, float] = {}
-        self._homes: dict[str, Home] = {}
         self._option = f"--gpukern-sanitize={','.join(self._tools)}"
-        if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
-            raise pytest.UsageError(
-                f"{self._option}: the sessions under a tool take turns on one GPU, so that tests cannot be "
-                "distributed; drop -n, or add -n 0"
-            )
+        refuse_distribution(config, self._option, "the sessions under a tool")
         if not environment_of(config).has_gpu:
             raise pytest.UsageError(
                 f"{self._option}: compute-sanitizer looks into kernels on a GPU: "
@@ -65,8 +61,7 @@ class Sanitizer:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Has the tools look at the tests before the first of them tells."""
-        collected = not session.testsfailed or self._config.option.continue_on_collection_errors
-        if collected and not self._config.option.collectonly:
+        if runs_tests(session):
             items = {item.nodeid: item for item in session.items if self._is_for_a_tool(item)}
             for tool in self._tools:
                 self._look(tool, items)
@@ -101,7 +96,7 @@ class Sanitizer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """A line a tool that came to its end: how many tests it has checked, what became of the others."""
+        """Writes a line a tool that came to its end: what became of the tests."""
         for tool, took_s in self._took_s.items():
             terminalreporter.write_line(
                 f"gpukern: {tool}: {counted(self._found[tool].values())} in {took_s:.0f} s, "
@@ -109,7 +104,7 @@ class Sanitizer:
             )
 
     def _is_for_a_tool(self, item: pytest.Item) -> bool:
-        """Whether a test may launch something on the GPU that a tool is to look at.
+        """Returns whether a test may launch something on the GPU that a tool is to look at.
 
         Host variants launch nothing there; broken ones are looked at where a tool is to reject them.
         """
@@ -161,24 +156,22 @@ class Sanitizer:
             self._controller.problems.append(f"{self._option}: {tool} has checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
-        """Tool → what it has to say of a test."""
+        """Returns what each tool has to say of a test."""
         return {tool: found[nodeid] for tool, found in self._found.items() if nodeid in found}
 
     def _replay(self, item: pytest.Item) -> None:
         """Has a test tell what the tools found, in place of its set-up and its body."""
-        environment, found = environment_of(self._config), self._of(item.nodeid)
-        home, case = self._home(item), case_of(item)
-        telling = told(found, detected_by=_judge_of(item), home=home)
+        found = self._of(item.nodeid)
+        telling = told(found, detected_by=_judge_of(item), home=self._home(item))
 
-        def runtest() -> None:
-            test = new_test(item, environment)
+        def say() -> None:
+            test = new_test(item, environment_of(self._config))
             if telling.rejected:
-                test.rejected = case
-            test.result = next((test.result for test in reversed(found.values()) if test.result), None)
-            _end(telling)
+                test.rejected = case_of(item)
+            test.result = next((each.result for each in reversed(found.values()) if each.result), None)
+            end_as(telling.outcome, telling.text)
 
-        item.setup = item.teardown = _nothing  # type: ignore[method-assign]
-        item.runtest = runtest  # type: ignore[method-assign]
+        replay(item, say)
 
     def _home(self, item: pytest.Item) -> Home:
         root = str(self._config.rootpath)
@@ -192,17 +185,3 @@ class Sanitizer:
 def _judge_of(item: pytest.Item) -> str | None:
     case = case_of(item)
     return case.variant.detected_by if case is not None else None
-
-
-def _end(telling: Told) -> None:
-    """Ends a test as it is told."""
-    if telling.outcome == "failed":
-        pytest.fail(telling.text, pytrace=False)
-    if telling.outcome == "xfailed":
-        pytest.xfail(telling.text)
-    if telling.outcome == "skipped":
-        pytest.skip(telling.text)
-
-
-def _nothing() -> None:
-    """Its fixtures were set up where it was looked at."""

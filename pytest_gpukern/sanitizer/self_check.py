@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_sessions import end_group
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, judge
-from pytest_gpukern.sanitizer.sessions import environment_under, text_of
+from pytest_gpukern.sanitizer.tool import environment_under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,7 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
     package = str(FOLDER.parent)
     path = os.pathsep.join(filter(None, (package, environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
-        xml, log = Path(folder) / "records.xml", Path(folder) / "log"
-        command = (*program.command(tool, xml=xml, log=log), sys.executable, "-P", "-m", __spec__.name, tool)
+        command = (*program.command(tool, Path(folder)), sys.executable, "-P", "-m", __spec__.name, tool)
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -67,7 +66,7 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
             status = None
         finally:
             end_group(process)
-        return judge(Evidence(tool=tool, status=status, xml=text_of(xml), log=text_of(log) or ""))
+        return judge(Evidence.in_folder(Path(folder), tool, status))
 
 
 THREADS = 64

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.processes.child_sessions import ChildRequest
 from pytest_gpukern.sanitizer.finding import has_python_line
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
-from pytest_gpukern.values.options import UNDER_SANITIZER
+from pytest_gpukern.sanitizer.tool import environment_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,46 +54,17 @@ class SanitizedSessions:
 
     def _run(self, nodeids: Sequence[str], *, host_stacks: bool) -> ToolRun:
         with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
-            xml, log = Path(folder) / "records.xml", Path(folder) / "log"
+            place = Path(folder)
             found = self.children.run(
                 ChildRequest(
                     nodeids=tuple(nodeids),
                     environ={**self.environ, **environment_under(self.tool, os.environ)},
-                    command_prefix=self.program.command(self.tool, xml=xml, log=log, host_stacks=host_stacks),
+                    command_prefix=self.program.command(self.tool, place, host_stacks=host_stacks),
                 ),
                 self.progress,
             )
-            evidence = Evidence(
-                tool=self.tool,
-                status=found.status,
-                xml=text_of(xml),
-                log=text_of(log) or "",
-                problem=found.problem,
-            )
+            evidence = Evidence.in_folder(place, self.tool, found.status, found.problem)
         return ToolRun(judge(evidence), found.outcomes, found.results, found.during)
-
-
-def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process under a tool: no pool may hide where an allocation ends, and lines are kept.
-
-    CuPy's pool has no variable; `inside.py` switches it off. nvcc's `-lineinfo` changes no machine code.
-    """
-    flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
-    return {
-        UNDER_SANITIZER: f"{tool}:{os.getpid()}",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-        "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
-        "NUMBA_CUDA_MEMORY_MANAGER": "default",
-        "PYCUDA_DEFAULT_NVCC_FLAGS": " ".join(dict.fromkeys([*flags, "-lineinfo"])),
-    }
-
-
-def text_of(file: Path) -> str | None:
-    """What a file holds, or None where it is not there."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
 
 
 Outcome = tuple[str, str]

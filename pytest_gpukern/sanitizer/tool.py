@@ -1,4 +1,4 @@
-"""The program compute-sanitizer: where it is, and how it is told what to do."""
+"""Finds the program compute-sanitizer, and says how it and a process under it are started."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.sanitizer.judge import ERRORS_FOUND
+from pytest_gpukern.values.options import UNDER_SANITIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 NAME = "compute-sanitizer"
 WHEEL = "nvidia-cuda-sanitizer-api"
@@ -22,6 +22,11 @@ REMEDY = f"pip install {WHEEL} of the driver's CUDA version, or put the CUDA too
 PADDING_BYTES = 512
 """Behind each allocation, to memcheck alone: what runs over the end of one does not land in the next."""
 MOST_RECORDS = 100
+ERRORS_FOUND = 86
+"""The exit status that the tool is told to end with where it found something; pytest has 0 to 5, and without
+it the tool ends with 0 whatever it found."""
+RECORDS, LOG = "records.xml", "log"
+"""Files that a tool writes: its records, and what it says of them."""
 _ASKING_S = 30.0
 
 _OF_TOOL = {
@@ -50,27 +55,41 @@ class Tool:
     path: str
     version: str
 
-    def command(self, tool: str, *, xml: Path, log: Path, host_stacks: bool = True) -> tuple[str, ...]:
-        """What stands before a command that `tool` is to look at; it leaves its records in `xml`.
+    def command(self, tool: str, folder: Path, *, host_stacks: bool = True) -> tuple[str, ...]:
+        """Returns what stands before a command that `tool` is to look at.
 
         Args:
             tool: such as `memcheck`.
-            xml: where its records go.
-            log: where it says how many there are.
+            folder: where it leaves its files, see `RECORDS`.
             host_stacks: whether it keeps the host's stack of each call that a record may be about.
         """
         return (
             self.path,
             *("--tool", tool, "--error-exitcode", str(ERRORS_FOUND), "--check-exit-code", "no"),
-            *("--xml", "--save", str(xml), "--log-file", str(log)),
+            *("--xml", "--save", str(folder / RECORDS), "--log-file", str(folder / LOG)),
             *("--print-limit", str(MOST_RECORDS), "--strip-paths", "no", "--demangle", "no"),
             *("--target-processes", "all", "--show-backtrace", "yes" if host_stacks else "device"),
             *_OF_TOOL[tool],
         )
 
 
+def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a process under a tool: no pool hides an allocation's end, lines are kept.
+
+    CuPy's pool has no variable; `child_setup` switches it off. nvcc's `-lineinfo` changes no machine code.
+    """
+    flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
+    return {
+        UNDER_SANITIZER: f"{tool}:{os.getpid()}",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
+        "NUMBA_CUDA_MEMORY_MANAGER": "default",
+        "PYCUDA_DEFAULT_NVCC_FLAGS": " ".join(dict.fromkeys([*flags, "-lineinfo"])),
+    }
+
+
 def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
-    """The compute-sanitizer of this environment's wheels, of CUDA_HOME or CUDA_PATH, or on PATH.
+    """Finds the compute-sanitizer of this environment's wheels, of CUDA_HOME or CUDA_PATH, or on PATH.
 
     Raises:
         ToolMissingError: there is none, or it does not run.
@@ -82,7 +101,8 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
-    folders = [folder for root in wheel_folders() for folder in _bins(root)]
+    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of the wheels before
+    folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
     toolkits = [environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     folders += [Path(toolkit) / "bin" for toolkit in toolkits]
     for folder in folders:
@@ -95,17 +115,12 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def wheel_folders() -> list[Path]:
-    """Folders that NVIDIA's wheels install into."""
+    """Returns the folders that NVIDIA's wheels install into."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):
         return []
     return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
-
-
-def _bins(root: Path) -> Iterable[Path]:
-    """`nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of the wheels before."""
-    return sorted(folder for folder in root.glob("*/bin") if folder.is_dir())
 
 
 def _version(path: str) -> str:

@@ -13,8 +13,7 @@ import pytest
 
 from pytest_gpukern.sanitizer.judge import Evidence, State, judge
 from pytest_gpukern.sanitizer.self_check import why_not_believed
-from pytest_gpukern.sanitizer.sessions import environment_under
-from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.sanitizer.tool import LOG, RECORDS, ToolMissingError, environment_under, find_tool
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 KERNELS = """
@@ -90,7 +89,7 @@ def evidence(program, tmp_path):
     """What a tool leaves behind of a kernel that runs without pytest."""
 
     def run(tool, kernel):
-        script, xml, log = tmp_path / "script.py", tmp_path / "records.xml", tmp_path / "log"
+        script = tmp_path / "script.py"
         script.write_text(
             "from numba import cuda\n"
             "from pytest_gpukern.sanitizer.child_setup import prepare_libraries\n"
@@ -101,20 +100,15 @@ def evidence(program, tmp_path):
         (tmp_path / "kernels.py").write_text(KERNELS.strip() + "\n")
         environ = {**os.environ, **environment_under(tool, os.environ)}
         done = subprocess.run(
-            [*program.command(tool, xml=xml, log=log), sys.executable, str(script)],
+            [*program.command(tool, tmp_path), sys.executable, str(script)],
             env=environ,
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
-        keep(tool, kernel, xml, log)
-        return Evidence(
-            tool=tool,
-            status=done.returncode,
-            xml=xml.read_text() if xml.exists() else None,
-            log=log.read_text() if log.exists() else "",
-        )
+        keep(tool, kernel, tmp_path / RECORDS, tmp_path / LOG)
+        return Evidence.in_folder(tmp_path, tool, done.returncode)
 
     return run
 

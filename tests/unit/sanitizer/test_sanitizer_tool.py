@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.sanitizer import child_setup as inside
-from pytest_gpukern.sanitizer import child_setup as sanitizing
-from pytest_gpukern.sanitizer import tool
-from pytest_gpukern.sanitizer.sessions import environment_under
-from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, find_tool
+from pytest_gpukern.sanitizer import child_setup, tool
+from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, environment_under, find_tool
 from pytest_gpukern.values.options import UNDER_SANITIZER, asking_process, sanitizing_tool
 
 
@@ -80,26 +78,20 @@ def test_the_wheels_of_this_environment_are_known_by_their_package(tmp_path, mon
     ],
 )
 def test_each_tool_is_told_to_save_records_to_end_with_a_status_and_what_it_needs(name, own):
-    command = Tool("/x/compute-sanitizer", "1").command(name, xml=Path("/t/r.xml"), log=Path("/t/log"))
+    command = Tool("/x/compute-sanitizer", "1").command(name, Path("/t"))
     assert command[:3] == ("/x/compute-sanitizer", "--tool", name)
     pairs = set(itertools.pairwise(command))
-    assert {("--error-exitcode", "86"), ("--save", "/t/r.xml"), ("--log-file", "/t/log")} <= pairs
+    assert {("--error-exitcode", "86"), ("--save", "/t/records.xml"), ("--log-file", "/t/log")} <= pairs
     assert "--xml" in command
     assert command[len(command) - len(own) :] == own
 
 
 def test_a_process_knows_the_tool_and_the_process_that_asks():
     environ = environment_under("racecheck", {"PYCUDA_DEFAULT_NVCC_FLAGS": "-O1 -lineinfo"})
-    assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", inside.os.getpid())
+    assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", os.getpid())
     assert environ["PYCUDA_DEFAULT_NVCC_FLAGS"] == "-O1 -lineinfo"
     assert (sanitizing_tool({}), asking_process({})) == (None, None)
     assert asking_process({UNDER_SANITIZER: "memcheck:x"}) is None
-
-
-def test_a_process_ends_once_the_one_that_asked_has_ended():
-    looks, ended = iter([True, True, False]), []
-    inside.end_with(5, alive=lambda _: next(looks), sleep=lambda _: None, end=ended.append).join(10)
-    assert ended == [70]
 
 
 def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
@@ -133,7 +125,7 @@ def made(name="<string>"):
 
 
 def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
-    with_lines = sanitizing.with_lines(jit)
+    with_lines = child_setup.with_lines(jit)
     assert with_lines(written, device=True) == ((written,), {"device": True, "lineinfo": True})
     assert with_lines("void()", device=True)(written) == (
         ("void()",),
@@ -146,13 +138,13 @@ def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
 
 
 def test_what_is_compiled_need_be_no_plain_function():
-    with_lines, part = sanitizing.with_lines(jit), functools.partial(written)
+    with_lines, part = child_setup.with_lines(jit), functools.partial(written)
     assert with_lines(part) == ((part,), {})
     assert with_lines(func_or_sig=written) == ((), {"func_or_sig": written, "lineinfo": True})
 
 
 def test_what_numba_makes_of_a_text_gets_no_lines():
-    with_lines, function = sanitizing.with_lines(jit), made()
+    with_lines, function = child_setup.with_lines(jit), made()
     assert with_lines(function) == ((function,), {})
     assert with_lines("void()", device=True)(function) == (("void()",), {"device": True}, function)
 
@@ -165,9 +157,9 @@ def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
     )
     numba = SimpleNamespace(jit=lambda f, **options: options)
     original, there = numba.jit, {"cupy": cupy, "numba.cuda": numba}
-    monkeypatch.setattr(sanitizing.backends, "installed", there.__contains__)
-    monkeypatch.setattr(sanitizing.importlib, "import_module", there.__getitem__)
-    undo = sanitizing.prepare_libraries()
+    monkeypatch.setattr(child_setup.backends, "installed", there.__contains__)
+    monkeypatch.setattr(child_setup.importlib, "import_module", there.__getitem__)
+    undo = child_setup.prepare_libraries()
     assert allocators == [None]
     assert numba.jit(written) == {"lineinfo": True}
     undo()
@@ -179,6 +171,6 @@ def test_a_library_that_does_not_import_is_left_alone(monkeypatch):
     def broken(name):
         raise OSError(f"{name}: undefined symbol")
 
-    monkeypatch.setattr(sanitizing.backends, "installed", lambda name: name == "cupy")
-    monkeypatch.setattr(sanitizing.importlib, "import_module", broken)
-    sanitizing.prepare_libraries()()
+    monkeypatch.setattr(child_setup.backends, "installed", lambda name: name == "cupy")
+    monkeypatch.setattr(child_setup.importlib, "import_module", broken)
+    child_setup.prepare_libraries()()

@@ -1,0 +1,57 @@
+"""Has tests of this process say what child sessions found, in place of their own set-up and body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
+"""What pytest says of a test that passed and was to fail: its mark here fails it again, so that it passes."""
+
+
+def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
+    """Refuses a run whose tests are distributed.
+
+    Args:
+        config: of the run.
+        option: as the user gave it.
+        what: takes turns on one GPU, in words.
+
+    Raises:
+        pytest.UsageError: they are.
+    """
+    if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
+        raise pytest.UsageError(
+            f"{option}: {what} take turns on one GPU, so that tests cannot be distributed; drop -n, or add "
+            "-n 0"
+        )
+
+
+def runs_tests(session: pytest.Session) -> bool:
+    """Returns whether the collected tests are about to run."""
+    collected = not session.testsfailed or session.config.option.continue_on_collection_errors
+    return bool(collected and not session.config.option.collectonly)
+
+
+def replay(item: pytest.Item, say: Callable[[], None]) -> None:
+    """Has a test do nothing but `say`; its fixtures were set up in the child sessions."""
+
+    def nothing() -> None:
+        pass
+
+    item.setup = item.teardown = nothing  # type: ignore[method-assign]
+    item.runtest = say  # type: ignore[method-assign]
+
+
+def end_as(outcome: str, text: str) -> None:
+    """Ends the test that runs as it ended in a child session: `passed`, `failed`, `skipped` or `xfailed`."""
+    if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
+        pytest.fail(text, pytrace=False)
+    if outcome == "xfailed":
+        pytest.xfail(text)
+    if outcome == "skipped":
+        pytest.skip(text)
