@@ -1,6 +1,6 @@
-"""`gpukern selftest`: what this machine and this plugin can resolve, against truth that is not our own timer.
+"""Tests on a real machine what the timers can resolve (`gpukern selftest`) and what the gate says (`--gate`).
 
-Fresh child processes take the readings (`session`, `child`), the command starts them one after another
-(`processes`), what they found is stored whole (`recording`), and everything that is concluded from it is
-computed from that record alone (`targets`), so a recorded run is judged again without a GPU.
+Start with `command`. Fresh child processes take the readings (`session`); `processes` starts them one after
+another; `recording` holds and stores what they found. Everything that is concluded is computed from that
+recording alone (`timer_results`, `gate_results`), so a recorded run is judged again without a GPU.
 """

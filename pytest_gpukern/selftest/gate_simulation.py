@@ -1,4 +1,4 @@
-"""How often the gate cries wolf and what it catches, by simulated suites whose noise is like that of a GPU.
+"""Simulates suites whose noise is like that of a GPU: how often the gate cries wolf, and what it catches.
 
 The log median of a session is made of the case's own deviation (Student's t with four degrees of freedom, for
 heavy tails), a shift that the session gives to all its cases, a second mode for some of the cases, and what
@@ -25,7 +25,6 @@ from pytest_gpukern.gate.judge import (
 )
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.measure.statistics import student_t
-from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
 if TYPE_CHECKING:
@@ -47,9 +46,8 @@ _MEDIAN_RANK = 40  # of 100 samples: the 95 % interval of their median, and 61
 _SAMPLES = 100
 _SPIKES = 0.03  # share of the samples that are later by a random time,
 _SPIKE = 0.05  # which is so long in the mean
-_EVERY = (
-    4  # unchanged cases in every run; planted slowdowns and other rules, which are common, in one of four
-)
+_EVERY = 4
+"""Unchanged cases are judged in every run; planted slowdowns and other rules in one of four."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ QUIET = Noise("quiet", 120, (0.0001, 0.001), False, 0.0, 0.0, (0.0, 0.0), 0.001)
 
 
 @dataclass(frozen=True)
-class Row:
+class SimulationRow:
     """One rule on one kind of noise: how often it calls unchanged code slower, and what it catches.
 
     Attributes:
@@ -122,8 +120,8 @@ def simulate(
     seed: int = SEED,
     sessions: Sequence[int] = SESSIONS,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[Row, ...]:
-    """The whole table: gate and other rules on noisy suites, the gate on quiet ones, and pairs.
+) -> tuple[SimulationRow, ...]:
+    """Returns the whole table: gate and other rules on noisy suites, the gate on quiet ones, and pairs.
 
     Args:
         runs: simulated for each row; an eighth for other thresholds, a tenth for quiet suites.
@@ -131,7 +129,7 @@ def simulate(
         sessions: how many are recorded.
         tell: is told what is simulated next.
     """
-    rows: list[Row] = []
+    rows: list[SimulationRow] = []
     for recorded in sessions:
         tell(f"{runs} runs of {NOISY.cases} cases with {recorded} recorded sessions")
         rows += _simulated(NOISY, runs, recorded, PLANTED, seed, rivals=True)
@@ -143,33 +141,6 @@ def simulate(
         tell(f"{runs} runs of {NOISY.cases} cases with {pairs} pairs")
         rows += _simulated_pairs(NOISY, runs, pairs, PLANTED[0], seed)
     return tuple(rows)
-
-
-def render(rows: Sequence[Row], *, width: int) -> list[str]:
-    """The table as text."""
-
-    def cells(text: Callable[[Row], str]) -> tuple[str, ...]:
-        return tuple(text(row) for row in rows)
-
-    columns = [
-        Column("noise", cells(lambda row: row.noise)),
-        Column("rule", cells(lambda row: row.rule)),
-        Column("sessions", cells(lambda row: str(row.sessions)), numeric=True),
-        Column("threshold", cells(lambda row: _share(row.threshold)), numeric=True),
-        Column("false SLOWER", cells(lambda row: _of(row.false, row.judged)), numeric=True),
-        Column("runs with one", cells(lambda row: _of(row.false_runs, row.runs)), numeric=True),
-        Column("slowdown", cells(lambda row: _share(row.change)), numeric=True),
-        Column("caught", cells(lambda row: _of(row.caught, row.slowed)), numeric=True),
-    ]
-    return table(columns, width)[0]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:g} %"
-
-
-def _of(count: int, total: int) -> str:
-    return f"{100 * count / total:.3g} %"
 
 
 class _Tally:
@@ -188,9 +159,11 @@ class _Tally:
         self.slowed += len(slower)
         self.caught += sum(map(bool, slower))
 
-    def row(self, noise: Noise, rule: str, sessions: int, threshold: float | None, change: float) -> Row:
+    def row(
+        self, noise: Noise, rule: str, sessions: int, threshold: float | None, change: float
+    ) -> SimulationRow:
         counts = (self.runs, self.judged, self.false, self.false_runs, self.slowed, self.caught)
-        return Row(noise.name, rule, sessions, threshold, change, *counts)
+        return SimulationRow(noise.name, rule, sessions, threshold, change, *counts)
 
 
 def _simulated(
@@ -201,7 +174,7 @@ def _simulated(
     seed: int,
     *,
     rivals: bool,
-) -> Iterator[Row]:
+) -> Iterator[SimulationRow]:
     """Rows for one number of recorded sessions: the gate by each planted change, then the other rules."""
     import numpy as np
 
@@ -227,7 +200,7 @@ def _simulated(
 
 def _simulated_pairs(
     noise: Noise, runs: int, pairs: int, planted: tuple[float, float], seed: int
-) -> Iterator[Row]:
+) -> Iterator[SimulationRow]:
     """A row for two revisions in neighbouring sessions, confirmed by as many fresh pairs."""
     import numpy as np
 
@@ -241,7 +214,7 @@ def _simulated_pairs(
 
 
 def draw(noise: Noise, sessions: int, rng: Any) -> Any:
-    """Samples in nanoseconds: sessions × cases × samples, sorted within a session."""
+    """Returns samples in nanoseconds: sessions × cases × samples, sorted within a session."""
     import numpy as np
 
     shape = (sessions, noise.cases)
@@ -317,12 +290,14 @@ def _measurement(centre: tuple[float, float, float], factor: float) -> Measureme
     return Measurement("kernel", "cupti", "", "cold", (), 1, summary, "")
 
 
+# what other tools would say about the same samples: one session of each side, cases × samples
+
 _TWO_SIDED_5_PERCENT = 0.975
 _CRITERIONS_NOISE = 0.01
 _MEDIAN_GREW = 0.05
 
 
-def mann_whitney(old: Any, new: Any) -> Any:
+def _mann_whitney(old: Any, new: Any) -> Any:
     """p < 0.05 of the rank sum, as in Google Benchmark's `compare.py` (Mann & Whitney 1947, normal form)."""
     import numpy as np
 
@@ -333,24 +308,24 @@ def mann_whitney(old: Any, new: Any) -> Any:
     return z > student_t(_TWO_SIDED_5_PERCENT, math.inf)
 
 
-def t_test(old: Any, new: Any) -> Any:
+def _t_test(old: Any, new: Any) -> Any:
     """p < 0.05 of Student's test of the means."""
-    return _t(old, new) > student_t(_TWO_SIDED_5_PERCENT, 2 * old.shape[1] - 2)
+    t = (new.mean(axis=1) - old.mean(axis=1)) / _error(old, new)
+    return t > student_t(_TWO_SIDED_5_PERCENT, 2 * old.shape[1] - 2)
 
 
-def criterion(old: Any, new: Any) -> Any:
+def _criterion(old: Any, new: Any) -> Any:
     """As criterion.rs with its defaults: p < 0.05, and the interval of the change of the mean above +1 %.
 
     The bootstrap's interval is replaced by the normal one.
     """
     mean = old.mean(axis=1)
-    change = new.mean(axis=1) / mean - 1
     error = _error(old, new) / mean
-    low = change - student_t(_TWO_SIDED_5_PERCENT, math.inf) * error
-    return t_test(old, new) & (low > _CRITERIONS_NOISE)
+    low = new.mean(axis=1) / mean - 1 - student_t(_TWO_SIDED_5_PERCENT, math.inf) * error
+    return _t_test(old, new) & (low > _CRITERIONS_NOISE)
 
 
-def nvbench(old: Any, new: Any) -> Any:
+def _nvbench(old: Any, new: Any) -> Any:
     """As NVBench's `nvbench_compare.py`: the change of the mean exceeds the smaller relative deviation."""
     import numpy as np
 
@@ -358,15 +333,11 @@ def nvbench(old: Any, new: Any) -> Any:
     return new.mean(axis=1) / old.mean(axis=1) - 1 > noise
 
 
-def median_grew(old: Any, new: Any) -> Any:
+def _median_grew(old: Any, new: Any) -> Any:
     """As pytest-benchmark's `--benchmark-compare-fail=median:5%`."""
     import numpy as np
 
     return np.median(new, axis=1) > (1 + _MEDIAN_GREW) * np.median(old, axis=1)
-
-
-def _t(old: Any, new: Any) -> Any:
-    return (new.mean(axis=1) - old.mean(axis=1)) / _error(old, new)
 
 
 def _error(old: Any, new: Any) -> Any:
@@ -377,10 +348,10 @@ def _error(old: Any, new: Any) -> Any:
 
 RULES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        "Mann-Whitney, p < 0.05": mann_whitney,
-        "t-test, p < 0.05": t_test,
-        "like criterion": criterion,
-        "like NVBench's compare": nvbench,
-        "median > 5 % (pytest-benchmark)": median_grew,
+        "Mann-Whitney, p < 0.05": _mann_whitney,
+        "t-test, p < 0.05": _t_test,
+        "like criterion": _criterion,
+        "like NVBench's compare": _nvbench,
+        "median > 5 % (pytest-benchmark)": _median_grew,
     }
 )

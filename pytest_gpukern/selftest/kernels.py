@@ -1,6 +1,7 @@
-"""The five kernels that `gpukern selftest` times: problems like any user's, also launched on other streams.
+"""Holds the kernels that `gpukern selftest` times: five problems like any user's, and one that spins.
 
-Their references are computed in the outputs' own precision: what a self-test waits for is not its host.
+The problems' references are computed in the outputs' own precision: a self-test does not wait for its host.
+The spinning kernel says itself how long it took, by the device's global timer, which is no timer of ours.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.threaded import random_array
-from pytest_gpukern.gpu.runtime import DeviceArray, runtime
+from pytest_gpukern.gpu.runtime import DeviceArray, cuda_source
 from pytest_gpukern.problems.axes import Axis
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.problem import Problem
+from pytest_gpukern.selftest.recording import Spin
 from pytest_gpukern.timers.timer import Iteration
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _sgemm_problem() -> Problem:
 
 
 def selftest_cases() -> dict[str, Case]:
-    """Name of each kernel → its case, in the order of the table."""
+    """Returns the name of each kernel with its case, in the order of the table."""
     cases: dict[str, Case] = {}
     for case in cases_of(_exp_problem(), "full"):
         name = next(name for name, n in EXP_SIZES.items() if n == case.point["n"])
@@ -127,18 +128,8 @@ def selftest_cases() -> dict[str, Case]:
     return cases
 
 
-class _ForeignStream:
-    """Somebody else's stream, by CUDA's stream protocol."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
-
-
 def launch_elsewhere(case: Case, arrays: Mapping[str, Any], handle: int = 0) -> Callable[[], Any]:
-    """The launch that is timed, on another stream than ours: that of another tool.
+    """Returns the launch that is timed, on another tool's stream.
 
     Args:
         case: of `selftest_cases`.
@@ -151,56 +142,24 @@ def launch_elsewhere(case: Case, arrays: Mapping[str, Any], handle: int = 0) -> 
         from numba import cuda
 
         stream = cuda.external_stream(handle) if handle else cuda.default_stream()
-    launch = call_by_name(case.variant.prepare, {**case.point, **case.parameters, **arrays, "stream": stream})
+    launch: Callable[[], Any] = call_by_name(
+        case.variant.prepare, {**case.point, **case.parameters, **arrays, "stream": stream}
+    )
     if case.variant.backend == "numba" or not handle:
-        return launch  # type: ignore[no-any-return]
-    return _on_cupy_stream(launch, handle)
-
-
-def _on_cupy_stream(launch: Callable[[], Any], handle: int) -> Callable[[], Any]:
+        return launch
     import cupy
+    from cuda.core import Stream
 
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        stream = cupy.cuda.Stream.from_external(_ForeignStream(handle))
-    else:  # CuPy < 14
-        stream = cupy.cuda.ExternalStream(handle)
+    others = cupy.cuda.Stream.from_external(Stream.from_handle(handle))
 
     def on_stream() -> None:
-        with stream:
+        with others:
             launch()
 
     return on_stream
 
 
-def synchronize() -> None:
-    """Waits for the whole device."""
-    runtime().synchronize()
-
-
-_SOURCE = r"""
-extern "C" __global__ void gpukern_spin(unsigned long long ns, unsigned long long *own_ns) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-  *own_ns = now - start;
-}
-"""
 _SLOTS = 64
-
-
-@dataclass(frozen=True)
-class SpinReading:
-    """What a timer read for kernels that spin equally long, and what they say themselves.
-
-    Attributes:
-        own_ns: median of the kernels' own times.
-        reading_ns: median of the timer's samples.
-        beyond_ns: median of what a sample is beyond its kernel's own time.
-    """
-
-    own_ns: float
-    reading_ns: float
-    beyond_ns: float
 
 
 class SpinningKernel:
@@ -211,16 +170,13 @@ class SpinningKernel:
 
     Args:
         runtime: context and stream of the pinned device.
-
-    Attributes:
-        step_ns: smallest difference that was seen between two of the kernels' own times, or None.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
         import numpy as np
 
         self._runtime = runtime
-        self._kernel = runtime.kernel(_SOURCE, "gpukern_spin")
+        self._kernel = runtime.kernel(cuda_source("selftest_spin.cu"), "gpukern_spin")
         self._own = DeviceArray((_SLOTS,), np.uint64)
         self._seen: set[int] = set()
         self.call(0)()  # loaded and run once before anything can be blocked
@@ -235,7 +191,7 @@ class SpinningKernel:
         arguments = (np.uint64(ns), self._own.pointer + 8 * slot)
         return lambda: launch(stream, config, kernel, *arguments)
 
-    def read(self, timer: Timer, ns: float, count: int) -> SpinReading:
+    def read(self, timer: Timer, ns: float, count: int) -> Spin:
         """Times so many spins with a hot cache.
 
         Args:
@@ -253,7 +209,9 @@ class SpinningKernel:
         samples = timer.collect(iterations, cold=False).samples_ns
         own = [int(value) for value in self._own.download()[:count]]
         self._seen.update(own)
-        return SpinReading(
+        return Spin(
+            asked_ns=ns,
+            timer=timer.name,
             own_ns=statistics.median(own),
             reading_ns=statistics.median(samples),
             beyond_ns=statistics.median(sample - true for sample, true in zip(samples, own, strict=True)),
@@ -261,7 +219,7 @@ class SpinningKernel:
 
     @property
     def step_ns(self) -> float | None:
-        """Of the global timer, as far as the kernels' own times show it."""
+        """Smallest difference seen between two of the kernels' own times, or None."""
         steps = [later - earlier for earlier, later in itertools.pairwise(sorted(self._seen))]
         return float(min(steps)) if steps else None
 

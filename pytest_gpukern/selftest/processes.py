@@ -1,25 +1,44 @@
-"""Runs the sessions of a self-test one after another, each in a fresh process, and the suites in one more."""
+"""Runs the sessions of a self-test one after another, each in a fresh process.
+
+The parent pins and locks the device. A child takes the readings of one session and writes them to a file:
+`python -m pytest_gpukern.selftest.processes timers|gate FILE NUMBER [rivals] [nvbench]`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import __version__
-from pytest_gpukern.selftest.recording import Recording, RecordingError, Session, Suites, read_session
-from pytest_gpukern.selftest.session import session_environment
+from pytest_gpukern.selftest.recording import (
+    GateSession,
+    RecordingError,
+    Session,
+    SomeRecording,
+    SomeSession,
+    Suites,
+    TimerRecording,
+    TimerSession,
+    now,
+    read_session,
+    write_session,
+)
+from pytest_gpukern.selftest.session import run_gate_session, run_timer_session, session_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _SESSION_TIMEOUT_S = 600.0
 _SUITES_TIMEOUT_S = 1800.0
+_NVBENCH_EVERY = {TimerSession: 1, GateSession: 4}
+_MOST_LOST = 3
+"""Sessions in a row that found nothing, after which it is no use to go on."""
 _RIVALS = ("triton", "torch", "cuda-bench", "cupy-cuda12x", "cupy-cuda13x", "pytest-benchmark")
 _LAST_LINES = 3
 
@@ -29,16 +48,25 @@ class NoGpuError(Exception):
 
 
 def run_selftest(
-    *, sessions: int, rivals: bool, suites: bool, device: str | None, tell: Callable[[str], None]
-) -> Recording:
-    """Runs a whole self-test on one device, which stays locked meanwhile.
+    kind: type[SomeRecording],
+    *,
+    sessions: int,
+    rivals: bool,
+    suites: bool,
+    device: str | None,
+    tell: Callable[[str], None],
+    keep: Callable[[SomeRecording], None],
+) -> SomeRecording:
+    """Runs the sessions of a self-test on one device, which stays locked meanwhile.
 
     Args:
+        kind: of self-test.
         sessions: fresh processes, one after another.
-        rivals: whether other tools are measured too.
-        suites: whether the packaged suites run too.
+        rivals: whether other tools measure too.
+        suites: whether the packaged suites run too; only in a self-test of the timers.
         device: which GPU, as in `--gpukern-device`; None for the first visible.
         tell: is told what happens, a line each.
+        keep: is given what there is after each session.
 
     Raises:
         NoGpuError: there is none.
@@ -48,78 +76,95 @@ def run_selftest(
     try:
         if environment.missing_gpu is not None:
             raise NoGpuError(environment.missing_gpu)
-        chosen = environment.device
-        fingerprint = environment.fingerprint
+        chosen, fingerprint = environment.device, environment.fingerprint
         tell(f"{chosen}, driver {fingerprint.driver_version}: {sessions} sessions")
-        created = datetime.now().astimezone().isoformat(timespec="seconds")
-        with environment.exclusive():
-            started = time.perf_counter()
-            found = tuple(_sessions(sessions, rivals=rivals, tell=tell))
-            elapsed_s = time.perf_counter() - started
-            ran = _run_suites(tell) if suites else None
-        return Recording(
+        recording = kind(
             gpukern=__version__,
-            created=created,
+            created=now(),
             fingerprint=fingerprint.to_json(),
-            rivals=rival_versions(),
+            rivals=_rival_versions(),
             asked_sessions=sessions,
-            elapsed_s=round(elapsed_s, 1),
-            sessions=found,
-            suites=ran,
             warnings=tuple(environment.warnings),
         )
+        session_kind = TimerSession if kind is TimerRecording else GateSession
+        with environment.exclusive():
+            started = time.perf_counter()
+            for session in _sessions(session_kind, sessions, rivals=rivals, tell=tell):
+                found = (*recording.sessions, session)
+                elapsed_s = round(time.perf_counter() - started, 1)
+                recording = dataclasses.replace(recording, sessions=found, elapsed_s=elapsed_s)
+                keep(recording)
+            if suites and isinstance(recording, TimerRecording):
+                recording = dataclasses.replace(recording, suites=_run_suites(tell))
+        return recording
     finally:
         environment.close()
 
 
-def _sessions(count: int, *, rivals: bool, tell: Callable[[str], None]) -> list[Session]:
-    found = []
+def _sessions(
+    kind: type[SomeSession], count: int, *, rivals: bool, tell: Callable[[str], None]
+) -> Iterator[SomeSession]:
+    lost = 0
     with tempfile.TemporaryDirectory(prefix="gpukern-selftest-") as folder:
-        for number in range(1, count + 1):
+        for number in range(count):
             started = time.perf_counter()
-            session = run_child(Path(folder) / f"{number}.json", rivals=rivals)
+            session = run_child(kind, Path(folder) / f"{number}.json", number, rivals=rivals)
             seconds = time.perf_counter() - started
             outcome = f"failed: {session.problem}" if session.problem else f"{seconds:.1f} s"
-            tell(f"session {number} of {count}: {outcome}")
-            found.append(session)
-    return found
+            tell(f"session {number + 1} of {count}: {outcome}")
+            yield session
+            lost = lost + 1 if session.problem else 0
+            if lost >= _MOST_LOST:
+                tell(f"{lost} sessions in a row found nothing: the others are not started")
+                return
 
 
-def child_command(into: Path, *, rivals: bool) -> list[str]:
-    """The command of a process that takes the readings of one session and writes them to a file."""
-    return [sys.executable, "-m", "pytest_gpukern.selftest.child", str(into), *(["rivals"] if rivals else [])]
+def child_command(kind: type[SomeSession], into: Path, number: int, *, rivals: bool) -> list[str]:
+    """Returns the command of a process that takes the readings of session `number`, from 0, into a file."""
+    nvbench = rivals and number % _NVBENCH_EVERY[kind] == 0
+    others = [*(["rivals"] if rivals else []), *(["nvbench"] if nvbench else [])]
+    what = "timers" if kind is TimerSession else "gate"
+    return [sys.executable, "-m", "pytest_gpukern.selftest.processes", what, str(into), str(number), *others]
 
 
-def run_child(into: Path, *, rivals: bool, timeout_s: float = _SESSION_TIMEOUT_S) -> Session:
-    """One session in a fresh process; where it found nothing, its `problem` says why.
+def run_child(
+    kind: type[SomeSession],
+    into: Path,
+    number: int,
+    *,
+    rivals: bool,
+    timeout_s: float = _SESSION_TIMEOUT_S,
+) -> SomeSession:
+    """Runs one session in a fresh process; where it found nothing, its `problem` says why.
 
     What counts is the file: a process that has written it may end as it likes.
     """
-    status, said = finished(child_command(into, rivals=rivals), timeout_s)
-    end = f"it was {said}" if status is None else f"it ended with status {status}: {last_lines(said)}"
+    status, said = _finished(child_command(kind, into, number, rivals=rivals), timeout_s)
+    end = f"it was {said}" if status is None else f"it ended with status {status}: {_last_lines(said)}"
     if not into.exists():
-        return Session(problem=end)
+        return kind(problem=end)
     try:
-        return read_session(into)
+        return read_session(into, kind)
     except RecordingError as error:
-        return Session(problem=f"{error} ({end})")
+        return kind(problem=f"{error} ({end})")
 
 
 def suites_command() -> list[str]:
-    """The command that checks and times the packaged suites, without looking at any baseline."""
+    """Returns the command that checks and times the packaged suites, without looking at any baseline."""
     return [sys.executable, "-m", "pytest_gpukern", "validate", "-q", "--gpukern-baseline=off"]
 
 
 def _run_suites(tell: Callable[[str], None]) -> Suites:
+    """Runs the packaged suites whole, in a process of their own."""
     tell("the suites whole")
     started = time.perf_counter()
-    status, said = finished(suites_command(), _SUITES_TIMEOUT_S)
+    status, said = _finished(suites_command(), _SUITES_TIMEOUT_S)
     seconds = time.perf_counter() - started
-    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {last_lines(said)}")
+    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {_last_lines(said)}")
     return Suites(round(seconds, 1), -1 if status is None else status)
 
 
-def finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
     """Status and output of a process; None and what was done where it took too long."""
     try:
         done = subprocess.run(
@@ -137,13 +182,13 @@ def finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]
     return done.returncode, done.stdout
 
 
-def last_lines(output: str) -> str:
+def _last_lines(output: str) -> str:
     """The end of what a process said, in one line."""
-    lines: Sequence[str] = [line.strip() for line in output.strip().splitlines() if line.strip()]
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
     return " / ".join(lines[-_LAST_LINES:])[-500:] or "it said nothing"
 
 
-def rival_versions() -> dict[str, str]:
+def _rival_versions() -> dict[str, str]:
     """Version of each other tool that is installed."""
     found = {}
     for name in _RIVALS:
@@ -152,3 +197,21 @@ def rival_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Takes the readings of one session on the device that the parent has pinned and locked."""
+    what, into, number, *others = arguments
+    rivals, nvbench = "rivals" in others, "nvbench" in others
+
+    def save(session: Session) -> None:
+        write_session(Path(into), session)
+
+    if what == "timers":
+        run_timer_session(rivals=rivals, nvbench=nvbench, save=save)
+    else:
+        run_gate_session(int(number), rivals=rivals, nvbench=nvbench, save=save)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

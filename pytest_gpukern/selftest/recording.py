@@ -1,18 +1,26 @@
-"""The raw readings of a self-test, and their file: enough to compute every row of the table again."""
+"""Holds what both self-tests measured and reads and writes its files: enough to compute every table again.
+
+A file is one JSON object with a line for each session. What is as it is by default is left out of a session.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
+import math
 import typing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from pytest_gpukern.package import __version__
+from pytest_gpukern.selftest.gate_kernels import PLANTED_SHARES, GateCase, gate_cases
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, check_shape, decoded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpukern.values.result import JsonDict
@@ -20,17 +28,60 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
 
-CONCLUSIONS = "conclusions"
-"""Member of the file for those who do not want to compute: it is written and never read."""
-
-_DAMAGED = "Give a file that gpukern selftest --output wrote, as it was written"
+_COMPUTED = ("range", "reached")
+"""Properties of rows that the conclusions in a file hold beside the rows' fields."""
 
 
 class RecordingError(FileError):
     """The file of a self-test cannot be written or read; the message names file, field and remedy."""
 
-    def __init__(self, path: Path, problem: str, remedy: str = _DAMAGED, *, where: str | None = None) -> None:
-        super().__init__(path, problem, remedy, where=where)
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What one fresh process found.
+
+    Attributes:
+        default_timer: what `auto` chose.
+        fallback: why it is not CUPTI, in words, or None.
+        elapsed_s: all of the process but its start and end.
+        problem: why the session found nothing, in words.
+    """
+
+    default_timer: str = ""
+    fallback: str | None = None
+    elapsed_s: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A whole self-test of one device; its sessions are in the order of time.
+
+    Attributes:
+        file_kind: what a file of it says it is, or None.
+        gpukern: version of this package.
+        created: when, as ISO 8601 with a time zone.
+        fingerprint: device, driver, libraries and host; empty where there was no GPU.
+        rivals: version of each other tool that is installed.
+        asked_sessions: how many sessions there should be.
+        elapsed_s: wall time of the sessions, process starts included.
+        sessions: what each found.
+        warnings: what was odd about the device before the first session, in words.
+    """
+
+    file_kind: ClassVar[str | None] = None
+
+    gpukern: str
+    created: str
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    rivals: dict[str, str] = field(default_factory=dict)
+    asked_sessions: int = 0
+    elapsed_s: float = 0.0
+    sessions: tuple[Any, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+# the timers
 
 
 @dataclass(frozen=True)
@@ -76,7 +127,7 @@ class Preparation:
     Attributes:
         kernel: which.
         seconds: all of it.
-        first_call_s: of this the first launch, which compiles and loads.
+        first_call_s: the part that the first launch took, which compiles and loads.
         recheck_s: verification again, after it was measured; None where it was not.
         problem: why it could not be measured, or was wrong, in words.
     """
@@ -90,16 +141,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Reading:
-    """A kernel as the plugin measures a case, by one timer.
-
-    Attributes:
-        kernel: which.
-        cache: `cold` or `hot`.
-        timer: which.
-        median_ns: of the session.
-        samples: how many.
-        invalid: why the plugin would refuse the number, in words.
-    """
+    """A kernel as the plugin measures a case, by one timer; `invalid` says why it would refuse the number."""
 
     kernel: str
     cache: str
@@ -137,43 +179,35 @@ class RivalReading:
     problem: str | None = None
 
 
-@dataclass(frozen=True)
-class Session:
-    """What one fresh process found.
+@dataclass(frozen=True, kw_only=True)
+class TimerSession(Session):
+    """What one fresh process found out about the timers.
 
     Attributes:
-        default_timer: what `auto` chose.
-        fallback: why it is not CUPTI, in words, or None.
         ticks_ns: smallest difference that each timer can show.
         fixed_costs_ns: what each timer says that it reads for an empty kernel beyond that kernel's own
             time, with a hot cache; None for none or not known.
         truth_step_ns: smallest step seen between the spinning kernels' own times, or None.
         setup_s: making the timers and what looks at the device, once a process: compiling their kernels,
             attaching CUPTI, opening NVML.
-        elapsed_s: all of the process but its start and end.
         spins: kernels of known time.
         nodes: slopes of graphs.
         preparations: one a kernel.
         readings: one a kernel, cache policy and timer.
         walls: one a kernel and cache policy.
         rivals: one a tool and kernel.
-        problem: why the session found nothing, in words.
     """
 
-    default_timer: str = ""
-    fallback: str | None = None
     ticks_ns: dict[str, float] = field(default_factory=dict)
     fixed_costs_ns: dict[str, float | None] = field(default_factory=dict)
     truth_step_ns: float | None = None
     setup_s: float | None = None
-    elapsed_s: float | None = None
     spins: tuple[Spin, ...] = ()
     nodes: tuple[Node, ...] = ()
     preparations: tuple[Preparation, ...] = ()
     readings: tuple[Reading, ...] = ()
     walls: tuple[Wall, ...] = ()
     rivals: tuple[RivalReading, ...] = ()
-    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,156 +218,310 @@ class Suites:
     exit_status: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimerRecording(Recording):
+    """A self-test of the timers; `suites` is None where they were left out."""
+
+    sessions: tuple[TimerSession, ...] = ()
+    suites: Suites | None = None
+
+
+# the gate
+
+
 @dataclass(frozen=True)
-class Recording:
-    """A whole self-test.
+class GateReading:
+    """A case as one session measured it; times in nanoseconds.
 
     Attributes:
-        gpukern: version of this package.
-        created: when, as ISO 8601 with a time zone.
-        fingerprint: device, driver, libraries and host; see `device.Fingerprint`.
-        rivals: version of each other tool that is installed.
-        asked_sessions: how many sessions there should be.
-        elapsed_s: wall time of the sessions, process starts included, without the suites.
-        sessions: what each found.
-        suites: None where they were left out.
-        warnings: what was odd about the device before the first session, in words.
+        case: its id.
+        median_ns: of the samples.
+        low_ns: lower bound of the median's 95 % interval.
+        high_ns: upper bound.
+        samples: how many.
+        sm_mhz: the SM clock around them, or None.
+        jitter_ns: what the timer adds to the spread of the median, as a standard deviation.
+        invalid: why the plugin would refuse the number, in words.
     """
 
-    gpukern: str
-    created: str
-    fingerprint: dict[str, Any]
-    rivals: dict[str, str]
-    asked_sessions: int
-    elapsed_s: float
-    sessions: tuple[Session, ...]
-    suites: Suites | None = None
-    warnings: tuple[str, ...] = ()
+    case: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    samples: int
+    sm_mhz: float | None = None
+    jitter_ns: float = 0.0
+    invalid: str | None = None
 
 
-def write_recording(path: Path, recording: Recording, conclusions: JsonDict) -> None:
+@dataclass(frozen=True)
+class NvbenchReading:
+    """A case as NVBench measured it: the mean in nanoseconds, and its relative standard deviation."""
+
+    case: str
+    mean_ns: float
+    noise: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSession(Session):
+    """What one fresh process measured for the gate to judge.
+
+    Attributes:
+        readings: one a case.
+        walls_ns: case → median of wall times from the launch until the device is idle.
+        nvbench: what NVBench measured, in the sessions that ran it.
+        left_out: case → why it cannot run here, in words.
+        faults: case → what was wrong with its result, or why it could not be timed, in words.
+        rivals: tool → why it measured nothing, in words.
+    """
+
+    readings: tuple[GateReading, ...] = ()
+    walls_ns: dict[str, float] = field(default_factory=dict)
+    nvbench: tuple[NvbenchReading, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    rivals: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRecording(Recording):
+    """A self-test of the gate.
+
+    Attributes:
+        cases: what was measured.
+        no_gpu: why there are no sessions, in words, or None.
+    """
+
+    file_kind: ClassVar[str | None] = "gate"
+
+    sessions: tuple[GateSession, ...] = ()
+    cases: tuple[GateCase, ...] = field(default_factory=gate_cases)
+    no_gpu: str | None = None
+
+    @classmethod
+    def without_gpu(cls, why: str) -> GateRecording:
+        """Returns a recording without sessions, for what can be shown without a GPU."""
+        return cls(gpukern=__version__, created=now(), no_gpu=why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusions:
+    """Rows that are computed from a recording; `missing` says what should have been measured and was not."""
+
+    missing: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> list[bool]:
+        """Whether each target is reached, what was not measured included."""
+        found = []
+        for each in dataclasses.fields(self):
+            rows = getattr(self, each.name)
+            for row in rows if isinstance(rows, tuple) else (rows,):
+                reached = getattr(row, "reached", None)
+                found += [] if reached is None else [reached]
+        return [*found, *(False for _ in self.missing)]
+
+    @property
+    def reached(self) -> bool:
+        """Whether every target is."""
+        return bool(self.verdicts) and all(self.verdicts)
+
+
+def missing_sessions(recording: Recording) -> Iterator[str]:
+    """Says which sessions are missing, and whether they cannot be compared."""
+    for number, session in enumerate(recording.sessions, start=1):
+        if session.problem is not None:
+            yield f"session {number} found nothing: {session.problem}"
+    if len(recording.sessions) < recording.asked_sessions:
+        yield f"{len(recording.sessions)} of {recording.asked_sessions} sessions are there"
+    timers = {session.default_timer for session in recording.sessions if session.problem is None}
+    if len(timers) > 1:
+        yield f"sessions chose different timers: {', '.join(sorted(timers))}"
+
+
+SomeSession = TypeVar("SomeSession", bound=Session)
+SomeRecording = TypeVar("SomeRecording", bound=Recording)
+Shaped = TypeVar("Shaped")
+
+
+# writing
+
+
+def now() -> str:
+    """Returns the time as a recording states it: ISO 8601 with a time zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def write_recording(path: Path, recording: Recording, conclusions: Conclusions | None = None) -> None:
     """Writes a self-test, whole or not at all; folders that are missing are made.
 
     Args:
         path: the file, which is replaced if it is there.
-        recording: the raw readings.
-        conclusions: what was computed from them, as plain JSON.
+        recording: what was measured.
+        conclusions: rows computed from it, for those who do not want to compute: they are never read.
 
     Raises:
         RecordingError: it cannot be written; an old file is as it was.
     """
-    data = {"schema": SCHEMA, **dataclasses.asdict(recording), CONCLUSIONS: conclusions}
-    write_json(path, data)
+    named = {} if recording.file_kind is None else {"kind": recording.file_kind}
+    data = {"schema": SCHEMA, **named, **dataclasses.asdict(recording), "conclusions": _shown(conclusions)}
+    del data["sessions"]
+    members = [f"{json.dumps(name)}: {_compact(value)}" for name, value in data.items()]
+    sessions = ",\n".join(_compact(_sparse(session)) for session in recording.sessions)
+    _write(path, "{" + ",\n".join([*members, f'"sessions": [\n{sessions}\n]']) + "}")
 
 
-def write_json(path: Path, data: object) -> None:
-    """Writes plain JSON, whole or not at all.
-
-    Raises:
-        RecordingError: it cannot be written.
-    """
-    write_text(path, json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1))
-
-
-def write_text(path: Path, content: str) -> None:
-    """Writes lines, whole or not at all; folders that are missing are made.
+def write_session(path: Path, session: Session) -> None:
+    """Writes what a child process found.
 
     Raises:
         RecordingError: it cannot be written.
     """
+    _write(path, _compact(_sparse(session)))
+
+
+def _write(path: Path, content: str) -> None:
     remedy = "Check permissions and free space, or choose another file with --output"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, f"{content}\n".encode())
+        replace(path, f"{content}\n".encode(errors="backslashreplace"))  # as JSON escapes a lone surrogate
     except FileError as error:
         raise RecordingError(path, error.problem, remedy) from error
     except OSError as error:
         raise RecordingError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
-def read_recording(path: Path) -> Recording:
-    """Reads a self-test, every field checked.
+def _sparse(value: Any) -> Any:
+    """A session as plain JSON without what is as it is by default."""
+    if isinstance(value, tuple):
+        return [_sparse(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    fresh = {
+        each.name: each.default_factory() if callable(each.default_factory) else each.default
+        for each in dataclasses.fields(value)
+    }
+    found = {name: getattr(value, name) for name in fresh}
+    return {name: _sparse(item) for name, item in found.items() if item != fresh[name]}
+
+
+def _shown(value: Any) -> Any:
+    """Rows as plain JSON, with what they compute; a number that is not finite is null."""
+    if dataclasses.is_dataclass(value):
+        names = [each.name for each in dataclasses.fields(value)]
+        names += [name for name in _COMPUTED if name not in names and hasattr(value, name)]
+        return {name: _shown(getattr(value, name)) for name in names}
+    if isinstance(value, tuple):
+        return [_shown(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+# reading
+
+
+def read_recording(path: Path, kind: type[SomeRecording]) -> SomeRecording:
+    """Reads a self-test of one kind, every field checked.
 
     Raises:
-        RecordingError: the file is missing, damaged, no self-test or from a newer release.
+        RecordingError: the file is missing, damaged, of another kind or from a newer release.
     """
-    data = read_object(path)
-    check_schema(path, data.pop("schema", None), SCHEMA, data.get("gpukern"))
-    data.pop(CONCLUSIONS, None)
-    recording: Recording = built(data, Recording, path)
-    if not recording.sessions:
-        raise RecordingError(path, "is empty: there is nothing to judge", where="sessions")
+    data = _decoded(path)
+    found, schema = data.pop("kind", None), data.pop("schema", None)
+    if found != kind.file_kind:
+        problem = f"is {found!r}, so this is no self-test of the {kind.file_kind or 'timers'}"
+        option = "--gate --output" if kind.file_kind else "--output"
+        raise RecordingError(path, problem, f"Give a file that gpukern selftest {option} wrote", where="kind")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise _damaged(path, "schema", f"is {schema!r}, so this is no self-test")
+    if schema > SCHEMA:
+        written_by = data.get("gpukern") or "a newer release"
+        problem = f"is {schema}, written by {written_by}; this reads up to {SCHEMA}"
+        raise RecordingError(path, problem, "Upgrade pytest-gpukern", where="schema")
+    data.pop("conclusions", None)
+    recording = _built(data, kind, path)
+    for where, problem in _contradictions(recording):
+        raise _damaged(path, where, problem)
     return recording
 
 
-def read_session(path: Path) -> Session:
+def read_session(path: Path, kind: type[SomeSession]) -> SomeSession:
     """Reads what a child process wrote.
 
     Raises:
         RecordingError: there is nothing, or it is not a session.
     """
-    session: Session = built(read_object(path), Session, path)
-    return session
+    return _built(_decoded(path), kind, path)
 
 
-def check_schema(path: Path, schema: object, newest: int, written_by: object) -> None:
-    """Refuses a version of a self-test's file that is none, or newer than this release.
+def _contradictions(recording: Recording) -> Iterator[tuple[str, str]]:
+    """Field and problem of what has the right shape and still cannot be judged."""
+    if not isinstance(recording.fingerprint.get("libraries", {}), dict):
+        yield "fingerprint.libraries", "is no object"
+    if isinstance(recording, TimerRecording) and not recording.sessions:
+        yield "sessions", "is empty: there is nothing to judge"
+    if not isinstance(recording, GateRecording):
+        return
+    known = {case.id for case in recording.cases}
+    for number, case in enumerate(recording.cases):
+        if case.base and (case.base not in known or case.share not in PLANTED_SHARES):
+            planted = ", ".join(map(str, PLANTED_SHARES))
+            problem = f"has base {case.base!r}, none of its cases, or a share other than {planted}"
+            yield f"cases[{number}]", problem
+    for number, session in enumerate(recording.sessions):
+        for reading in session.readings:
+            if reading.case not in known:
+                yield f"sessions[{number}].readings", f"names {reading.case!r}, none of its cases"
+            if not 0 < reading.low_ns <= reading.median_ns <= reading.high_ns:
+                problem = f"has {reading.case!r} with a median outside its interval, or not above 0"
+                yield f"sessions[{number}].readings", problem
 
-    Raises:
-        RecordingError: with what to do.
-    """
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise RecordingError(path, f"is {schema!r}, so this is no self-test", where="schema")
-    if schema > newest:
-        problem = f"is {schema}, written by {written_by or 'a newer release'}; this reads up to {newest}"
-        raise RecordingError(path, problem, "Upgrade pytest-gpukern", where="schema")
+
+def _damaged(path: Path, where: str | None, problem: str) -> RecordingError:
+    remedy = "Give a file that gpukern selftest --output wrote, as it was written"
+    return RecordingError(path, problem, remedy, where=where)
 
 
-def read_object(path: Path) -> JsonDict:
-    """The JSON object in a file.
-
-    Raises:
-        RecordingError: it cannot be read, or holds something else.
-    """
+def _decoded(path: Path) -> JsonDict:
+    """The JSON object in a file."""
     try:
-        content = path.read_bytes()
+        data = decoded(path.read_bytes())
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise RecordingError(path, problem, "Check the path and its permissions") from error
-    try:
-        data = decoded(content)
     except JsonError as error:
-        raise RecordingError(path, str(error)) from error
+        raise _damaged(path, None, str(error)) from error
     if not isinstance(data, dict):
-        raise RecordingError(path, f"holds {data!r:.40} instead of an object")
+        raise _damaged(path, None, f"holds {data!r:.40} instead of an object")
     return data
 
 
-def built(data: JsonDict, kind: Any, path: Path) -> Any:
-    """Plain JSON as the dataclass `kind`, every field checked.
-
-    Raises:
-        RecordingError: it has another shape; names the field.
-    """
+def _built(data: JsonDict, kind: type[Shaped], path: Path) -> Shaped:
+    """Plain JSON as the dataclass `kind`, every field checked."""
     try:
         check_shape(data, kind, "", null_floats=False)
-        return _built(data, kind)
     except ShapeError as error:
-        raise RecordingError(path, error.problem, where=error.where.lstrip(".")) from error
+        raise _damaged(path, error.where.lstrip("."), error.problem) from error
+    found: Shaped = _of_kind(data, kind)
+    return found
 
 
-def _built(value: Any, kind: Any) -> Any:
+def _of_kind(value: Any, kind: Any) -> Any:
     """Plain JSON that has the shape of `kind`, as that."""
     arguments = typing.get_args(kind)
     if value is None:
         return None
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
-        return kind(**{name: _built(item, hints[name]) for name, item in value.items()})
+        return kind(**{name: _of_kind(item, hints[name]) for name, item in value.items()})
     if typing.get_origin(kind) is tuple:
-        return tuple(_built(item, arguments[0]) for item in value)
+        return tuple(_of_kind(item, arguments[0]) for item in value)
     inner = [part for part in arguments if dataclasses.is_dataclass(part)]
-    return _built(value, inner[0]) if inner else value
+    return _of_kind(value, inner[0]) if inner else value
 
 
 @functools.cache

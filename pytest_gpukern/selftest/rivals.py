@@ -1,4 +1,4 @@
-"""Other tools that time a GPU's work, for comparison with ours on the same kernels."""
+"""Asks other tools that time a GPU's work about the same kernels, for comparison with ours."""
 
 from __future__ import annotations
 
@@ -6,22 +6,45 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.backend import installed
+from pytest_gpukern.gpu.runtime import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _ROUNDS = 100
 _WARM_UP_ROUNDS = 10
 _NVBENCH_TIMEOUT_S = 0.5
 """Of a kernel's measurement. By default it may take 15 s; this is thousands of samples."""
 _COLD_GPU = "nv/cold/time/gpu/"
-_NO_TIME = "it reported no time"
 
 
-Launches = Mapping[str, Callable[[int], Callable[[], Any]]]
+def wall_clock(launch: Callable[[], Any]) -> float:
+    """Returns the median wall time in nanoseconds from a launch until the device is idle."""
+    synchronize, times = runtime().synchronize, []
+    for _ in range(_WARM_UP_ROUNDS + _ROUNDS):
+        start = time.perf_counter_ns()
+        launch()
+        synchronize()
+        times.append(time.perf_counter_ns() - start)
+    return float(statistics.median(times[_WARM_UP_ROUNDS:]))
+
+
+def _cupyx_benchmark(launch: Callable[[], Any]) -> float:
+    from cupyx.profiler import benchmark
+
+    found = benchmark(launch, n_repeat=_ROUNDS, n_warmup=_WARM_UP_ROUNDS)
+    return statistics.median(float(seconds) for seconds in found.gpu_times[0]) * 1e9
+
+
+def _do_bench(launch: Callable[[], Any]) -> float:
+    from triton.testing import do_bench
+
+    return float(do_bench(launch, return_mode="median")) * 1e6  # it counts in milliseconds
 
 
 @dataclass(frozen=True)
@@ -33,66 +56,49 @@ class Rival:
         package: what brings it, as pip names it; empty where it needs nothing.
         modules: all of which have to be installed.
         cache: what it does about the L2: `cold` where it empties it before each sample.
+        measure: returns the median time of a launch in nanoseconds.
     """
 
     name: str
     package: str
     modules: tuple[str, ...]
     cache: str
+    measure: Callable[[Callable[[], Any]], float] | None = None
 
     def missing(self) -> str | None:
-        """Which package is not installed, in words; None where it is."""
+        """Says which package is not installed; None where it is."""
         if all(installed(module) for module in self.modules):
             return None
         return f"not installed; the package {self.package} brings it"
 
 
-WALL_CLOCK = Rival("wall clock + synchronize, as under pytest-benchmark", "", (), "hot")
-CUPYX = Rival("cupyx.profiler.benchmark", "cupy-cuda13x", ("cupyx", "cupy"), "hot")
-DO_BENCH = Rival("triton.testing.do_bench", "triton (which needs torch)", ("triton", "torch"), "cold")
+RIVALS = (
+    Rival("wall clock + synchronize, as under pytest-benchmark", "", (), "hot", wall_clock),
+    Rival("cupyx.profiler.benchmark", "cupy-cuda13x", ("cupyx", "cupy"), "hot", _cupyx_benchmark),
+    Rival("triton.testing.do_bench", "triton (which needs torch)", ("triton", "torch"), "cold", _do_bench),
+)
+"""Those that time one launch after another in Python, and come before CUPTI is attached."""
+
 NVBENCH = Rival("cuda-bench (NVBench)", "cuda-bench", ("cuda.bench",), "cold")
 
-RIVALS = (WALL_CLOCK, CUPYX, DO_BENCH, NVBENCH)
 
+@dataclass(frozen=True)
+class NvbenchTimes:
+    """GPU times of one launch with a cold cache.
 
-def wall_clock(launch: Callable[[], Any], synchronize: Callable[[], None]) -> float:
-    """Median wall time in nanoseconds from a launch until the device is idle."""
-    times = []
-    for _ in range(_WARM_UP_ROUNDS + _ROUNDS):
-        start = time.perf_counter_ns()
-        launch()
-        synchronize()
-        times.append(time.perf_counter_ns() - start)
-    return float(statistics.median(times[_WARM_UP_ROUNDS:]))
-
-
-def cupyx_benchmark(launch: Callable[[], Any]) -> float:
-    """Median GPU time in nanoseconds by `cupyx.profiler.benchmark`."""
-    from cupyx.profiler import benchmark
-
-    found = benchmark(launch, n_repeat=_ROUNDS, n_warmup=_WARM_UP_ROUNDS)
-    return statistics.median(float(seconds) for seconds in found.gpu_times[0]) * 1e9
-
-
-def do_bench(launch: Callable[[], Any]) -> float:
-    """Median time in nanoseconds by `triton.testing.do_bench`, which counts in milliseconds."""
-    from triton.testing import do_bench as measure
-
-    return float(measure(launch, return_mode="median")) * 1e6
-
-
-def nvbench(launches: Launches) -> dict[str, float | str]:
-    """Median (of releases without one, mean) GPU time in nanoseconds by NVBench, or why there is none.
-
-    Args:
-        launches: as for `nvbench_benchmarks`.
+    Attributes:
+        median_ns: of releases without a median, their mean.
+        mean_ns: the mean, or None.
+        noise: relative standard deviation, or None.
     """
-    found = nvbench_benchmarks(launches)
-    return {name: each if isinstance(each, str) else nvbench_time(each) for name, each in found.items()}
+
+    median_ns: float
+    mean_ns: float | None
+    noise: float | None
 
 
-def nvbench_benchmarks(launches: Launches) -> dict[str, Mapping[str, Any] | str]:
-    """What NVBench's JSON has of each launch, or why it has nothing.
+def run_nvbench(launches: Mapping[str, Callable[[int], Callable[[], Any]]]) -> dict[str, NvbenchTimes | str]:
+    """Returns what NVBench measured of each launch, or why it has nothing.
 
     NVBench calls back from C++ and runs everything that was ever registered in a process: call this once.
 
@@ -110,8 +116,8 @@ def nvbench_benchmarks(launches: Launches) -> dict[str, Mapping[str, Any] | str]
         options = ["--json", str(into), "--timeout", str(_NVBENCH_TIMEOUT_S)]
         bench.run_all_benchmarks(["gpukern", *options])
         found = json.loads(into.read_text(encoding="utf-8"))
-    entries = {names[entry["name"]]: entry for entry in found["benchmarks"]}
-    return dict.fromkeys(launches, _NO_TIME) | entries | problems
+    times = {names[entry["name"]]: _nvbench_times(entry) for entry in found["benchmarks"]}
+    return {name: problems.get(name) or times.get(name, "it reported no time") for name in launches}
 
 
 def _nvbench_function(
@@ -123,39 +129,19 @@ def _nvbench_function(
             launch()  # compiled and loaded before anything can be blocked
             state.exec(lambda _: launch(), batched=False)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other kernels are measured
-            problems[name] = f"{type(error).__name__}: {error}"
+            problems[name] = in_one_line(error)
             state.skip(problems[name])
 
     measured.__name__ = key
     return measured
 
 
-def nvbench_time(benchmark: Mapping[str, Any]) -> float | str:
-    """The GPU time in nanoseconds of one benchmark of NVBench's JSON, or why there is none."""
-    values = _gpu_times(benchmark)
-    if isinstance(values, str):
-        return values
-    seconds = values.get("median", values.get("mean"))
-    return _NO_TIME if seconds is None else seconds * 1e9
-
-
-def nvbench_mean(benchmark: Mapping[str, Any]) -> tuple[float, float] | str:
-    """Mean GPU time in nanoseconds and relative standard deviation of one benchmark, or why none."""
-    values = _gpu_times(benchmark)
-    if isinstance(values, str):
-        return values
-    mean, noise = values.get("mean"), values.get("stdev/relative")
-    if mean is None or noise is None:
-        return "it reported no mean with its deviation"
-    return mean * 1e9, noise
-
-
-def _gpu_times(benchmark: Mapping[str, Any]) -> dict[str, float] | str:
-    """Name of a statistic → its value for the GPU's time with a cold cache; or why there are none."""
+def _nvbench_times(benchmark: Mapping[str, Any]) -> NvbenchTimes | str:
+    """The GPU times of one benchmark of NVBench's JSON, or why there are none."""
     for state in benchmark["states"]:
         if state.get("is_skipped"):
             return str(state.get("skip_reason") or "skipped")
-        return {
+        values = {
             summary["tag"].removeprefix(_COLD_GPU): float(entry["value"])
             for summary in state.get("summaries") or ()
             for entry in summary["data"]
@@ -163,4 +149,14 @@ def _gpu_times(benchmark: Mapping[str, Any]) -> dict[str, float] | str:
             and entry["value"] is not None
             and summary["tag"].startswith(_COLD_GPU)
         }
-    return _NO_TIME
+        mean, median = values.get("mean"), values.get("median", values.get("mean"))
+        if median is not None:
+            mean_ns = None if mean is None else mean * 1e9
+            return NvbenchTimes(median * 1e9, mean_ns, values.get("stdev/relative"))
+        break
+    return "it reported no time"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Returns what another project's error says, shortened."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,8 +1,8 @@
-"""The readings of one session, in the process that calls it: kernels of known time, ours, and other tools'.
+"""Takes the readings of one session, in the process that calls it: of the timers, or for the gate.
 
 Order matters. The other tools come first, before CUPTI is attached to the process, which would slow the API
 calls in their numbers. NVBench alone comes last: its numbers hold no API call, and when it ends it may take
-the context that everything lives in with it.
+the context that everything lives in with it. So a session is saved before NVBench runs, and again after it.
 """
 
 from __future__ import annotations
@@ -10,37 +10,44 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
+from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.run.case_subject import CaseSubject, recheck
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.scopes import measure_scopes
 from pytest_gpukern.run.spine import Found, NotRunError
-from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Session, Spin, Wall
-from pytest_gpukern.selftest.rivals import (
-    CUPYX,
-    DO_BENCH,
-    NVBENCH,
-    WALL_CLOCK,
-    cupyx_benchmark,
-    do_bench,
-    nvbench,
-    wall_clock,
+from pytest_gpukern.selftest.gate_kernels import GateKernels, gate_cases, in_session_order
+from pytest_gpukern.selftest.kernels import SpinningKernel, launch_elsewhere, selftest_cases
+from pytest_gpukern.selftest.recording import (
+    GateReading,
+    GateSession,
+    Node,
+    NvbenchReading,
+    Preparation,
+    Reading,
+    RivalReading,
+    TimerSession,
+    Wall,
 )
+from pytest_gpukern.selftest.rivals import NVBENCH, RIVALS, NvbenchTimes, in_one_line, run_nvbench, wall_clock
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.check.launch import Prepared
     from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.selftest.gate_kernels import GateCase
     from pytest_gpukern.timers.timer import Timer
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
@@ -51,6 +58,34 @@ _SPIN_BUDGET_NS = 5e7
 _FEWEST_SPINS = 8
 _NODE_SAMPLES = 50
 CACHES = ("cold", "hot")
+NVBENCH_BASES = ("fma 9600 trips, cold", "add 32 M f64, cold")
+NVBENCH_SHARES = (0.0, 0.01, 0.05)
+"""A measurement by NVBench takes half a second, so only these of the gate's cases are given to it."""
+_ENDED = "the process ended while it ran"
+
+
+def session_environment(device: str | None = None) -> Environment:
+    """Returns device, backends and settings of a run with `--gpu-benchmark` and no baseline.
+
+    Args:
+        device: which GPU, as in `--gpukern-device`; None for the first visible.
+    """
+    settings = Settings(benchmark=True, asked=True, baseline="off", device=device)
+    return Environment(settings, SimulatorState(False, "off: a self-test is about a GPU"))
+
+
+def _nvbench(launches: dict[str, Callable[[int], Callable[[], Any]]]) -> dict[str, NvbenchTimes | str]:
+    """NVBench's times of each launch or why there is none; of the name "" why there are none at all."""
+    missing = NVBENCH.missing()
+    if missing is not None:
+        return {"": missing}
+    try:
+        return run_nvbench(launches)
+    except Exception as error:  # noqa: BLE001 - another project's, and its row says so
+        return {"": in_one_line(error)}
+
+
+# the timers
 
 
 @dataclass
@@ -61,24 +96,26 @@ class Ready:
     case: Case
     sets: list[Prepared]
 
-    @property
-    def arrays(self) -> dict[str, Any]:
-        """Of the first set, in the backend's own type."""
-        return self.sets[0].workspace.arrays
+    def launch_on(self, handle: int = 0) -> Callable[[], Any]:
+        """Returns the launch on another tool's stream."""
+        return launch_elsewhere(self.case, self.sets[0].workspace.arrays, handle)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Silences Numba's advice on small grids; CuPy stays on its own current stream."""
+        return self.sets[0].backend.current() if self.case.variant.backend == "numba" else nullcontext()
 
 
-def run_session(*, rivals: bool, save: Callable[[Session], None]) -> None:
-    """Takes all readings of one session on the pinned device, and saves them.
+def run_timer_session(*, rivals: bool, nvbench: bool, save: Callable[[TimerSession], None]) -> None:
+    """Takes all readings of the timers on the pinned device, and saves them.
 
     Args:
-        rivals: whether other tools are measured too.
-        save: is given the session so far: twice where something may still end the process.
+        rivals: whether other tools measure too.
+        nvbench: whether NVBench does.
+        save: is given the session so far: twice where NVBench may still end the process.
 
     Raises:
         DeviceError: there is no device, or another process holds its lock.
     """
-    from pytest_gpukern.selftest.kernels import selftest_cases
-
     started = time.perf_counter()
     environment = session_environment()
     with environment.exclusive(), ExitStack() as kept:
@@ -88,27 +125,22 @@ def run_session(*, rivals: bool, save: Callable[[Session], None]) -> None:
         for name, case in selftest_cases().items():
             prepared, preparations[name] = _prepared(name, case, environment, kept)
             ready += [prepared] if prepared else []
-        session = Session(rivals=tuple(_rivals_before(ready)) if rivals else ())
+        session = TimerSession(rivals=tuple(_by_rivals(ready)) if rivals else ())
         session = _timers_truth(session, ready, environment)
         session = _measured(session, ready, environment, preparations)
         session = dataclasses.replace(session, elapsed_s=time.perf_counter() - started)
-        if not rivals:
-            save(session)
-            return
-        lost = RivalReading(NVBENCH.name, "", NVBENCH.cache, problem="the process ended while it ran")
-        save(dataclasses.replace(session, rivals=(*session.rivals, lost)))
-        others = (*session.rivals, *_nvbench_readings(ready))
-        save(dataclasses.replace(session, rivals=others, elapsed_s=time.perf_counter() - started))
-
-
-def session_environment(device: str | None = None) -> Environment:
-    """Device, backends and settings of a session: those of a run with `--gpu-benchmark` and no baseline.
-
-    Args:
-        device: which GPU, as in `--gpukern-device`; None for the first visible.
-    """
-    settings = Settings(benchmark=True, asked=True, baseline="off", device=device)
-    return Environment(settings, SimulatorState(False, "off: a self-test is about a GPU"))
+        if nvbench:
+            lost = RivalReading(NVBENCH.name, "", NVBENCH.cache, problem=_ENDED)
+            save(dataclasses.replace(session, rivals=(*session.rivals, lost)))
+            others = tuple(
+                RivalReading(NVBENCH.name, name, NVBENCH.cache, problem=found)
+                if isinstance(found, str)
+                else RivalReading(NVBENCH.name, name, NVBENCH.cache, found.median_ns)
+                for name, found in _nvbench({each.name: each.launch_on for each in ready}).items()
+            )
+            elapsed_s = time.perf_counter() - started
+            session = dataclasses.replace(session, rivals=(*session.rivals, *others), elapsed_s=elapsed_s)
+        save(session)
 
 
 def _prepared(
@@ -132,14 +164,26 @@ def _prepared(
     )
 
 
-# truth
+def _by_rivals(ready: Sequence[Ready]) -> Iterator[RivalReading]:
+    """What tools of Python's own read; none of them ends the session."""
+    for rival in RIVALS:
+        missing = rival.missing()
+        if missing is not None:
+            yield RivalReading(rival.name, "", rival.cache, problem=missing)
+            continue
+        assert rival.measure is not None
+        for each in ready:
+            median_ns = problem = None
+            try:
+                with each.current():
+                    median_ns = rival.measure(each.launch_on())
+            except Exception as error:  # noqa: BLE001 - another project's, and its row says so
+                problem = in_one_line(error)
+            yield RivalReading(rival.name, each.name, rival.cache, median_ns, problem)
 
 
-def _timers_truth(session: Session, ready: list[Ready], environment: Environment) -> Session:
+def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: Environment) -> TimerSession:
     """Makes the timers and has them read kernels of known time."""
-    from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.selftest.kernels import SpinningKernel
-
     start = time.perf_counter()
     stream = runtime().stream
     fallback = None
@@ -155,7 +199,10 @@ def _timers_truth(session: Session, ready: list[Ready], environment: Environment
     spinning = SpinningKernel(runtime())
     try:
         spinning.read(default, 1e6, _SPIN_SAMPLES)  # clocks have risen; nothing is kept of it
-        spins = tuple(_spins(spinning, timers))
+        spins = []
+        for ns in SPINS_NS:
+            count = max(_FEWEST_SPINS, min(_SPIN_SAMPLES, int(_SPIN_BUDGET_NS / ns)))
+            spins += [spinning.read(timer, ns, count) for timer in timers.values()]
         nodes = [_node(f"spin {ns:.0f}", spinning.call(ns), default, stream) for ns in NODE_SPINS_NS]
     finally:
         spinning.free()
@@ -171,17 +218,9 @@ def _timers_truth(session: Session, ready: list[Ready], environment: Environment
         fixed_costs_ns={name: timer.fixed_cost_ns for name, timer in timers.items()},
         truth_step_ns=spinning.step_ns,
         setup_s=setup_s,
-        spins=spins,
+        spins=tuple(spins),
         nodes=tuple(nodes),
     )
-
-
-def _spins(spinning: Any, timers: dict[str, Timer]) -> Iterator[Spin]:
-    for ns in SPINS_NS:
-        count = max(_FEWEST_SPINS, min(_SPIN_SAMPLES, int(_SPIN_BUDGET_NS / ns)))
-        for name, timer in timers.items():
-            found = spinning.read(timer, ns, count)
-            yield Spin(ns, name, found.own_ns, found.reading_ns, found.beyond_ns)
 
 
 def _node(name: str, call: Callable[[], Any], default: Timer, stream: Any) -> Node:
@@ -196,37 +235,32 @@ def _node(name: str, call: Callable[[], Any], default: Timer, stream: Any) -> No
         return Node(name, problem=str(reason))
 
 
-# the kernels, as the plugin measures a case
-
-
 def _measured(
-    session: Session, ready: list[Ready], environment: Environment, preparations: dict[str, Preparation]
-) -> Session:
+    session: TimerSession,
+    ready: Sequence[Ready],
+    environment: Environment,
+    preparations: dict[str, Preparation],
+) -> TimerSession:
+    """Measures the kernels as the plugin measures a case."""
     readings: list[Reading] = []
     walls: list[Wall] = []
     for each in ready:
+        name = each.name
         try:
             for cache in CACHES:
                 start = time.perf_counter()
                 found = measure_scopes(each.sets, each.case.point, environment, MarkerOptions(cache=cache))
-                walls.append(Wall(each.name, cache, time.perf_counter() - start))
+                walls.append(Wall(name, cache, time.perf_counter() - start))
                 readings += [
-                    Reading(
-                        each.name,
-                        cache,
-                        measurement.timer,
-                        measurement.summary.median_ns,
-                        len(measurement.samples_ns),
-                        measurement.invalid,
-                    )
-                    for measurement in found
+                    Reading(name, cache, one.timer, one.summary.median_ns, len(one.samples_ns), one.invalid)
+                    for one in found
                 ]
             start = time.perf_counter()
             recheck(each.sets, each.case.point)
-            change: dict[str, Any] = {"recheck_s": time.perf_counter() - start}
+            recheck_s = time.perf_counter() - start
+            preparations[name] = dataclasses.replace(preparations[name], recheck_s=recheck_s)
         except (IncorrectError, TimerUnavailable) as error:
-            change = {"problem": str(error)}
-        preparations[each.name] = dataclasses.replace(preparations[each.name], **change)
+            preparations[name] = dataclasses.replace(preparations[name], problem=str(error))
     return dataclasses.replace(
         session,
         readings=tuple(readings),
@@ -235,64 +269,131 @@ def _measured(
     )
 
 
-# the others
+# the gate
 
 
-def _rivals_before(ready: list[Ready]) -> Iterator[RivalReading]:
-    """What tools of Python's own read; none of them ends the session."""
-    from pytest_gpukern.selftest.kernels import launch_elsewhere, synchronize
+def run_gate_session(
+    number: int, *, rivals: bool, nvbench: bool, save: Callable[[GateSession], None]
+) -> None:
+    """Measures every case once on the pinned device, and saves what was found.
 
-    tools: dict[Any, Callable[[Callable[[], Any]], float]] = {
-        WALL_CLOCK: lambda launch: wall_clock(launch, synchronize),
-        CUPYX: cupyx_benchmark,
-        DO_BENCH: do_bench,
-    }
-    for rival, measure in tools.items():
-        missing = rival.missing()
-        if missing is not None:
-            yield RivalReading(rival.name, "", rival.cache, problem=missing)
-            continue
-        for each in ready:
-            median_ns = problem = None
-            try:
-                with _quiet(each):
-                    median_ns = measure(launch_elsewhere(each.case, each.arrays))
-            except Exception as error:  # noqa: BLE001 - another project's, and its row says so
-                problem = _in_one_line(error)
-            yield RivalReading(rival.name, each.name, rival.cache, median_ns, problem)
+    Args:
+        number: of the session, from 0; turns the order of planted cases.
+        rivals: whether the wall clock measures them too.
+        nvbench: whether NVBench measures some of them too.
+        save: is given the session so far: twice where NVBench may still end the process.
+
+    Raises:
+        DeviceError: there is no device, or another process holds its lock.
+    """
+    started = time.perf_counter()
+    environment = session_environment()
+    with environment.exclusive(), ExitStack() as kept:
+        kept.callback(environment.close)
+        without_cupy, faults = environment.unusable("cupy"), dict[str, str]()
+        cases, left_out = in_session_order(gate_cases(), number), dict[str, str]()
+        if without_cupy is not None:
+            left_out = {case.id: without_cupy for case in cases if case.kernel == "gemm"}
+            cases = [case for case in cases if case.id not in left_out]
+        kernels = GateKernels(cases)
+        kept.callback(kernels.close)
+        cases = _right(cases, kernels, environment, faults)
+        # The wall clock's calls come one after another, which leave the cache as warm as they do.
+        walls_ns = {}
+        for case in cases if rivals else ():
+            with _current(case, environment):
+                walls_ns[case.id] = round(wall_clock(kernels.launch(case)), 1)
+        session = GateSession(left_out=left_out, walls_ns=walls_ns)
+        session = _by_default_timer(session, cases, kernels, environment, faults)
+        _right(cases, kernels, environment, faults)
+        session = dataclasses.replace(session, faults=faults, elapsed_s=time.perf_counter() - started)
+        if nvbench:
+            save(dataclasses.replace(session, rivals={NVBENCH.name: _ENDED}))
+            session = _with_nvbench(session, cases, kernels)
+            session = dataclasses.replace(session, elapsed_s=time.perf_counter() - started)
+        save(session)
 
 
-def _nvbench_readings(ready: list[Ready]) -> list[RivalReading]:
-    from pytest_gpukern.selftest.kernels import launch_elsewhere
+def _right(
+    cases: Sequence[GateCase], kernels: GateKernels, environment: Environment, faults: dict[str, str]
+) -> list[GateCase]:
+    """The cases whose results are right; what is wrong with others goes into `faults`."""
+    for case in cases:
+        with _current(case, environment):
+            fault = kernels.fault(case)
+        if fault is not None:
+            faults[case.id] = fault
+    return [case for case in cases if case.id not in faults]
 
-    missing = NVBENCH.missing()
-    if missing is not None:
-        return [RivalReading(NVBENCH.name, "", NVBENCH.cache, problem=missing)]
 
-    def launch_on(each: Ready) -> Callable[[int], Callable[[], Any]]:
-        return lambda handle: launch_elsewhere(each.case, each.arrays, handle)
+def _current(case: GateCase, environment: Environment) -> AbstractContextManager[Any]:
+    """CuPy launches on its current stream, which has to be the timed one."""
+    return environment.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
 
+
+def _by_default_timer(
+    session: GateSession,
+    cases: Sequence[GateCase],
+    kernels: GateKernels,
+    environment: Environment,
+    faults: dict[str, str],
+) -> GateSession:
+    """Every case by the default timer, as `--gpu-benchmark` measures it."""
+    default, fallback = "cupti", None
     try:
-        found = nvbench({each.name: launch_on(each) for each in ready})
-    except Exception as error:  # noqa: BLE001 - as above
-        return [RivalReading(NVBENCH.name, "", NVBENCH.cache, problem=_in_one_line(error))]
-    return [
-        RivalReading(NVBENCH.name, name, NVBENCH.cache, problem=value)
-        if isinstance(value, str)
-        else RivalReading(NVBENCH.name, name, NVBENCH.cache, value)
-        for name, value in found.items()
-    ]
+        open_timer("cupti", kernels.stream)
+    except TimerUnavailable as reason:
+        default, fallback = "event", str(reason)
+    readings = []
+    for case in cases:
+        call = kernels.launch(case)
+        try:
+            with _current(case, environment):
+                call_ns = warm_up(call, runtime().synchronize, compiled=True).settled_ns
+                found = measure(
+                    Repeated(call),
+                    open_timer(default, kernels.stream),
+                    scope="kernel",
+                    cache=case.cache,
+                    call_ns=call_ns,
+                    rule=rule_for(call_ns),
+                    watch=BatchWatch(environment.instruments, device_timed=True),
+                )
+        except TimerUnavailable as reason:
+            faults[case.id] = str(reason)
+            continue
+        summary, clock = found.summary, found.state.get("sm_mhz")
+        readings.append(
+            GateReading(
+                case=case.id,
+                median_ns=round(summary.median_ns, 2),
+                low_ns=round(summary.low_ns, 2),
+                high_ns=round(summary.high_ns, 2),
+                samples=summary.n,
+                sm_mhz=None if clock is None else float(clock),
+                jitter_ns=round(found.jitter_ns, 2),
+                invalid=found.invalid,
+            )
+        )
+    return dataclasses.replace(session, default_timer=default, fallback=fallback, readings=tuple(readings))
 
 
-@contextmanager
-def _quiet(each: Ready) -> Iterator[None]:
-    """Numba's advice on small grids is silenced; CuPy stays on its own current stream."""
-    if each.case.variant.backend != "numba":
-        yield
-        return
-    with each.sets[0].backend.current():
-        yield
+def _with_nvbench(session: GateSession, cases: Sequence[GateCase], kernels: GateKernels) -> GateSession:
+    """The session with NVBench's readings, or with the reason why there are none."""
 
+    def launch_on(case: GateCase) -> Callable[[int], Callable[[], Any]]:
+        return lambda handle: kernels.on_handle(case, handle)
 
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    chosen = {
+        case.id: launch_on(case)
+        for case in cases
+        if (case.base or case.id) in NVBENCH_BASES and case.share in NVBENCH_SHARES
+    }
+    readings, problems = [], {}
+    for name, found in _nvbench(chosen).items():
+        if isinstance(found, NvbenchTimes) and found.mean_ns is not None and found.noise is not None:
+            readings.append(NvbenchReading(name, round(found.mean_ns, 2), round(found.noise, 8)))
+        else:
+            why = found if isinstance(found, str) else "it reported no mean with its deviation"
+            problems[f"{NVBENCH.name}, {name}" if name else NVBENCH.name] = why
+    return dataclasses.replace(session, nvbench=tuple(readings), rivals=problems)

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.selftest.recording import read_recording
+from pytest_gpukern.selftest.processes import run_child
+from pytest_gpukern.selftest.recording import TimerRecording, TimerSession, read_recording
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def test_both_sessions_find_all_readings(tested, capsys):
     with capsys.disabled():
         sys.stdout.write(f"\n{done.stdout}{done.stderr}")
     assert done.returncode in (0, 1), done.stderr
-    sessions = read_recording(file).sessions
+    sessions = read_recording(file, TimerRecording).sessions
     assert [session.problem for session in sessions] == [None, None]
     for session in sessions:
         assert [each.problem for each in session.preparations] == [None] * 5
@@ -44,7 +45,7 @@ def test_the_device_agrees_with_kernels_that_know_their_time(tested):
 
 
 def test_slopes_are_found_for_everything_that_can_be_captured(tested):
-    for session in read_recording(tested[1]).sessions:
+    for session in read_recording(tested[1], TimerRecording).sessions:
         slopes = {node.name: node.node_ns for node in session.nodes}
         assert slopes["spin 20000"] == pytest.approx(20_000, rel=0.1)
         assert slopes["exp 10 M f32"] is not None
@@ -59,9 +60,7 @@ def test_its_file_replays_to_the_same_table(tested, capsys):
 
 
 def test_every_other_tool_that_is_installed_reads_kernels(tmp_path, capsys):
-    from pytest_gpukern.selftest.processes import run_child
-
-    session = run_child(tmp_path / "1.json", rivals=True)
+    session = run_child(TimerSession, tmp_path / "1.json", 0, rivals=True)
     assert session.problem is None
     with capsys.disabled():
         for reading in session.rivals:

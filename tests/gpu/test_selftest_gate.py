@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from pytest_gpukern.selftest.gate_kernels import gate_cases
-from pytest_gpukern.selftest.gate_processes import run_gate_child
+from pytest_gpukern.selftest.processes import run_child
+from pytest_gpukern.selftest.recording import GateSession
 from pytest_gpukern.selftest.rivals import NVBENCH
 
 CASES = gate_cases()
@@ -16,7 +17,7 @@ CASES = gate_cases()
 def sessions(tmp_path_factory):
     """Two sessions, the first with NVBench."""
     folder = tmp_path_factory.mktemp("gate")
-    return [run_gate_child(folder / f"{number}.json", number, rivals=True) for number in (0, 1)]
+    return [run_child(GateSession, folder / f"{number}.json", number, rivals=True) for number in (0, 1)]
 
 
 def test_two_sessions_measure_every_case_that_can_run_here(sessions, capsys):

@@ -9,7 +9,6 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-import made_up_gate
 import made_up_selftest
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
@@ -32,9 +31,8 @@ from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.selftest import gate_table, gate_targets, table, targets
-from pytest_gpukern.selftest.gate_recording import read_gate_recording, write_gate_recording
-from pytest_gpukern.selftest.recording import read_recording, write_recording
+from pytest_gpukern.selftest import gate_results, tables, timer_results
+from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording, write_recording
 from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -279,39 +277,43 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
     assert set(tmp_path.rglob("*")) <= known
 
 
-def judged(recording):
-    conclusions = targets.conclude(recording)
-    json.dumps(conclusions.to_json())
-    return table.render(recording, conclusions, width=120)
+def read_timer_recording(path):
+    return read_recording(path, TimerRecording)
 
 
-def gate_judged(recording):
-    conclusions = gate_targets.conclude(recording, (), draws=20)
-    json.dumps(conclusions.to_json())
-    return gate_table.render_gate(recording, conclusions, width=120)
+def read_gate_recording(path):
+    return read_recording(path, GateRecording)
+
+
+def judged(recording, again):
+    if isinstance(recording, TimerRecording):
+        timers = timer_results.conclude(recording)
+        write_recording(again, recording, timers)
+        tables.render_timers(recording, timers, width=120)
+    else:
+        gate = gate_results.conclude(recording, (), draws=20)
+        write_recording(again, recording, gate)
+        tables.render_gate(recording, gate, width=120)
 
 
 @pytest.mark.parametrize(
-    ("write", "made", "read", "judge_again"),
-    [
-        (write_recording, made_up_selftest.recording(), read_recording, judged),
-        (write_gate_recording, made_up_gate.recording(6), read_gate_recording, gate_judged),
-    ],
+    "made",
+    [made_up_selftest.timer_recording(), made_up_selftest.gate_recording(6)],
     ids=["self-test", "gate"],
 )
-def test_a_damaged_self_test_is_judged_or_is_one_clear_error(tmp_path, write, made, read, judge_again):
+def test_a_damaged_self_test_is_judged_or_is_one_clear_error(tmp_path, made):
     path = tmp_path / "selftest.json"
-    write(path, made, {})
+    write_recording(path, made)
     files = Mutations(path.read_bytes(), seed=SEED)
     for number in range(500 * TIMES):
         path.write_bytes(files.file(number))
         with about(number):
             try:
-                recording = read(path)
+                recording = read_recording(path, type(made))
             except FileError as problem:
                 fails_clearly(problem, path)
             else:
-                judge_again(recording)
+                judged(recording, tmp_path / "again.json")
 
 
 def test_damaged_ceilings_are_used_or_measured_again_with_one_warning(tmp_path, monkeypatch):
@@ -398,7 +400,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
-@pytest.mark.parametrize("read", [load, read_run_file, read_recording, read_gate_recording])
+@pytest.mark.parametrize("read", [load, read_run_file, read_timer_recording, read_gate_recording])
 def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
     path = tmp_path / "\x1b[2J.json"
     path.write_bytes(content)

@@ -15,10 +15,10 @@ from pytest_gpukern.selftest.gate_kernels import (
     FMA_CHAINS,
     FMA_UNROLLED,
     PLANTED_SHARES,
-    SOURCE,
     GateCase,
     GateKernels,
     gate_cases,
+    gate_source,
     in_session_order,
 )
 
@@ -37,7 +37,7 @@ def by_id(name):
 def compiled_for_host(tmp_path_factory):
     if cuda_on_host.COMPILER is None:
         pytest.skip("g++ is not on PATH")
-    return cuda_on_host.HostCuda(SOURCE, tmp_path_factory.mktemp("kernels"))
+    return cuda_on_host.HostCuda(gate_source(), tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture
@@ -172,12 +172,12 @@ def test_sessions_measure_every_case_once_and_no_place_in_a_family_is_always_the
 def test_the_kernels_compile(architecture):
     if architecture not in KNOWN:
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    assert compiled(SOURCE, f"sm_{architecture}").startswith(b"\x7fELF")
+    assert compiled(gate_source(), f"sm_{architecture}").startswith(b"\x7fELF")
 
 
 @needs_nvrtc
 def test_a_trip_holds_the_multiply_adds_that_are_counted_and_no_trips_are_taken_together():
-    ptx = compiled(SOURCE, f"compute_{KNOWN[0]}").decode()
+    ptx = compiled(gate_source(), f"compute_{KNOWN[0]}").decode()
     kernel = ptx.partition(".entry gate_fma")[2].partition(".entry")[0]
     (loop,) = re.findall(r"^(\$L\w+):(.*?)bra\S*\s+\1;", kernel, re.MULTILINE | re.DOTALL)
     assert len(re.findall(r"^\s*fma.rn.f32\s", loop[1], re.MULTILINE)) == FMA_CHAINS * FMA_UNROLLED

@@ -1,4 +1,4 @@
-"""What a self-test concludes from its readings."""
+"""What a self-test concludes from the readings of the timers, and how its table says it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from made_up_selftest import (
     KERNELS,
     nodes,
     readings,
-    recording,
-    session,
     spins,
+    timer_recording,
+    timer_session,
     walls,
 )
 
 from pytest_gpukern.selftest.recording import Node, Preparation, Reading, RivalReading, Spin, Suites
-from pytest_gpukern.selftest.targets import RepeatRow, conclude
+from pytest_gpukern.selftest.tables import render_timers
+from pytest_gpukern.selftest.timer_results import RepeatRow, conclude
 
 
 def missed(conclusions):
@@ -46,7 +47,7 @@ def with_beyond(asked_ns, timer, beyond_ns):
 
 
 def test_a_machine_as_good_as_promised_reaches_every_target():
-    conclusions = conclude(recording())
+    conclusions = conclude(timer_recording())
     assert missed(conclusions) == []
     assert conclusions.reached
     assert conclusions.default_timer == "cupti"
@@ -55,7 +56,9 @@ def test_a_machine_as_good_as_promised_reaches_every_target():
 
 
 def test_what_starting_and_ending_a_kernel_takes_is_no_error_of_the_default_timer():
-    conclusions = conclude(recording(session(spins=spins(cupti=5000.0)), session(spins=spins(cupti=5000.0))))
+    conclusions = conclude(
+        timer_recording(timer_session(spins=spins(cupti=5000.0)), timer_session(spins=spins(cupti=5000.0)))
+    )
     assert truth_row(conclusions, "spin 1.5 µs").error_ns == 0
 
 
@@ -72,34 +75,34 @@ def test_what_starting_and_ending_a_kernel_takes_is_no_error_of_the_default_time
     ],
 )
 def test_the_default_timer_may_be_off_by_a_tick_or_one_percent(asked_ns, error_ns, reached):
-    off = session(spins=with_beyond(asked_ns, "cupti", BEYOND_CUPTI + error_ns))
-    conclusions = conclude(recording(off, off, off))
+    off = timer_session(spins=with_beyond(asked_ns, "cupti", BEYOND_CUPTI + error_ns))
+    conclusions = conclude(timer_recording(off, off, off))
     rows = [row for row in conclusions.truth if row.against == "own time" and row.timer == "cupti"]
     assert [row.reached for row in rows].count(False) == (0 if reached else 1)
     assert conclusions.reached is reached
 
 
 def test_one_session_of_three_that_is_off_is_shown_and_not_judged():
-    off = session(spins=with_beyond(1_500.0, "cupti", BEYOND_CUPTI - 64))
-    row = truth_row(conclude(recording(session(), off, session())), "spin 1.5 µs")
+    off = timer_session(spins=with_beyond(1_500.0, "cupti", BEYOND_CUPTI - 64))
+    row = truth_row(conclude(timer_recording(timer_session(), off, timer_session())), "spin 1.5 µs")
     assert (row.error_ns, row.worst_ns, row.reached) == (0.0, -64.0, True)
 
 
 @pytest.mark.parametrize(("error_ns", "reached"), [(1000.0, True), (-1000.0, True), (1010.0, False)])
 def test_events_less_their_stated_cost_may_be_off_by_five_percent_from_20_us_on(error_ns, reached):
-    off = session(spins=with_beyond(20_000.0, "event", EVENT_COST + error_ns))
-    conclusions = conclude(recording(off, off))
+    off = timer_session(spins=with_beyond(20_000.0, "event", EVENT_COST + error_ns))
+    conclusions = conclude(timer_recording(off, off))
     assert truth_row(conclusions, "spin 20 µs", "event").reached is reached
     assert truth_row(conclusions, "spin 1.5 µs", "event").reached is None
 
 
 def test_events_that_state_no_cost_miss_their_target():
-    silent = session(fixed_costs_ns={"cupti": None, "event": None})
-    assert missed(conclude(recording(silent, silent))) == ["the event timer states no fixed cost"]
+    silent = timer_session(fixed_costs_ns={"cupti": None, "event": None})
+    assert missed(conclude(timer_recording(silent, silent))) == ["the event timer states no fixed cost"]
 
 
 def test_the_gap_between_nodes_cancels_in_differences_and_counts_in_whole_kernels():
-    conclusions = conclude(recording())
+    conclusions = conclude(timer_recording())
     difference = truth_row(conclusions, "spin 20 µs − spin 1.5 µs, per node")
     assert (difference.truth_ns, difference.error_ns) == (18_500.0, 0.0)
     whole = truth_row(conclusions, "exp 10 M f32, hot")
@@ -107,18 +110,18 @@ def test_the_gap_between_nodes_cancels_in_differences_and_counts_in_whole_kernel
 
 
 def test_a_short_kernel_is_shown_beside_its_slope_and_not_judged():
-    row = truth_row(conclude(recording()), "exp 64 K f32, hot")
+    row = truth_row(conclude(timer_recording()), "exp 64 K f32, hot")
     assert (row.error_ns, row.allowed_ns, row.reached) == (-40.0, None, None)
 
 
 def test_a_slope_that_the_default_timer_does_not_see_is_missed():
-    wrong = session(nodes=(*nodes()[:3], Node("exp 10 M f32", 50_000.0, 48_640.0)))
-    assert missed(conclude(recording(wrong, wrong))) == ["exp 10 M f32, hot, per node"]
+    wrong = timer_session(nodes=(*nodes()[:3], Node("exp 10 M f32", 50_000.0, 48_640.0)))
+    assert missed(conclude(timer_recording(wrong, wrong))) == ["exp 10 M f32, hot, per node"]
 
 
 def test_where_nothing_can_be_captured_the_reason_is_a_missed_target():
-    none = session(nodes=(Node("spin 1500", problem="no graphs here"),))
-    assert missed(conclude(recording(none, none))) == ["no slope of a graph: no graphs here"]
+    none = timer_session(nodes=(Node("spin 1500", problem="no graphs here"),))
+    assert missed(conclude(timer_recording(none, none))) == ["no slope of a graph: no graphs here"]
 
 
 def repeat(low_ns, high_ns, **changes):
@@ -148,82 +151,77 @@ def test_a_range_of_fewer_sessions_than_asked_for_reaches_nothing():
 
 
 def test_the_range_is_over_the_sessions_medians_of_each_timer():
-    conclusions = conclude(recording(session(), session(readings=readings(1.004)), session()))
+    conclusions = conclude(
+        timer_recording(timer_session(), timer_session(readings=readings(1.004)), timer_session())
+    )
     (row,) = [
         r for r in conclusions.repeats if (r.kernel, r.cache, r.timer) == ("sgemm 2048", "hot", "cupti")
     ]
     assert row.range == pytest.approx(0.004)
     assert conclusions.reached
-    apart = conclude(recording(session(), session(readings=readings(1.006))))
+    apart = conclude(timer_recording(timer_session(), timer_session(readings=readings(1.006))))
     assert missed(apart) == [f"{name} {cache}" for name in list(KERNELS)[1:] for cache in ("cold", "hot")]
 
 
 def test_a_reading_that_the_plugin_refuses_leaves_the_range_and_misses_the_target():
     bad = Reading("sgemm 2048", "cold", "cupti", 9e9, 10, invalid="the clock fell")
     others = tuple(r for r in readings() if (r.kernel, r.cache, r.timer) != ("sgemm 2048", "cold", "cupti"))
-    conclusions = conclude(recording(session(), session(), session(readings=(*others, bad))))
+    conclusions = conclude(
+        timer_recording(timer_session(), timer_session(), timer_session(readings=(*others, bad)))
+    )
     (row,) = [r for r in conclusions.repeats if r.invalid]
     assert (row.high_ns, row.sessions, row.invalid) == (KERNELS["sgemm 2048"], 2, "the clock fell")
     assert missed(conclusions) == ["sgemm 2048 cold"]
 
 
 def test_the_median_wall_time_is_judged_and_the_worst_is_shown():
-    conclusions = conclude(recording(session(), session(walls=walls(0.9)), session()))
+    conclusions = conclude(timer_recording(timer_session(), timer_session(walls=walls(0.9)), timer_session()))
     assert {(row.median_s, row.worst_s) for row in conclusions.walls} == {(0.25, 0.9)}
     assert conclusions.reached
-    assert len(missed(conclude(recording(session(walls=walls(0.301)))))) >= 6
+    assert len(missed(conclude(timer_recording(timer_session(walls=walls(0.301)))))) >= 6
 
 
 @pytest.mark.parametrize(
     ("suites", "reached"), [(Suites(180.0, 0), True), (Suites(180.1, 0), False), (Suites(9.0, 1), False)]
 )
 def test_the_suites_have_to_pass_in_time(suites, reached):
-    assert conclude(recording(suites=suites)).reached is reached
-
-
-def test_suites_that_were_left_out_are_no_target():
-    conclusions = conclude(recording(suites=None))
-    assert conclusions.suites is None
-    assert conclusions.reached
+    assert conclude(timer_recording(suites=suites)).reached is reached
 
 
 def test_a_session_that_found_nothing_is_a_missed_target_and_the_others_count():
-    conclusions = conclude(recording(session(), session(problem="it ended with status 1: boom"), session()))
+    conclusions = conclude(
+        timer_recording(
+            timer_session(), timer_session(problem="it ended with status 1: boom"), timer_session()
+        )
+    )
     assert "session 2 found nothing: it ended with status 1: boom" in missed(conclusions)
     assert {row.sessions for row in conclusions.repeats} == {2}
 
 
-def test_no_session_at_all_reaches_nothing():
-    dead = session(problem="no CUDA")
-    conclusions = conclude(recording(dead, dead))
-    assert not conclusions.reached
-    assert conclusions.repeats == ()
-
-
 def test_a_kernel_that_could_not_be_measured_is_a_missed_target_said_once():
-    without = session(preparations=(Preparation("add 32 M f64", problem="numba is not installed"),))
-    assert missed(conclude(recording(without, without))) == ["add 32 M f64: numba is not installed"]
+    without = timer_session(preparations=(Preparation("add 32 M f64", problem="numba is not installed"),))
+    assert missed(conclude(timer_recording(without, without))) == ["add 32 M f64: numba is not installed"]
 
 
 def test_without_cupti_events_are_the_default_and_are_held_to_its_targets():
-    alone = session(
+    alone = timer_session(
         default_timer="event",
         fallback="cupti-python is not installed",
         spins=tuple(spin for spin in spins() if spin.timer == "event"),
         readings=tuple(reading for reading in readings() if reading.timer == "event"),
     )
-    conclusions = conclude(recording(alone, alone))
+    conclusions = conclude(timer_recording(alone, alone))
     assert truth_row(conclusions, "spin 20 µs − spin 500 ns", "event").reached
     assert all(row.judged for row in conclusions.repeats)
 
 
 def test_sessions_by_different_timers_cannot_be_compared():
-    conclusions = conclude(recording(session(), session(default_timer="event")))
+    conclusions = conclude(timer_recording(timer_session(), timer_session(default_timer="event")))
     assert "sessions chose different timers: cupti, event" in missed(conclusions)
 
 
 def test_other_tools_stand_beside_the_default_timer_of_their_cache_policy_and_the_slope():
-    rows = {(row.tool, row.kernel): row for row in conclude(recording()).rivals}
+    rows = {(row.tool, row.kernel): row for row in conclude(timer_recording()).rivals}
     row = rows["do_bench", "exp 10 M f32"]
     assert row.of_default == pytest.approx(51_640 / 48_640)
     assert row.of_slope == pytest.approx(51_640 / 48_680)
@@ -235,23 +233,107 @@ def test_other_tools_stand_beside_the_default_timer_of_their_cache_policy_and_th
 def test_a_tool_that_fails_sometimes_has_its_numbers_and_its_error():
     good = RivalReading("tool", "sgemm 2048", "hot", 340_000.0)
     bad = RivalReading("tool", "sgemm 2048", "hot", problem="RuntimeError: no")
-    conclusions = conclude(recording(session(rivals=(good,)), session(rivals=(bad,))))
+    conclusions = conclude(timer_recording(timer_session(rivals=(good,)), timer_session(rivals=(bad,))))
     (row,) = conclusions.rivals
     assert (row.median_ns, row.sessions, row.range, row.problem) == (340_000.0, 1, None, "RuntimeError: no")
     assert conclusions.reached, "no other tool is a target"
 
 
 def test_a_spin_that_only_some_sessions_read_is_judged_by_those():
-    few = session(spins=tuple(spin for spin in spins() if spin.asked_ns != 20_000.0))
-    assert truth_row(conclude(recording(session(), few)), "spin 20 µs − spin 500 ns").sessions == 1
+    few = timer_session(spins=tuple(spin for spin in spins() if spin.asked_ns != 20_000.0))
+    assert (
+        truth_row(conclude(timer_recording(timer_session(), few)), "spin 20 µs − spin 500 ns").sessions == 1
+    )
 
 
 def test_without_any_spin_the_truth_is_missing():
-    conclusions = conclude(recording(session(spins=()), session(spins=())))
+    conclusions = conclude(timer_recording(timer_session(spins=()), timer_session(spins=())))
     assert "no kernel of known time was read by the default timer" in missed(conclusions)
     assert "the event timer states no fixed cost" in missed(conclusions)
 
 
 def test_a_spin_alone_is_compared_with_nothing():
-    alone = session(spins=(Spin(500.0, "cupti", 512.0, 1216.0, 704.0),))
-    assert not [row for row in conclude(recording(alone, alone)).truth if row.subject.startswith("spin 500")]
+    alone = timer_session(spins=(Spin(500.0, "cupti", 512.0, 1216.0, 704.0),))
+    assert not [
+        row for row in conclude(timer_recording(alone, alone)).truth if row.subject.startswith("spin 500")
+    ]
+
+
+# the table
+
+
+def shown(made, width=140):
+    return render_timers(made, conclude(made), width=width)
+
+
+def line(made, beginning):
+    """The one line that begins so, its columns separated by one space."""
+    lines = [" ".join(text.split()) for text in shown(made)]
+    (found,) = [text for text in lines if text.startswith(beginning)]
+    return found
+
+
+def test_the_header_says_device_driver_date_versions_timer_and_ticks():
+    text = "\n".join(shown(timer_recording()))
+    for words in (
+        "NVIDIA H200 · driver 580.159, CUDA 13.0 · 2026-11-20T13:00:00+00:00 · pytest-gpukern 0.1.0",
+        "AMD EPYC; cupy-cuda13x 14.2, triton 3.5, Python 3.12.3",
+        "default timer: cupti; ticks: cupti 32 ns, event 32 ns, the global timer 32 ns; 3 sessions in 1 min",
+        "cupti read 704 ns more than the spinning kernels' own time",
+        "event states a fixed cost of 3200 ns",
+        "once a process, to make the timers: 600 ms",
+    ):
+        assert words in text
+
+
+def test_every_row_has_its_figures_and_whether_its_target_is_reached():
+    made = timer_recording(timer_session(), timer_session(readings=readings(1.01)))
+    assert line(made, "spin 20 µs − spin 500 ns") == (
+        "spin 20 µs − spin 500 ns own time cupti 19.50 µs 0 ns +0.00 % 0 ns 195 ns reached"
+    )
+    assert line(made, "exp 64 K f32, hot, per node") == (
+        "exp 64 K f32, hot, per node graph slope cupti 1.352 µs −40.0 ns −2.96 % −40.0 ns"
+    )
+    assert line(made, "sgemm 2048 hot cupti").endswith("1.00 % 3.39 µs 2 MISSED")
+    assert line(made, "sgemm 2048 hot event").endswith("2"), "events have no target here"
+    assert (
+        line(made, "sgemm 2048 cold 250 ms") == "sgemm 2048 cold 250 ms 250 ms reached 1.20 s 300 ms 100 ms"
+    )
+    assert line(made, "the suites whole") == (
+        "the suites whole, compilation included: 95 s; ≤ 180 s: reached"
+    )
+    assert line(timer_recording(), "do_bench exp 10 M") == (
+        "do_bench exp 10 M f32 cold 51.64 µs +6.2 % +6.1 % 0.00 % 3"
+    )
+    assert line(made, "NVBench") == "NVBench: not installed; cuda-bench brings it"
+
+
+def test_what_was_left_out_is_not_mentioned():
+    text = "\n".join(shown(timer_recording(timer_session(rivals=()), suites=None)))
+    assert "suites" not in text
+    assert "other tools" not in text
+
+
+def test_what_went_wrong_is_said_below_and_counted():
+    refused = tuple(dataclasses.replace(each, invalid="the clock fell") for each in readings())
+    lost = timer_session(
+        fallback="cupti-python is not installed",
+        readings=refused,
+        preparations=(Preparation("add", problem="no numba"),),
+    )
+    lines = [" ".join(text.split()) for text in shown(timer_recording(timer_session(), lost))]
+    assert "not timed by CUPTI: cupti-python is not installed" in lines
+    assert "sgemm 2048, cold, cupti: 1 sessions INVALID: the clock fell" in lines
+    assert lines[-2:] == ["MISSED: add: no numba", "14 of 21 targets reached"]
+
+
+def test_a_test_without_any_session_says_why():
+    dead = timer_session(problem="no CUDA")
+    text = "\n".join(shown(timer_recording(dead, dead, suites=None)))
+    assert "nothing was measured" in text
+    assert "MISSED: session 2 found nothing: no CUDA" in text
+    assert text.endswith("0 of 2 targets reached")
+
+
+def test_a_narrow_terminal_shortens_names_and_never_numbers():
+    assert any("19.50 µs" in text for text in shown(timer_recording(), width=100))

@@ -1,4 +1,4 @@
-"""Kernels that say how long they take: their source, their launches, and what is read beside a timer."""
+"""The kernels that a self-test times: one that says how long it took, and five on other tools' streams."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 
+from pytest_gpukern.gpu.runtime import cuda_source
 from pytest_gpukern.selftest import kernels as module
 from pytest_gpukern.selftest.kernels import SpinningKernel
+from pytest_gpukern.selftest.recording import Spin
 from pytest_gpukern.timers.timer import Batch
 
 POINTER = 0x1000
@@ -60,6 +62,8 @@ class Machine:
 class TimerBeyond:
     """Reads 700 ns more than each kernel says itself."""
 
+    name = "cupti"
+
     def __init__(self, machine):
         self.machine = machine
 
@@ -83,7 +87,7 @@ def machine(monkeypatch):
 def test_the_kernel_compiles_and_reads_the_global_timer(architecture):
     if architecture not in KNOWN:
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    ptx = compiled(module._SOURCE, f"compute_{architecture}").decode()
+    ptx = compiled(cuda_source("selftest_spin.cu"), f"compute_{architecture}").decode()
     assert ptx.count("%globaltimer") >= 2
     assert "gpukern_spin" in ptx
 
@@ -95,7 +99,7 @@ def test_it_is_loaded_and_run_once_before_anything_is_blocked(machine):
 
 def test_each_sample_is_compared_with_its_own_kernel(machine):
     found = SpinningKernel(machine).read(TimerBeyond(machine), 1500, 10)
-    assert (found.own_ns, found.reading_ns, found.beyond_ns) == (1532.0, 2232.0, 700.0)
+    assert found == Spin(1500, "cupti", 1532.0, 2232.0, 700.0)
     assert machine.launched[2:] == [1500] * 10
 
 
@@ -113,3 +117,73 @@ def test_the_step_of_the_global_timer_is_the_smallest_that_was_seen(machine):
 def test_as_many_samples_as_there_are_slots_are_possible(machine, count):
     with pytest.raises(ValueError, match=f"1 to 64 samples are possible, got {count}"):
         SpinningKernel(machine).read(TimerBeyond(machine), 1500, count)
+
+
+# the kernels on somebody else's stream
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+    """CuPy and Numba, as far as launches on streams go; gives the log of what happened."""
+    log = []
+
+    class Stream:
+        @classmethod
+        def from_external(cls, other):
+            made = cls()
+            made.handle = other
+            return made
+
+        def __enter__(self):
+            log.append(f"cupy on {self.handle}")
+
+        def __exit__(self, *_):
+            log.append("cupy back")
+
+    cupy = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(Stream=Stream)
+    cupy.exp = lambda x, out: log.append("exp")
+    cupy.matmul = lambda A, B, out: log.append("matmul")
+    core = ModuleType("cuda.core")
+    core.Stream = SimpleNamespace(from_handle=lambda handle: handle)
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    numba = ModuleType("numba")
+    numba.cuda = SimpleNamespace(
+        external_stream=lambda handle: f"numba on {handle}", default_stream=lambda: "numba's default"
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "numba", numba)
+
+    class Kernel:
+        def __getitem__(self, configuration):
+            return lambda a, out: log.append(configuration)
+
+    monkeypatch.setattr(module, "_add_kernel", lambda: Kernel())
+    return log
+
+
+def test_cupy_launches_on_its_current_stream_or_the_one_that_is_given(libraries):
+    case = module.selftest_cases()["exp 64 K f32"]
+    arrays = {"x": None, "y": None}
+    module.launch_elsewhere(case, arrays)()
+    module.launch_elsewhere(case, arrays, 99)()
+    assert libraries == ["exp", "cupy on 99", "exp", "cupy back"]
+
+
+def test_numba_launches_on_the_stream_that_is_named(libraries):
+    case = module.selftest_cases()["add 32 M f64"]
+    arrays = {"a": None, "out": None}
+    module.launch_elsewhere(case, arrays)()
+    module.launch_elsewhere(case, arrays, 99)()
+    assert libraries == [(125_000, 256, "numba's default"), (125_000, 256, "numba on 99")]
+
+
+def test_the_kernels_have_the_sizes_of_their_names():
+    cases = module.selftest_cases()
+    assert {name: case.point["n"] for name, case in cases.items()} == {
+        "exp 64 K f32": 65_536,
+        "exp 10 M f32": 10_000_000,
+        "exp 100 M f32": 100_000_000,
+        "add 32 M f64": 32_000_000,
+        "sgemm 2048": 2048,
+    }

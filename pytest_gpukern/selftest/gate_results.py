@@ -1,0 +1,697 @@
+"""Concludes from recorded sessions what the gate catches and what it blames wrongly, against its promises.
+
+All of it is computed from the recording alone. A trial takes five sessions for the record, one that is judged
+against it, and two fresh ones that confirm a suspicion. In order of time, the first five are the record,
+every later session is judged, and the two after it confirm; after the last comes the first behind the record.
+Drawn trials choose other sessions for each part, so they overlap: they show how much depends on the choice,
+and are no further evidence.
+
+Targets, on a device whose clock is steady:
+
+- Cases that stayed as they are: in a thousand comparisons or more in order of time, none is SLOWER once
+  confirmed, at the default threshold. Those are the neighbours of planted cases too.
+- Planted work: +0.5 % is caught in 95 % of trials at a threshold of 0.25 %, +1 % in 99 % at 0.5 %, +5 % in
+  99.9 % at 2 %, in drawn trials, of which there are enough to tell. The interval beside them is that of
+  trials that share no session but the record's. A case whose noise hides the work says so with the smallest
+  slowdown that can be caught, and is not held to a target.
+- A clock that is 1 % lower: SLOWER by times, at 0.5 %, and not by cycles.
+- In simulated suites of 120 noisy cases with five recorded sessions, at most 5 % of runs have a false alarm.
+
+Two other tools judge the same sessions by their own rules and data:
+
+- pytest-benchmark with `--benchmark-compare-fail=median:X%` fails where current ÷ stored · 100 − 100 > X
+  (`PercentageRegressionCheck` in its utils.py). What is stored is one run, by default the newest: here the
+  last session of the record. Its data are wall times until the device is idle.
+- NVBench's compare script by means (`python/scripts/nvbench_compare_legacy.py` in its repository): with the
+  change of the mean relative to the stored one, and the smaller of both relative standard deviations, SAME
+  where |change| ≤ deviation, else FAST where it is negative, else SLOW. It knows no threshold and no second
+  look: every session that ran it is judged against every earlier one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import random
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.judge import Basis, confirm, judge
+from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.selftest.gate_simulation import NOISY
+from pytest_gpukern.selftest.recording import Conclusions, missing_sessions
+from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_gpukern.gate.spread import SharedSpread
+    from pytest_gpukern.selftest.gate_kernels import GateCase
+    from pytest_gpukern.selftest.gate_simulation import SimulationRow
+    from pytest_gpukern.selftest.recording import GateReading, GateRecording, NvbenchReading
+    from pytest_gpukern.values.result import Verdict
+
+RECORDED = 5
+FRESH = 2
+SEED = 20261120
+DEFAULT_THRESHOLD = 0.02
+THRESHOLDS: Mapping[float, float] = MappingProxyType({0.005: 0.0025, 0.01: 0.005, 0.02: 0.01, 0.05: 0.02})
+"""Share of additional work → threshold that it has to be caught at."""
+TARGETS: Mapping[float, float] = MappingProxyType({0.005: 0.95, 0.01: 0.99, 0.05: 0.999})
+LOWER_CLOCK = 0.01
+CLOCK_THRESHOLD = 0.005
+IN_ORDER, DRAWN = "in order", "drawn"
+FEWEST_COMPARISONS = 1000
+RUNS_WITH_FALSE_ALARM = 0.05
+UNCHANGED = "unchanged cases"
+_CLOCK_SEEN = 0.99
+_BISECTIONS = 60
+_DRAWS_OF_OTHERS = 200
+"""Of cases that stayed as they are, which are many and held to the trials in order, and of a lower clock."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of so many trials ended in one way."""
+
+    count: int
+    trials: int
+
+    @property
+    def value(self) -> float | None:
+        """The share, or None without trials."""
+        return self.count / self.trials if self.trials else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95 % interval where trials are independent: Clopper & Pearson (1934), Biometrika 26, 404.
+
+        The bounds are the probabilities with which as many or more, and as many or fewer, come out in 2.5 %
+        of all series.
+        """
+        low, high = 0.0, 1.0
+        if self.count:
+            low = _probability(lambda p: 1 - _at_most(self.count - 1, self.trials, p) < 0.025)
+        if self.count < self.trials:
+            high = _probability(lambda p: _at_most(self.count, self.trials, p) > 0.025)
+        return low, high
+
+
+def _probability(below: Callable[[float], bool]) -> float:
+    """Where `below` of a probability turns from true to false."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return high
+
+
+def _at_most(count: int, trials: int, p: float) -> float:
+    """The binomial probability of at most `count`."""
+    if p <= 0 or p >= 1:
+        return float(p <= 0)
+    ways = math.lgamma(trials + 1)
+    terms = (
+        ways
+        - math.lgamma(k + 1)
+        - math.lgamma(trials - k + 1)
+        + k * math.log(p)
+        + (trials - k) * math.log1p(-p)
+        for k in range(count + 1)
+    )
+    return math.fsum(math.exp(term) for term in terms)
+
+
+# rows
+
+
+@dataclass(frozen=True)
+class SameRow:
+    """Verdicts on cases that stayed as they are.
+
+    Attributes:
+        trials: `in order` or `drawn`.
+        threshold: of the gate.
+        judged: comparisons.
+        suspected: SLOWER by the session that was judged.
+        slower: SLOWER for good, after two fresh sessions: false alarms. What follows is for good too.
+        alarms: case → how often it was SLOWER.
+        required: whether the target is about it.
+    """
+
+    trials: str
+    threshold: float
+    judged: int
+    suspected: int
+    slower: int
+    undecided: int
+    same: int
+    faster: int
+    invalid: int
+    alarms: dict[str, int]
+    required: bool
+
+    @property
+    def share(self) -> Share:
+        """Of false alarms among all comparisons."""
+        return Share(self.slower, self.judged)
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether there was no false alarm; None where that is not asked, or too little was judged."""
+        if not self.required or (not self.slower and self.judged < FEWEST_COMPARISONS):
+            return None
+        return self.slower == 0
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """What the gate can see of one case that stayed as it is.
+
+    Attributes:
+        case: its id.
+        median_ns: of the sessions' medians.
+        spread: standard deviation of their logarithms.
+        detectable: smallest slowdown that is caught with 95 % at the default threshold, or None; the median
+            over the trials in order.
+        sessions: how many measured it.
+    """
+
+    case: str
+    median_ns: float
+    spread: float
+    detectable: float | None
+    sessions: int
+
+
+@dataclass(frozen=True)
+class PlantedRow:
+    """Verdicts on a case that does more work than its base, whose sessions are the record.
+
+    Attributes:
+        base: id of the base.
+        share: of additional work.
+        threshold: of the gate.
+        reads: by how much its times exceed its base's in the same session, the median.
+        ordered: caught in trials in order.
+        apart: caught in those of them that share no session but the record's.
+        drawn: caught in drawn trials.
+        detectable: smallest slowdown that is caught with 95 % at this threshold, or None.
+        target: share that has to be caught, or None.
+    """
+
+    base: str
+    share: float
+    threshold: float
+    reads: float | None
+    ordered: Share
+    apart: Share
+    drawn: Share
+    detectable: float | None
+    target: float | None
+
+    @property
+    def resolvable(self) -> bool:
+        """Whether the noise of the case lets it be caught."""
+        return self.detectable is not None and self.detectable <= self.share
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether enough drawn trials were caught; None where that is not asked, or noise prevents it."""
+        if self.target is None or self.drawn.value is None:
+            return None
+        return self.drawn.value >= self.target or (False if self.resolvable else None)
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """A kernel that computes, as if the clock were lower while it was judged.
+
+    Attributes:
+        case: its id.
+        lower: by how much, 0.01 for 1 %.
+        threshold: of the gate.
+        times: SLOWER by its times.
+        cycles: SLOWER by its times multiplied by the clock.
+        detectable: as in `PlantedRow`.
+    """
+
+    case: str
+    lower: float
+    threshold: float
+    times: Share
+    cycles: Share
+    detectable: float | None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether times told of it and cycles did not; None where the case cannot be resolved."""
+        if self.times.value is None or not self.cycles.trials:
+            return None
+        if self.times.value < _CLOCK_SEEN and (
+            self.detectable is None or self.detectable > 1 / (1 - self.lower) - 1
+        ):
+            return None
+        return self.times.value >= _CLOCK_SEEN and self.cycles.count == 0
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """What one tool says on its own data of the same sessions.
+
+    Attributes:
+        tool: whose rule.
+        subject: what it was asked about: cases that stayed as they are, or a planted one.
+        threshold: that it was given, or None where it has its own.
+        slower: called slower: false alarms, or caught.
+        planted: whether there was something to catch.
+    """
+
+    tool: str
+    subject: str
+    threshold: float | None
+    slower: Share
+    planted: bool
+
+
+@dataclass(frozen=True)
+class SimulatedRow:
+    """Runs of simulated suites in which the gate called a case SLOWER that stayed as it was.
+
+    Attributes:
+        cases: in a run.
+        sessions: recorded of each.
+        runs: with one such case or more.
+    """
+
+    cases: int
+    sessions: int
+    runs: Share
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether they are few enough; None where so few runs cannot tell."""
+        if self.runs.value is not None and self.runs.value <= RUNS_WITH_FALSE_ALARM:
+            return True
+        return False if self.runs.interval[0] > RUNS_WITH_FALSE_ALARM else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConclusions(Conclusions):
+    """Every row of the gate's tables.
+
+    Attributes:
+        same: cases that stayed as they are.
+        cases: what can be seen of each.
+        planted: cases that do more.
+        clocks: a lower clock.
+        rules: the gate and other tools on the same sessions.
+        simulation: of the gate and others on simulated noise; empty where it was left out.
+        simulated: what of it there is a target for.
+    """
+
+    same: tuple[SameRow, ...] = ()
+    cases: tuple[CaseRow, ...] = ()
+    planted: tuple[PlantedRow, ...] = ()
+    clocks: tuple[ClockRow, ...] = ()
+    rules: tuple[RuleRow, ...] = ()
+    simulation: tuple[SimulationRow, ...] = ()
+    simulated: tuple[SimulatedRow, ...] = ()
+
+
+# trials
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Which sessions take which part, by their numbers among those that found something.
+
+    Attributes:
+        record: of the epoch.
+        candidate: is judged against it.
+        fresh: confirm a suspicion.
+    """
+
+    record: tuple[int, ...]
+    candidate: int
+    fresh: tuple[int, ...]
+
+
+def in_order(sessions: int) -> list[Trial]:
+    """Returns trials of every session behind the first five, judged against those."""
+    later = list(range(RECORDED, sessions))
+    if len(later) <= FRESH:
+        return []
+    record = tuple(range(RECORDED))
+    doubled = later + later
+    return [
+        Trial(record, candidate, tuple(doubled[place + 1 : place + 1 + FRESH]))
+        for place, candidate in enumerate(later)
+    ]
+
+
+def apart(trials: Sequence[Trial]) -> list[Trial]:
+    """Returns as many of the trials in order as share no session but those of the record."""
+    chosen: list[Trial] = []
+    used: set[int] = set()
+    for trial in trials:
+        own = {trial.candidate, *trial.fresh}
+        if not own & used:
+            chosen.append(trial)
+            used |= own
+    return chosen
+
+
+def drawn(sessions: int, draws: int) -> list[Trial]:
+    """Returns trials of sessions drawn at random, each at most once a trial."""
+    size = RECORDED + 1 + FRESH
+    if sessions < size:
+        return []
+    rng = random.Random(SEED)
+    found = []
+    for _ in range(draws):
+        chosen = rng.sample(range(sessions), size)
+        found.append(Trial(tuple(sorted(chosen[:RECORDED])), chosen[RECORDED], tuple(chosen[RECORDED + 1 :])))
+    return found
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the gate said of one case in one trial: at first, and for good."""
+
+    screened: Verdict
+    final: Verdict
+
+
+class Court:
+    """Has the gate judge cases of a recording, each trial once.
+
+    Args:
+        recording: its sessions that found something are numbered from 0.
+        draws: how many trials are drawn.
+        slowdown: times are multiplied by it in the sessions that are judged, and clocks divided: 1/0.99 is
+            what a clock that is 1 % lower makes of a kernel that computes.
+        cycles: judges times multiplied by clocks, in units of the recording's first clock, instead of times.
+
+    Attributes:
+        ordered: trials in order.
+        apart: those of them that share no session but the record's.
+        drawn: trials of sessions drawn at random.
+    """
+
+    def __init__(
+        self, recording: GateRecording, draws: int, *, slowdown: float = 1.0, cycles: bool = False
+    ) -> None:
+        self.cases = {case.id: case for case in recording.cases}
+        self.sessions = [session for session in recording.sessions if session.problem is None]
+        self.ordered = in_order(len(self.sessions))
+        self.apart = apart(self.ordered)
+        self.drawn = drawn(len(self.sessions), draws)
+        self._readings: dict[tuple[str, int], GateReading] = {
+            (reading.case, number): reading
+            for number, session in enumerate(self.sessions)
+            for reading in session.readings
+        }
+        self._device = recording.fingerprint.get("device_uuid")
+        self._conditions = Conditions(1, {}, str(recording.fingerprint.get("device_name")))
+        self._slowdown, self._cycles = slowdown, cycles
+        clocks = (reading.sm_mhz for reading in self._readings.values() if reading.sm_mhz)
+        self._first_mhz = next(clocks, 1.0)
+        self.judge = functools.cache(self._judge)
+        self._recorded = functools.cache(self._session_time)
+        self._shared = functools.cache(self._shared_spread)
+
+    def readings(self, case: str) -> list[GateReading | None]:
+        """Returns what each session measured of a case."""
+        return [self._readings.get((case, number)) for number in range(len(self.sessions))]
+
+    def verdicts(
+        self, cases: Sequence[GateCase], trials: Sequence[Trial], threshold: float
+    ) -> Iterator[tuple[GateCase, Judged]]:
+        """Yields the verdict of every trial of every case that was measured."""
+        for case, trial in itertools.product(cases, trials):
+            found = self.judge(case, trial, threshold)
+            if found is not None:
+                yield case, found
+
+    def slower(self, cases: Sequence[GateCase], trials: Sequence[Trial], threshold: float) -> Share:
+        """Counts those that are SLOWER for good."""
+        kinds = [found.final.kind for _, found in self.verdicts(cases, trials, threshold)]
+        return Share(kinds.count(VerdictKind.SLOWER), len(kinds))
+
+    def detectable(self, case: GateCase, threshold: float) -> float | None:
+        """Returns the smallest slowdown that is caught with 95 %; the median of its verdicts in order."""
+        ratios = [
+            found.screened.detectable
+            for _, found in self.verdicts([case], self.ordered, threshold)
+            if found.screened.detectable is not None and math.isfinite(found.screened.detectable)
+        ]
+        return statistics.median(ratios) - 1 if ratios else None
+
+    def _judge(self, case: GateCase, trial: Trial, threshold: float) -> Judged | None:
+        """The verdict on a case against the record of its base; None where a session did not measure it."""
+        base = case.base or case.id
+        wanted = [(base, number) for number in trial.record]
+        wanted += [(case.id, number) for number in (trial.candidate, *trial.fresh)]
+        for place in wanted:
+            reading = self._readings.get(place)
+            if reading is None or (self._cycles and reading.sm_mhz is None):
+                return None
+        record = [self._recorded(base, number) for number in trial.record]
+        first = self._measured(case.id, trial.candidate)
+        basis = Basis(
+            record,
+            self._conditions,
+            threshold,
+            jitter_ns=first.jitter_ns,
+            device=self._device,
+            shared=self._shared(trial.record).get(spread_key(first.key)),
+        )
+        screened = judge([first], basis)
+        if not screened.suspected:
+            return Judged(screened, screened)
+        fresh = [self._measured(case.id, number) for number in trial.fresh]
+        again = dataclasses.replace(basis, jitter_ns=max(each.jitter_ns for each in fresh))
+        return Judged(screened, confirm(screened, fresh, again))
+
+    def _session_time(self, case: str, number: int) -> SessionTime:
+        found = self._measured(case, number, recorded=True)
+        summary = found.summary
+        times = summary.median_ns, summary.low_ns, summary.high_ns
+        return SessionTime(found.key, *times, summary.n, self._conditions, self._device)
+
+    def _measured(self, case: str, number: int, *, recorded: bool = False) -> Measurement:
+        reading = self._readings[case, number]
+        # Times a slowdown and clocks less by it: of their product nothing is left.
+        scale = (reading.sm_mhz or 0.0) / self._first_mhz if self._cycles else 1.0
+        scale *= 1.0 if self._cycles or recorded else self._slowdown
+        times = reading.median_ns * scale, reading.low_ns * scale, reading.high_ns * scale
+        return Measurement(
+            scope="kernel",
+            timer=self.sessions[number].default_timer,
+            measures="",
+            cache=self.cases[case].cache,
+            samples_ns=(),
+            iterations=1,
+            summary=Summary(*times, reading.samples),
+            stopped="",
+            jitter_ns=reading.jitter_ns,
+            invalid=reading.invalid,
+        )
+
+    def _shared_spread(self, record: tuple[int, ...]) -> dict[str, SharedSpread]:
+        """What the cases that stay as they are share in these sessions, as a baseline's would."""
+        return shared_spread(
+            [self._recorded(case.id, number) for number in record if (case.id, number) in self._readings]
+            for case in self.cases.values()
+            if not case.base
+        )
+
+
+# conclusions
+
+
+def conclude(
+    recording: GateRecording, simulation: Sequence[SimulationRow] = (), *, draws: int
+) -> GateConclusions:
+    """Returns all rows from the recorded sessions and the simulation.
+
+    Args:
+        recording: with or without sessions.
+        simulation: rows of `gate_simulation.simulate`; empty where it was left out.
+        draws: how many trials are drawn.
+    """
+    simulated = tuple(_simulated_rows(simulation))
+    if recording.no_gpu is not None:
+        return GateConclusions(simulation=tuple(simulation), simulated=simulated)
+    court = Court(recording, draws)
+    unchanged = [case for case in recording.cases if not case.base]
+    return GateConclusions(
+        same=tuple(_same_rows(court, unchanged)),
+        cases=tuple(_case_rows(court, unchanged)),
+        planted=tuple(_planted_rows(court, recording.cases)),
+        clocks=tuple(_clock_rows(recording, court, min(draws, _DRAWS_OF_OTHERS))),
+        rules=tuple(_rule_rows(court, unchanged)) if court.ordered else (),
+        simulation=tuple(simulation),
+        simulated=simulated,
+        missing=tuple(_missing(recording, court)),
+    )
+
+
+def _same_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[SameRow]:
+    """In order at every threshold, and drawn at the default one."""
+    thresholds = sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}, reverse=True)
+    asked = [(IN_ORDER, court.ordered, threshold) for threshold in thresholds]
+    asked.append((DRAWN, court.drawn[:_DRAWS_OF_OTHERS], DEFAULT_THRESHOLD))
+    for name, chosen, threshold in asked:
+        found = list(court.verdicts(unchanged, chosen, threshold))
+        if not found:
+            continue
+        kinds = Counter(each.final.kind for _, each in found)
+        slower = [case.id for case, each in found if each.final.kind is VerdictKind.SLOWER]
+        yield SameRow(
+            trials=name,
+            threshold=threshold,
+            judged=len(found),
+            suspected=sum(each.screened.suspected for _, each in found),
+            slower=len(slower),
+            undecided=kinds[VerdictKind.UNDECIDED],
+            same=kinds[VerdictKind.SAME],
+            faster=kinds[VerdictKind.FASTER],
+            invalid=kinds[VerdictKind.INVALID],
+            alarms=dict(Counter(slower).most_common()),
+            required=threshold == DEFAULT_THRESHOLD and name == IN_ORDER,
+        )
+
+
+def _case_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[CaseRow]:
+    for case in unchanged:
+        medians = [each.median_ns for each in court.readings(case.id) if each and each.invalid is None]
+        if medians:
+            yield CaseRow(
+                case=case.id,
+                median_ns=statistics.median(medians),
+                spread=statistics.stdev(map(math.log, medians)) if len(medians) > 1 else 0.0,
+                detectable=court.detectable(case, DEFAULT_THRESHOLD),
+                sessions=len(medians),
+            )
+
+
+def _planted_rows(court: Court, cases: Sequence[GateCase]) -> Iterator[PlantedRow]:
+    for case in cases:
+        if not case.base:
+            continue
+        threshold = THRESHOLDS[case.share]
+        pairs = zip(court.readings(case.base), court.readings(case.id), strict=True)
+        ratios = [more.median_ns / base.median_ns for base, more in pairs if base and more]
+        yield PlantedRow(
+            base=case.base,
+            share=case.share,
+            threshold=threshold,
+            reads=statistics.median(ratios) - 1 if ratios else None,
+            ordered=court.slower([case], court.ordered, threshold),
+            apart=court.slower([case], court.apart, threshold),
+            drawn=court.slower([case], court.drawn, threshold),
+            detectable=court.detectable(court.cases[case.base], threshold),
+            target=TARGETS.get(case.share),
+        )
+
+
+def _clock_rows(recording: GateRecording, court: Court, draws: int) -> Iterator[ClockRow]:
+    """Of the bases that compute and nothing else."""
+    slowdown = 1 / (1 - LOWER_CLOCK)
+    times = Court(recording, draws, slowdown=slowdown)
+    cycles = Court(recording, draws, slowdown=slowdown, cycles=True)
+    bases = dict.fromkeys(case.base for case in recording.cases if case.base)
+    for case in recording.cases:
+        if case.id in bases and case.kernel == "fma":
+            yield ClockRow(
+                case=case.id,
+                lower=LOWER_CLOCK,
+                threshold=CLOCK_THRESHOLD,
+                times=times.slower([case], times.drawn, CLOCK_THRESHOLD),
+                cycles=cycles.slower([case], cycles.drawn, CLOCK_THRESHOLD),
+                detectable=court.detectable(case, CLOCK_THRESHOLD),
+            )
+
+
+def _simulated_rows(simulation: Sequence[SimulationRow]) -> Iterator[SimulatedRow]:
+    """The gate on noisy suites with as many recorded sessions as here, at the default threshold."""
+    for row in simulation:
+        wanted = (NOISY.name, "gpukern", RECORDED, DEFAULT_THRESHOLD)
+        if (row.noise, row.rule, row.sessions, row.threshold) == wanted:
+            yield SimulatedRow(NOISY.cases, row.sessions, Share(row.false_runs, row.runs))
+
+
+def _missing(recording: GateRecording, court: Court) -> Iterator[str]:
+    """What should have been measured and was not, or was wrong."""
+    yield from missing_sessions(recording)
+    if not court.drawn:
+        least = RECORDED + 1 + FRESH
+        yield f"{len(court.sessions)} sessions are too few for a trial, which takes {least}"
+    faults = Counter(
+        f"{case}: {fault}" for session in court.sessions for case, fault in session.faults.items()
+    )
+    for fault, sessions in faults.items():
+        yield f"{fault} ({sessions} of {len(court.sessions)} sessions)"
+
+
+# other tools on the same sessions
+
+
+def _rule_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[RuleRow]:
+    """False alarms of each tool at every threshold, then what it catches."""
+    tools: dict[str, Callable[[Sequence[GateCase], Any], Share]] = {
+        "gpukern": lambda cases, threshold: court.slower(cases, court.ordered, threshold),
+        "pytest-benchmark": functools.partial(_by_medians, court),
+        "NVBench": lambda cases, _: _by_nvbench(court, cases),
+    }
+    for tool, asked in tools.items():
+        own = tool == "NVBench"
+        for threshold in [None] if own else sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}):
+            alarms = asked(unchanged, threshold)
+            if alarms.trials:
+                yield RuleRow(tool, UNCHANGED, threshold, alarms, planted=False)
+        for case in court.cases.values():
+            if case.base:
+                threshold = None if own else THRESHOLDS[case.share]
+                caught = asked([case], threshold)
+                if caught.trials:
+                    yield RuleRow(tool, case.id, threshold, caught, planted=True)
+
+
+def median_failed(stored_ns: float, current_ns: float, threshold: float) -> bool:
+    """Says whether pytest-benchmark's comparison of medians fails; a threshold of 0.02 is `median:2%`."""
+    return current_ns / stored_ns * 100 - 100 > 100 * threshold
+
+
+def nvbench_slow(stored: NvbenchReading, current: NvbenchReading) -> bool:
+    """Says whether NVBench's comparison says SLOW."""
+    change = (current.mean_ns - stored.mean_ns) / stored.mean_ns
+    return abs(change) > min(stored.noise, current.noise) and change > 0
+
+
+def _by_medians(court: Court, cases: Sequence[GateCase], threshold: float) -> Share:
+    found = []
+    for case, trial in itertools.product(cases, court.ordered):
+        stored = court.sessions[trial.record[-1]].walls_ns.get(case.base or case.id)
+        current = court.sessions[trial.candidate].walls_ns.get(case.id)
+        if stored and current:
+            found.append(median_failed(stored, current, threshold))
+    return Share(sum(found), len(found))
+
+
+def _by_nvbench(court: Court, cases: Sequence[GateCase]) -> Share:
+    by_case = [{each.case: each for each in session.nvbench} for session in court.sessions if session.nvbench]
+    found = []
+    for case, (earlier, later) in itertools.product(cases, itertools.combinations(by_case, 2)):
+        stored, current = earlier.get(case.base or case.id), later.get(case.id)
+        if stored is not None and current is not None:
+            found.append(nvbench_slow(stored, current))
+    return Share(sum(found), len(found))
