@@ -122,15 +122,12 @@ class OutputAccuracy:
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
     """What a record keeps of a kernel as it was seen."""
-    spills = bool(kernel.local_bytes)
     return KernelFacts(
         name=fitted(kernel.name, LONGEST_NAME),
         registers=kernel.registers,
         local_bytes=kernel.local_bytes,
         shared_bytes=kernel.shared_bytes,
         machine_code_sha256=kernel.machine_code_sha256,
-        spill_store_bytes=kernel.spill_store_bytes if spills else None,
-        spill_load_bytes=kernel.spill_load_bytes if spills else None,
         grid=kernel.grid,
         block=kernel.block,
     )

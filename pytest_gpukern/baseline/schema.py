@@ -203,8 +203,6 @@ def _kernel(node: Node) -> KernelFacts:
         local_bytes=node["local_bytes"].integer(at_least=0),
         shared_bytes=node["shared_bytes"].integer(at_least=0),
         machine_code_sha256=node.optional("machine_code_sha256").optional_text(),
-        spill_store_bytes=node.optional("spill_store_bytes").optional_integer(at_least=0),
-        spill_load_bytes=node.optional("spill_load_bytes").optional_integer(at_least=0),
         grid=node.optional("grid").optional_extent(),
         block=node.optional("block").optional_extent(),
         extra=node.others(*(each.name for each in fields(KernelFacts))),

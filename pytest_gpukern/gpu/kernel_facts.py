@@ -11,22 +11,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpukern.gpu.cubin import Spills
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 
-_NO_SPILLS = Spills(0, 0)
-
-
 def kernel_facts(
     work: Iterable[DeviceWork],
     compute_capability: tuple[int, int] | None,
     machine_code: Callable[[str, int], str | None] | None = None,
-    spills: Callable[[str, int], Spills | None] | None = None,
 ) -> tuple[KernelFacts, ...]:
     """The kernels among what a call had the device do, in order.
 
@@ -34,8 +28,6 @@ def kernel_facts(
         work: of a measurement whose timer saw it.
         compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
         machine_code: mangled name, registers → hash of the kernel's machine code, or None.
-        spills: mangled name, registers → what the kernel spills, or None; asked only for those that use local
-            memory.
     """
     facts = []
     for entry in work:
@@ -44,7 +36,6 @@ def kernel_facts(
             continue
         filled = occupancy(kernel, compute_capability) if compute_capability is not None else None
         asked = (entry.name, kernel.registers)
-        spilled = _NO_SPILLS if not kernel.local_bytes else spills(*asked) if spills else None
         facts.append(
             dataclasses.replace(
                 kernel,
@@ -52,8 +43,6 @@ def kernel_facts(
                 occupancy=filled.share if filled else None,
                 limited_by=filled.limited_by if filled else None,
                 machine_code_sha256=machine_code(*asked) if machine_code else None,
-                spill_store_bytes=spilled.store_bytes if spilled is not None else None,
-                spill_load_bytes=spilled.load_bytes if spilled is not None else None,
             )
         )
     return tuple(facts)

@@ -159,7 +159,6 @@ def with_facts(result: Result, environment: Environment) -> Result:
         of_kernels[0].work if of_kernels else (),
         device.compute_capability,
         code.sha256 if code is not None else None,
-        code.spills if code is not None else None,
     )
     unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
     return dataclasses.replace(

@@ -80,10 +80,6 @@ class KernelFacts:
         shared_bytes: of a block, static and dynamic.
         machine_code_sha256: of the code that the device executes, without names (`code:…`), or of the whole
             module (`module:…`); None where the backend cannot give it.
-        spill_store_bytes: of a thread, stored to local memory by its instructions for want of registers, each
-            counted once however often it runs, as `ptxas -v` does, so that it may exceed `local_bytes`. None
-            where it is not known, and in a record also where it is 0 for want of local memory.
-        spill_load_bytes: of a thread, loaded again, likewise.
         grid: blocks in x, y, z; None in records of older releases.
         block: threads in x, y, z; None likewise.
         symbol: its name as the compiler mangled it; None in a record.
@@ -98,8 +94,6 @@ class KernelFacts:
     local_bytes: int
     shared_bytes: int
     machine_code_sha256: str | None = None
-    spill_store_bytes: int | None = None
-    spill_load_bytes: int | None = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     symbol: str | None = None
@@ -112,11 +106,6 @@ class KernelFacts:
     def launch(self) -> tuple[object, ...]:
         """What a timer sees of it: launches that differ in it are told apart."""
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
-
-    @property
-    def spill_bytes(self) -> int | None:
-        """Bytes that a thread spills; a kernel without local memory spills none."""
-        return self.spill_store_bytes if self.local_bytes else 0
 
 
 @dataclass(frozen=True)
@@ -271,7 +260,7 @@ class Finding:
     """What was found besides times, most of it by comparing with the record.
 
     Attributes:
-        kind: `resources` (a kernel takes more registers, spills or memory), `accuracy` (an error grew),
+        kind: `resources` (a kernel takes more registers or memory), `accuracy` (an error grew),
             `bits` (another result from the same machine code), `determinism` (it became another) or `memory`
             (device memory is not given back).
         text: what was found, with both values.

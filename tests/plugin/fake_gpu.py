@@ -220,9 +220,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         CudaError=OSError,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
     )
-    code = SimpleNamespace(
-        sha256=lambda name, registers: CODE.get(name), spills=lambda name, registers: None, refused=None
-    )
+    code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
     machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")
     monkeypatch.setattr(machine_code, "machine_code", lambda: code)
     monkeypatch.setattr(machine_code, "loading_observed", loading_observed)

@@ -2,7 +2,7 @@
 
 Whatever compiled it, a module is loaded through the driver, so that one place serves every library. Its
 SHA-256 is kept: the same hash before and after a driver upgrade says that the compiler did not change the
-kernel, and another one that it did. So is the code, until somebody asks what one of its kernels spills.
+kernel, and another one that it did. The code itself is kept until somebody asks for one of its kernels.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT_BYTES = 256 << 20
-"""Of modules of which nothing was asked yet; the oldest go first. Reading one of 18 kB took 0.14 ms, 0.5 MB
-with 46 kernels that spill 4 ms: too long to add it to each first call."""
+"""Of modules of which nothing was asked yet; the oldest go first."""
 
 _FEWEST_REGISTERS = 16
 """Of a launch's record, however few the kernel takes: 14 were recorded as 16 (H200, CUDA 13.0)."""
@@ -62,7 +61,7 @@ _PLACE_OF_HANDLE = {
 
 
 class MachineCode:
-    """Hashes and spills of the modules that were loaded while `loading` was entered, by the kernels in them.
+    """Hashes of the modules that were loaded while `loading` was entered, by the kernels in them.
 
     CUPTI's records of functions tell which kernels a module has. On an H200 there were none for what was
     loaded before kernels were recorded for the first time in a process, as the first kernel under test is, so
@@ -89,7 +88,6 @@ class MachineCode:
         self._modules: dict[int, str] = {}
         self._known: dict[str, _Known] = {}
         self._images: dict[str, bytes] = {}
-        self._spills: dict[str, dict[str, cubin.Spills | None]] = {}
         self.refused: str | None = None
         """Why modules that were loaded could not be looked at, the last time that was so."""
 
@@ -110,19 +108,6 @@ class MachineCode:
             return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
         return codes[0] if len(codes) == 1 else None
 
-    def spills(self, kernel: str, registers: int) -> cubin.Spills | None:
-        """What a kernel spills; None where it is not known, see `cubin.spills`.
-
-        A module is read when it is first asked for, once however often it was loaded.
-
-        Args:
-            kernel: mangled name.
-            registers: of a thread, as its launch was recorded.
-        """
-        modules, _ = self._candidates(kernel, registers)
-        found = {self._spills_of(module).get(kernel) for module in modules}
-        return found.pop() if len(found) == 1 else None
-
     def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
         """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
         origin = self._from.of(kernel)
@@ -132,27 +117,19 @@ class MachineCode:
     def _read(self, module: str) -> _Known:
         """What is known of a module's code, by its hash; it is read when it is first asked for."""
         if module not in self._known:
-            image = self._images.get(module, b"")
+            image = self._images.pop(module, b"")
             code = cubin.code_sha256(image)
             self._known[module] = _Known(
                 f"module:{module}" if code is None else f"code:{code}", cubin.registers(image)
             )
         return self._known[module]
 
-    def _spills_of(self, module: str) -> dict[str, cubin.Spills | None]:
-        self._read(module)  # while the image is there
-        image = self._images.pop(module, None)
-        if image is not None:
-            self._spills[module] = cubin.spills(image)
-        return self._spills.get(module, {})
-
     @contextmanager
     def loading(self, *, own: bool = True) -> Iterator[None]:
         """While it is entered, modules that are loaded are hashed.
 
         Args:
-            own: whether what is launched meanwhile is to be timed, so that `sha256` and `spills` are asked
-                for its kernels.
+            own: whether what is launched meanwhile is to be timed, so that `sha256` is asked for its kernels.
 
         Raises:
             TimerUnavailable: another profiler is attached, or the records cannot be had.
@@ -203,7 +180,7 @@ class MachineCode:
         self._loaded += 1
         self._modules[module.module_id] = digest
         self._from.loaded(module.module_id)
-        if digest not in self._spills:
+        if digest not in self._known:
             self._keep(digest, code)
 
     def _keep(self, digest: str, code: bytes) -> None:
@@ -211,7 +188,6 @@ class MachineCode:
         while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
             oldest = next(iter(self._images))
             self._read(oldest)
-            del self._images[oldest]
 
     def _take(self, record: Any) -> None:
         self._from.has(record.module_id, record.name)

@@ -157,17 +157,6 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
     assert session.compile_ns == 3e8
 
 
-def test_what_a_kernel_spills_is_recorded_where_it_uses_local_memory(tmp_path):
-    (facts,) = {kernel.name: kernel for kernel in by_both_timers(case_of(tmp_path)).kernels}.values()
-    known = dataclasses.replace(facts, spill_store_bytes=48, spill_load_bytes=0)
-    without = dataclasses.replace(facts, local_bytes=0, spill_store_bytes=0, spill_load_bytes=0)
-    record("create", by_both_timers(case_of(tmp_path), kernels=(known, facts, without)))
-    spilled = [(kernel.spill_store_bytes, kernel.spill_load_bytes) for kernel in stored(tmp_path)[0].kernels]
-    assert spilled == [(48, 0), (None, None), (None, None)]
-    text = path_in(tmp_path).read_text()
-    assert text.count("spill_store_bytes") == 1
-
-
 def test_a_kernels_name_is_kept_short(tmp_path):
     facts = by_both_timers(case_of(tmp_path)).kernels[0]
     long = dataclasses.replace(facts, name=f"g<{'int, ' * 40}int>(float*)")
@@ -178,7 +167,6 @@ def test_a_kernels_name_is_kept_short(tmp_path):
 def test_what_is_not_known_is_not_in_the_file(folder):
     text = path_in(folder).read_text()
     assert not any(f'"{name}"' in text for name in ("compile_ns", "kernels", "bits", "canaries", "reason"))
-    assert "spill" not in text
 
 
 def test_a_timer_that_a_record_lacks_is_added_without_touching_the_other(folder):
@@ -422,8 +410,6 @@ recorded_kernels = st.builds(
     local_bytes=whole,
     shared_bytes=whole,
     machine_code_sha256=st.none() | texts,
-    spill_store_bytes=st.none() | whole,
-    spill_load_bytes=st.none() | whole,
     grid=st.none() | st.tuples(whole, whole, whole),
     block=st.none() | st.tuples(whole, whole, whole),
     extra=unknown,

@@ -59,11 +59,10 @@ def test_a_session_has_its_fingerprint_and_its_kernels():
     (session,) = past_of(baseline((recorded(kernels=(kernel,)),)), "a").sessions
     assert session.fingerprint == {"driver_version": "580"}
     assert session.kernels == (kernel,)
-    assert kernel.spill_bytes == 0
 
 
 def test_what_the_file_holds_elsewhere_is_put_to_each_session():
-    kernel = KernelFacts("saxpy", 32, 64, 0, spill_store_bytes=48, grid=(63, 1, 1), block=(256, 1, 1))
+    kernel = KernelFacts("saxpy", 32, 64, 0, grid=(63, 1, 1), block=(256, 1, 1))
     session = dataclasses.replace(
         recorded(kernels=(kernel,)),
         session="s1",
@@ -78,7 +77,7 @@ def test_what_the_file_holds_elsewhere_is_put_to_each_session():
     assert past.canaries == {"copy": 100.0}
     assert past.session == "s1"
     (known,) = past.kernels
-    assert (known.grid, known.block, known.spill_bytes) == ((63, 1, 1), (256, 1, 1), 48)
+    assert (known.grid, known.block) == ((63, 1, 1), (256, 1, 1))
 
 
 def test_a_kernel_just_seen_is_compared_as_a_record_would_have_it():

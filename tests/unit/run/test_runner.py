@@ -16,7 +16,6 @@ from pytest_gpukern.check import launch as checked_launch
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.run import case_subject, scopes
@@ -287,7 +286,6 @@ def known(monkeypatch):
     """What CUPTI knows of machine code."""
     found = SimpleNamespace(
         sha256=lambda *asked: {("_Z3addPf", 40): "c0de"}.get(asked),
-        spills=lambda *asked: {("_Z3addPf", 40): Spills(48, 52)}.get(asked),
         loading=nullcontext,
         refused=None,
     )
@@ -323,11 +321,6 @@ def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(g
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
     assert result.ceilings == {}
-
-
-def test_what_a_kernel_spills_is_read_from_the_machine_code_that_was_loaded(gpu, timer, known):
-    result = with_facts(measured(gpu, timer, ("kernel", (work(local_bytes=64),))), on_an_h200(gpu))
-    assert (result.kernels[0].spill_store_bytes, result.kernels[0].spill_load_bytes) == (48, 52)
 
 
 def test_what_was_found_out_while_measuring_is_said_with_the_first_result(gpu, timer, known):

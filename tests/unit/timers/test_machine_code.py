@@ -1,4 +1,4 @@
-"""Hashes and spills of machine code that is loaded while somebody observes, on a CUPTI that tells of it."""
+"""Hashes of machine code that is loaded while somebody observes, on a CUPTI that tells of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import pytest
 from fake_cupti import WAYS, FakeMachine, LaunchCalls, Result, install
 
 from pytest_gpukern.gpu import cubin
-from pytest_gpukern.gpu.cubin import Spills
 from pytest_gpukern.timers.cupti import machine_code as module
 from pytest_gpukern.timers.cupti.activity import OURS, activity_trace
 from pytest_gpukern.timers.cupti.machine_code import MachineCode, loading_observed, machine_code
 from pytest_gpukern.timers.timer import TimerUnavailable
 
 CODE = b"\x7fELF\x00\x00 machine code, with zeros \x00 in it"
+
+
+def cubin_of(name):
+    return gzip.decompress((Path(__file__).parents[1] / "data" / f"{name}.cubin.gz").read_bytes())
 
 
 @pytest.fixture(params=WAYS)
@@ -133,7 +136,6 @@ def test_where_a_launch_may_be_from_modules_with_other_code_nothing_is_known(cup
         cupti.kernel_launched("k", 0xA0)
         cupti.kernel_launched("same", 0xB0)
     assert hashes("k", "same") == {"same": sha256(CODE)}
-    assert machine_code().spills("k", ANY) is None
 
 
 def test_what_a_call_launches_from_several_modules_has_a_hash_of_all_of_them(cupti):
@@ -156,19 +158,19 @@ def test_what_a_call_launches_from_several_modules_has_a_hash_of_all_of_them(cup
     with loading_observed():
         cupti.kernel_launched("k", 0xB0)
     assert hashes("k") == {"k": sha256(b"changed")}
-    for name in ("numba-first.cuda-13.0.sm_90", "spills.cuda-13.5.sm_90"):
+    for name in ("numba-first.cuda-13.0.sm_90", "kernels.cuda-13.5.sm_90"):
         with loading_observed(own=False):
             cupti.module_loaded(cubin_of(name), "readable")
             cupti.kernel_launched("readable", len(name))
     with loading_observed():
         cupti.kernel_launched("readable", len("numba-first.cuda-13.0.sm_90"))
-        cupti.kernel_launched("readable", len("spills.cuda-13.5.sm_90"))
+        cupti.kernel_launched("readable", len("kernels.cuda-13.5.sm_90"))
     assert hashes("readable")["readable"].startswith("code:")
 
 
 def test_registers_tell_which_of_two_modules_a_launch_may_be_from(cupti):
     """In one, `plain` takes 10 registers and `spilling` 24."""
-    spilling = cubin_of("spills.cuda-13.5.sm_90")
+    spilling = cubin_of("kernels.cuda-13.5.sm_90")
     with loading_observed():
         for kernel in ("plain", "spilling"):
             cupti.module_loaded(spilling, kernel)
@@ -194,17 +196,13 @@ def test_a_kernel_that_was_launched_with_other_registers_is_not_of_the_module_th
     assert (found.sha256("plain", 17), found.sha256("spilling", 23)) == (None, None)
 
 
-def cubin_of(name):
-    return gzip.decompress((Path(__file__).parents[1] / "data" / f"{name}.cubin.gz").read_bytes())
-
-
 def test_a_kernel_of_numbas_has_the_same_hash_whatever_was_compiled_before_it(cupti):
     first, later = (cubin_of(f"numba-{which}.cuda-13.0.sm_90") for which in ("first", "later"))
     assert first != later
     with loading_observed():
         cupti.module_loaded(first, "work(v1)")
         cupti.module_loaded(later, "work(v2)")
-        cupti.module_loaded(cubin_of("spills.cuda-13.5.sm_90"), "spilling")
+        cupti.module_loaded(cubin_of("kernels.cuda-13.5.sm_90"), "spilling")
     one, other, another = (
         machine_code().sha256(*asked) for asked in (("work(v1)", ANY), ("work(v2)", ANY), ("spilling", 24))
     )
@@ -276,54 +274,20 @@ def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
     assert hashes("k") == {"k": sha256(CODE)}
 
 
-# spills
+# reading what was loaded
 
-CUBIN = gzip.decompress((Path(__file__).parents[1] / "data" / "spills.cuda-13.5.sm_90.cubin.gz").read_bytes())
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """Which images were read."""
-    seen, spills = [], cubin.spills
-    monkeypatch.setattr(cubin, "spills", lambda image: seen.append(image) or spills(image))
-    return seen
+CUBIN = cubin_of("kernels.cuda-13.5.sm_90")
 
 
-def test_what_a_kernel_spills_is_read_from_the_module_it_came_with(cupti, read):
-    with loading_observed():
-        cupti.module_loaded(CUBIN, "places", "spilling", "calling")
-    assert read == [], "nobody asked"
-    assert machine_code().spills("spilling", 24) == cubin.spills(CUBIN)["spilling"]
-    assert machine_code().spills("places", 23) == Spills(0, 0)
-    assert machine_code().spills("calling", 24) is None
-
-
-def test_a_module_is_read_once_however_often_it_is_loaded_and_asked_for(cupti, read):
+def test_a_module_is_read_once_when_it_is_asked_for_however_often_it_is_loaded(cupti, monkeypatch):
+    read, code_sha256 = [], cubin.code_sha256
+    monkeypatch.setattr(cubin, "code_sha256", lambda image: read.append(image) or code_sha256(image))
     for _ in range(3):
         with loading_observed():
             cupti.module_loaded(CUBIN, "places", "spilling")
         for asked in (("places", 23), ("spilling", 24)):
-            assert machine_code().spills(*asked) is not None
+            assert machine_code().sha256(*asked) is not None
     assert read == [CUBIN]
-
-
-def test_of_two_modules_with_a_kernel_of_one_name_the_one_it_was_launched_from_tells_what_it_spills(cupti):
-    for handle, code in enumerate((CUBIN, CODE)):
-        with loading_observed(own=code is CUBIN):
-            cupti.module_loaded(code, "places")
-            cupti.kernel_launched("places", handle)
-    assert machine_code().spills("places", 23) == Spills(0, 0)
-    with loading_observed():
-        cupti.kernel_launched("places", 1)
-    assert machine_code().spills("places", 23) is None
-
-
-@pytest.mark.parametrize("code", [CODE, b""], ids=["no cubin", "no code"])
-def test_what_a_module_without_readable_code_spills_is_not_known(cupti, code):
-    with loading_observed():
-        cupti.module_loaded(code, "k")
-    assert machine_code().spills("k", ANY) is None
-    assert machine_code().spills("never loaded", ANY) is None
 
 
 def test_the_oldest_code_that_nobody_asked_for_goes_first(cupti, monkeypatch):
@@ -333,7 +297,6 @@ def test_the_oldest_code_that_nobody_asked_for_goes_first(cupti, monkeypatch):
         cupti.module_loaded(CUBIN, "places")
         cupti.module_loaded(b"small", "k")
     found = machine_code()
-    assert (found.spills("both", 24), found.spills("places", 23)) == (None, Spills(0, 0))
     assert (found.sha256("both", 24), found.sha256("both", 25)) == (f"code:{cubin.code_sha256(CUBIN)}", None)
     assert set(hashes("k")) == {"k"}
 

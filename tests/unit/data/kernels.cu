@@ -1,4 +1,4 @@
-// Kernels whose spills `ptxas -v` tells; README.md says what was made of them and how.
+// Kernels for `test_cubin.py`; README.md says how they were compiled.
 #define KERNEL extern "C" __global__ void
 #define ALL _Pragma("unroll")
 
