@@ -25,7 +25,7 @@ from pytest_gpukern.values.options import (
     parse_timeout,
     values_of,
 )
-from pytest_gpukern.values.timer_table import timer_row
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -329,8 +329,43 @@ def _axis_value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Conflict = tuple[bool, str, str]
-"""Whether it applies, the option to name, and why with the way out."""
+_WRITES = ("create", "append", "update")
+_GPU_TIMERS = tuple(name for name, row in TIMERS.items() if row.device_timed)
+_HOST = (("host",),)
+_EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] = (
+    ("baseline", _WRITES, "simulator", ("always",), "a simulated run has no times to record"),
+    ("seed", (), "baseline", _WRITES, "what is recorded is measured on each problem's own inputs"),
+    ("prune", (), "backend", (), "it needs a run of everything"),
+    ("prune", (), "axis", (), "it needs a run of everything"),
+    ("prune", (), "scope", (), "it needs a run of everything"),
+    ("prune", (), "size", (), "it needs a run of everything"),
+    ("against", (), "baseline", _WRITES, "a comparison of two revisions records nothing"),
+    ("against", (), "sessions", (1,), "one pair has no spread, ask for 2 or more a side"),
+    ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
+    ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
+    ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
+    ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
+    ("require", ("gpu",), "simulator", ("always",), "the simulator is no GPU"),
+    ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
+    ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
+    ("require", ("gpu",), "backend", _HOST, "only host variants are selected"),
+    ("strict", (), "gate", ("off",), "the gate is off"),
+    ("gate-on", (), "gate", ("off",), "the gate is off"),
+    ("strict", (), "baseline", ("off",), "there is nothing to be strict about"),
+)
+"""Option and the values of it, none for any, that cannot be meant with these values of another; and why."""
+_NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
+    (
+        "write-in-ci",
+        "baseline",
+        _WRITES,
+        "nothing is written; add --gpukern-baseline=create, append or update",
+    ),
+    ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
+    ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
+    ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
+)
+"""Option that needs one of these values of another, none for any; and the remedy."""
 
 
 def refuse_contradictions(
@@ -350,159 +385,38 @@ def refuse_contradictions(
     Raises:
         SettingsError: with the first contradiction.
     """
-    for applies, name, remedy in (
-        *_of_baselines(benchmark, values, labels, in_ci),
-        *_of_two_revisions(benchmark, values, labels),
-        *_of_the_sanitizer(benchmark, values, labels),
-        *_of_the_simulator(values, labels),
-        *_of_the_rest(benchmark, values, labels),
-    ):
-        if applies and (labels[name].startswith("--") or (name == "baseline" and benchmark)):
+    for name, remedy in _contradictions(benchmark, values, labels, in_ci):
+        if labels[name].startswith("--") or (name == "baseline" and benchmark):
             raise SettingsError(f"{labels[name]}: {remedy}")
 
 
-def _of_baselines(
+def _contradictions(
     benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
-) -> Iterator[Conflict]:
-    writes = values.get("baseline") in ("create", "append", "update")
-    updates = values.get("baseline") == "update"
-    yield writes and not benchmark, "baseline", "nothing is measured; add --gpu-benchmark"
-    yield (
-        writes and values.get("simulator") == "always",
-        "baseline",
-        f"a simulated run has no times to record; drop it or {labels.get('simulator')}",
-    )
-    yield (
-        writes and in_ci and not values.get("write-in-ci"),
-        "baseline",
-        "CI is set in the environment and CI may not write baselines; add --gpukern-write-in-ci if meant",
-    )
-    yield (
-        bool(values.get("write-in-ci")) and not writes,
-        "write-in-ci",
-        "nothing would be written; add --gpukern-baseline=create, append or update",
-    )
-    yield (
-        writes and "seed" in values,
-        "seed",
-        f"what is recorded is measured on each problem's own inputs; drop it or {labels.get('baseline')}",
-    )
-    prunes = bool(values.get("prune"))
-    yield "reason" in values and not updates, "reason", "an update keeps it; add --gpukern-baseline=update"
-    yield prunes and not updates, "prune", "an update does it; add --gpukern-baseline=update"
-    for name in ("backend", "axis", "scope", "size"):
-        part = f"it needs a run of everything; drop it or {labels.get(name)}"
-        yield prunes and name in values, "prune", part
+) -> Iterator[tuple[str, str]]:
+    """Yields the options that cannot be meant, each with the reason and the way out."""
 
+    def given(name: str, *meant: Any) -> bool:
+        return name in values and values[name] is not False and (not meant or values[name] in meant)
 
-def _of_two_revisions(
-    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
-) -> Iterator[Conflict]:
-    yield "against" in values and not benchmark, "against", "nothing is measured; add --gpu-benchmark"
-    yield (
-        "against" in values and values.get("baseline") in ("create", "update", "append"),
-        "against",
-        f"a comparison of two revisions records nothing; drop it or {labels.get('baseline')}",
-    )
-    yield (
-        "against" in values and values.get("sessions") == 1,
-        "against",
-        f"one pair of sessions has no spread; drop {labels.get('sessions')}, or ask for 2 or more a side",
-    )
-    yield (
-        "against-setup" in values and "against" not in values,
-        "against-setup",
-        "there is no base to set up; add --gpukern-against=REV",
-    )
-
-
-def _of_the_sanitizer(
-    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]
-) -> Iterator[Conflict]:
-    sanitizes = "sanitize" in values
-    yield (
-        sanitizes and benchmark,
-        "sanitize",
-        "under a sanitizer no time means anything; drop it or --gpu-benchmark",
-    )
-    yield (
-        sanitizes and values.get("simulator") == "always",
-        "sanitize",
-        f"the simulator has no kernels to look into; drop it or {labels.get('simulator')}",
-    )
-    yield (
-        sanitizes and values.get("backend") == ("host",),
-        "sanitize",
-        f"only host variants are selected by {labels.get('backend')}, which launch nothing on a GPU",
-    )
-    yield (
-        sanitizes and values.get("isolate") == "on",
-        "sanitize",
-        f"each tool has processes of its own; drop it or {labels.get('isolate')}",
-    )
-
-
-def _of_the_simulator(values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
-    simulated = values.get("simulator") == "always"
-    label = labels.get("simulator")
-    yield (
-        simulated and "device" in values,
-        "device",
-        f"the simulator has no GPU to choose; drop it or {label}",
-    )
-    yield (
-        simulated and values.get("require") == "gpu",
-        "require",
-        f"the simulator is no GPU; drop it or {label}",
-    )
-    yield (
-        simulated and values.get("size") in ("full", "huge"),
-        "size",
-        f"{values.get('size')} sizes never end in the simulator; use smoke or drop {label}",
-    )
-
-
-def _of_the_rest(benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Conflict]:
-    yield bool(values.get("all")) and not benchmark, "all", "nothing is measured; add --gpu-benchmark"
-    huge = values.get("size") == "huge"
-    yield huge and benchmark, "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
-    yield "sessions" in values and not benchmark, "sessions", "nothing is measured; add --gpu-benchmark"
-    host_only = values.get("backend") == ("host",)
-    strict = bool(values.get("strict"))
-    yield (
-        values.get("timer", "auto") != "auto" and timer_row(values["timer"]).device_timed and host_only,
-        "timer",
-        f"it times a GPU, and only host variants are selected by {labels.get('backend')}; use host",
-    )
-    yield bool(values.get("energy")) and not benchmark, "energy", "nothing is measured; add --gpu-benchmark"
-    yield (
-        bool(values.get("energy")) and "kernel" not in values.get("scope", ("kernel",)),
-        "energy",
-        f"it is told of the scope kernel, which is not in {labels.get('scope')}; add it there",
-    )
-    yield (
-        values.get("require") == "gpu" and host_only,
-        "require",
-        f"only host variants are selected by {labels.get('backend')}",
-    )
-    yield (
-        strict and values.get("gate") == "off",
-        "strict",
-        f"the gate is off; drop it or {labels.get('gate')}",
-    )
-    yield (
-        "gate-on" in values and values.get("gate") == "off",
-        "gate-on",
-        f"the gate is off; drop it or {labels.get('gate')}",
-    )
-    gates_memory = "memory" in values.get("gate-on", ())  # for which nothing recorded is needed
-    yield (
-        "gate-on" in values and values.get("baseline") == "off" and not gates_memory,
-        "gate-on",
-        f"there is nothing to compare with; drop it or {labels.get('baseline')}",
-    )
-    yield (
-        strict and values.get("baseline") == "off",
-        "strict",
-        f"there is nothing to be strict about; drop it or {labels.get('baseline')}",
-    )
+    writes = given("baseline", *_WRITES)
+    if not benchmark:
+        idle = [name for name in ("all", "sessions", "energy", "against") if given(name)]
+        for name in ["baseline"] * writes + idle:
+            yield name, "nothing is measured; add --gpu-benchmark"
+    if benchmark and given("sanitize"):
+        yield "sanitize", "under a sanitizer no time means anything; drop it or --gpu-benchmark"
+    if benchmark and given("size", "huge"):
+        yield "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
+    if writes and in_ci and not given("write-in-ci"):
+        unless = "add --gpukern-write-in-ci if meant"
+        yield "baseline", f"CI is set in the environment and CI may not write baselines; {unless}"
+    for name, other, needed, remedy in _NEEDING:
+        if given(name) and not given(other, *needed):
+            yield name, remedy
+    for name, meant, other, excluded, reason in _EXCLUDING:
+        if given(name, *meant) and given(other, *excluded):
+            yield name, f"{reason}; drop it or {labels[other]}"
+    if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
+        yield "energy", f"it is told of the scope kernel, which is not in {labels['scope']}; add it there"
+    if given("gate-on") and given("baseline", "off") and "memory" not in values["gate-on"]:
+        yield "gate-on", f"there is nothing to compare with; drop it or {labels['baseline']}"

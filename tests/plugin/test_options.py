@@ -33,7 +33,7 @@ def test_an_impossible_value_is_refused_with_option_value_and_what_is_valid(host
         ),
         (
             ["--gpukern-require=gpu", "--gpukern-backend=host"],
-            "--gpukern-require=gpu: only host variants are selected by --gpukern-backend=host",
+            "--gpukern-require=gpu: only host variants are selected; drop it or --gpukern-backend=host",
         ),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_number_of_seeds_that_is_none_is_refused(text):
 
 
 def test_huge_sizes_are_refused_in_the_simulator():
-    with pytest.raises(SettingsError, match="--gpukern-size=huge: huge sizes never end in the simulator"):
+    with pytest.raises(SettingsError, match="--gpukern-size=huge: such sizes never end in the simulator"):
         read(given={"size": "huge", "simulator": "always"})
     assert read(given={"size": "huge"}).size == "huge"
 
@@ -346,7 +346,7 @@ CONTRADICTIONS = [
         {"size": "full", "simulator": "always"},
         {},
         "--gpukern-size=full",
-        "use smoke or drop --gpukern-simulator=always",
+        "use smoke; drop it or --gpukern-simulator=always",
     ),
     (
         True,
@@ -356,7 +356,7 @@ CONTRADICTIONS = [
         "drop it or --gpukern-baseline=create",
     ),
     (True, {"size": "huge"}, {}, "--gpukern-size=huge", "checked, never measured; drop --gpu-benchmark"),
-    (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "use host"),
+    (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "or --gpukern-backend=host"),
     (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
     (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),
     (
@@ -417,7 +417,7 @@ def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
     [
         (True, {}, "under a sanitizer no time means anything; drop it or --gpu-benchmark"),
         (False, {"simulator": "always"}, "no kernels to look into; drop it or --gpukern-simulator=always"),
-        (False, {"backend": "host"}, "only host variants are selected by --gpukern-backend=host"),
+        (False, {"backend": "host"}, "launch nothing on a GPU; drop it or --gpukern-backend=host"),
         (False, {"isolate": "on"}, "has processes of its own; drop it or --gpukern-isolate=on"),
     ],
 )
