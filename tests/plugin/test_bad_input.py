@@ -20,7 +20,6 @@ def rewritten(**changes):
 DAMAGED = [
     (lambda text: "", "is empty*"),
     (lambda text: text[: len(text) // 2], "is no complete JSON: *"),
-    (lambda text: "nonsense", "is no complete JSON: *"),
     (lambda text: "[1, 2]", "*an object*"),
     (rewritten(schema=99), "schema: *99*"),
     (rewritten(problem="another"), "problem: the file is named for 'doubling' but holds 'another'*"),
@@ -33,13 +32,11 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
-    DAMAGED,
-    ids=["empty", "truncated", "nonsense", "list", "newer", "renamed", "copied", "incomplete"],
+    ("mode", "damage", "problem"),
+    [*(("compare", *each) for each in DAMAGED), ("create", *DAMAGED[1]), ("update", *DAMAGED[1])],
 )
-@pytest.mark.parametrize("mode", ["compare", "create", "update"])
 def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(
-    recorded, pytester, damage, problem, mode
+    recorded, pytester, mode, damage, problem
 ):
     (path,) = (pytester.path / "baselines").iterdir()
     path.write_text(damage(path.read_text()))

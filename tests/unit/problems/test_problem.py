@@ -14,7 +14,7 @@ from fakes import doubling
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, elementwise, random_array, rolled
+from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries, rolled
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.variants import SCOPES
@@ -82,14 +82,6 @@ def test_broken_variants_are_cases_of_their_own():
     assert ids(problem, wrong=True) == ["doubling/host.<lambda>/n=8"]
 
 
-def test_a_broken_variant_may_be_left_to_a_tool_of_compute_sanitizer():
-    problem = doubling()
-    problem.wrong("numba", detected_by="racecheck")(prepare)
-    variant = problem.variants.broken["numba.prepare"]
-    assert (variant.detected_by, variant.expected_fault, variant.is_broken) == ("racecheck", None, True)
-    assert not problem.variants.right
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -105,6 +97,34 @@ def test_a_broken_variant_says_once_who_has_to_reject_it(arguments, message):
 
 def test_a_decorated_variant_stays_the_function_it_was():
     assert doubling().variant("host")(prepare) is prepare
+
+
+# boundaries
+
+
+def test_boundaries_are_nothing_one_the_edges_of_warp_and_block_and_a_prime():
+    assert boundaries(256) == (0, 1, 31, 33, 255, 256, 257, 521)
+
+
+@pytest.mark.parametrize(("block", "prime"), [(1, 3), (32, 67), (128, 257), (512, 1031)])
+def test_the_prime_of_boundaries_needs_a_third_block(block, prime):
+    assert boundaries(block)[-1] == prime or prime < 33
+    assert prime in boundaries(block)
+
+
+def test_where_edges_of_boundaries_meet_a_size_is_there_once():
+    assert boundaries(32) == (0, 1, 31, 32, 33, 67)
+
+
+def test_boundaries_below_the_minimum_are_left_out():
+    assert boundaries(128, minimum=1) == (1, 31, 33, 127, 128, 129, 257)
+    assert boundaries(128, minimum=100)[0] == 127
+
+
+@pytest.mark.parametrize("arguments", [{"block": 0}, {"warp": 0}])
+def test_a_block_without_threads_is_refused(arguments):
+    with pytest.raises(ProblemError, match="1 or more"):
+        boundaries(**arguments)
 
 
 # limits and scopes
@@ -287,66 +307,6 @@ def test_a_value_is_not_named_full_and_awkward():
         Axis(smoke=(7,), full=(64, 128), awkward=(61, 64))
 
 
-@pytest.mark.parametrize("chunk", [7, 1 << 22])
-@pytest.mark.parametrize(
-    "shapes",
-    [[(100,), ()], [(3, 50), (3, 50)], [(5, 4), (30, 5, 4)], [(30, 1), (4,)], [(), ()], [(0, 3), (3,)]],
-    ids=str,
-)
-def test_a_reference_is_computed_piece_by_piece_in_the_wider_dtype(monkeypatch, shapes, chunk):
-    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", chunk)
-    rng = np.random.default_rng(3)
-    operands = [rng.random(shape).astype(np.float32) for shape in shapes]
-    found = elementwise(np.multiply, *operands)
-    expected = np.multiply(*(np.asarray(operand, np.float64) for operand in operands))
-    assert found.dtype == np.float64
-    assert found.shape == expected.shape
-    assert np.array_equal(found, expected)
-
-
-def test_the_pieces_of_a_view_that_is_not_contiguous_are_its_own(monkeypatch):
-    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", 10)
-    whole = np.arange(60, dtype=np.float32).reshape(6, 10)
-    assert np.array_equal(elementwise(np.exp, whole.T[::2]), np.exp(whole.T[::2].astype(np.float64)))
-    assert np.array_equal(elementwise(np.add, 2.0, np.asfortranarray(whole), dtype="float32"), whole + 2)
-
-
-def test_operands_that_do_not_broadcast_are_refused():
-    with pytest.raises(ValueError, match="shape"):
-        elementwise(np.add, np.ones(3), np.ones(4))
-
-
-@pytest.mark.parametrize("threads", [1, 7])
-def test_a_random_array_does_not_depend_on_the_number_of_threads(threads, monkeypatch):
-    size = (1 << 22) + 5  # two pieces, the second of them short
-    expected = random_array(np.random.default_rng(5), size, "float32")
-    monkeypatch.setattr(os, "cpu_count", lambda: threads)
-    assert np.array_equal(random_array(np.random.default_rng(5), (size,), "float32"), expected)
-    assert len(np.unique(expected[-5:])) == 5, "the second piece is filled"
-    assert not np.array_equal(expected[:5], expected[-5:]), "and with other numbers than the first"
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_random_values_have_the_distribution_asked_for(dtype):
-    uniform = random_array(np.random.default_rng(1), (100, 100), dtype)
-    assert uniform.shape == (100, 100)
-    assert uniform.dtype == dtype
-    assert 0 <= uniform.min() < 0.01
-    assert 0.99 < uniform.max() < 1
-    normal = random_array(np.random.default_rng(1), 10_000, dtype, distribution="normal")
-    assert abs(float(normal.mean())) < 0.05
-    assert abs(float(normal.std()) - 1) < 0.05
-
-
-def test_an_unknown_distribution_is_refused():
-    with pytest.raises(ValueError, match="distribution='gauss': one of uniform, normal"):
-        random_array(np.random.default_rng(1), 3, distribution="gauss")
-
-
-def test_an_empty_random_array_is_empty():
-    assert random_array(np.random.default_rng(1), (0, 3)).shape == (0, 3)
-
-
 # reference, outputs and tolerance
 
 
@@ -428,15 +388,6 @@ def test_rearranged_contents_are_others_whose_reference_follows():
 def test_rearranged_contents_that_do_not_fit_or_are_no_others_are_refused(rearrange, message):
     with pytest.raises(ProblemError, match=message):
         rearranged(rearrange)
-
-
-@pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 5), (0, 3)])
-@pytest.mark.parametrize("chunk", [6, 1 << 22])
-def test_an_array_is_rotated_as_by_numpy(monkeypatch, shape, chunk):
-    monkeypatch.setattr("pytest_gpukern.arrays.threaded._CHUNK", chunk)
-    array = np.arange(np.prod(shape)).reshape(shape)
-    shifts = (2, -3, 6)[: len(shape)]
-    assert np.array_equal(rolled(array, shifts), np.roll(array, shifts, range(len(shape))))
 
 
 TIGHT = Tolerance(1e-9, 0)

@@ -103,10 +103,6 @@ def test_a_number_of_sessions_that_is_none_is_refused(value):
     assert message == f"--gpukern-sessions={value}: a whole number of processes, 1 or more, such as 5"
 
 
-def test_sessions_are_refused_where_nothing_is_measured():
-    assert "add --gpu-benchmark" in refused(given={"sessions": "3"}, benchmark=False)
-
-
 @pytest.mark.parametrize(("name", "value", "attribute", "expected"), VALUES)
 @pytest.mark.parametrize("source", ["given", "ini"])
 def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
@@ -133,26 +129,25 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     }
 
 
-def test_the_reason_of_an_update_and_whether_it_prunes_are_read():
-    settings = read(benchmark=True, given={"baseline": "update", "reason": "new tiles", "prune": True})
-    assert (settings.reason, settings.prune) == ("new tiles", True)
-
-
 @pytest.mark.parametrize("source", ["given", "ini"])
-def test_energy_is_read_from_the_command_line_and_from_its_ini_twin(source):
-    assert read(benchmark=True, **{source: {"energy": True}}).energy
-    assert not read(benchmark=True).energy
+@pytest.mark.parametrize(
+    ("values", "attribute", "expected"),
+    [
+        ({"all": True}, "measure_all", True),
+        ({"energy": True}, "energy", True),
+        ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
+        ({"baseline": "update", "prune": True}, "prune", True),
+    ],
+)
+def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
+    assert getattr(read(benchmark=True, **{source: values}), attribute) == expected
+    assert not getattr(read(benchmark=True), attribute)
 
 
 def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
     with pytest.raises(SettingsError, match=r"--gpukern-energy: .* not in --gpukern-scope=transfer; add it"):
         read(benchmark=True, given={"energy": True, "scope": "transfer"})
     assert read(benchmark=True, given={"energy": True, "scope": "transfer,kernel"}).energy
-
-
-def test_energy_of_a_run_that_does_not_measure_is_refused():
-    with pytest.raises(SettingsError, match="--gpukern-energy: nothing is measured; add --gpu-benchmark"):
-        read(given={"energy": True})
 
 
 def test_a_random_seed_is_another_each_time():
@@ -169,18 +164,6 @@ def test_a_seed_that_is_none_is_refused_with_what_is(text):
 @pytest.mark.parametrize("text", ["0", "-3", "many"])
 def test_a_number_of_seeds_that_is_none_is_refused(text):
     assert f"--gpukern-seeds={text}: a whole number of seeds, 1 or more" in refused(given={"seeds": text})
-
-
-def test_huge_sizes_are_refused_in_the_simulator():
-    with pytest.raises(SettingsError, match="--gpukern-size=huge: such sizes never end in the simulator"):
-        read(given={"size": "huge", "simulator": "always"})
-    assert read(given={"size": "huge"}).size == "huge"
-
-
-@pytest.mark.parametrize("source", ["given", "ini"])
-def test_all_is_read_from_the_command_line_and_from_its_ini_twin(source):
-    assert read(benchmark=True, **{source: {"all": True}}).measure_all
-    assert not read(benchmark=True).measure_all
 
 
 @pytest.mark.parametrize(
@@ -309,6 +292,9 @@ CONTRADICTIONS = [
     (False, {"baseline": "create"}, {}, "--gpukern-baseline=create", "add --gpu-benchmark"),
     (False, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpu-benchmark"),
     (False, {"all": True}, {}, "--gpukern-all", "add --gpu-benchmark"),
+    (False, {"sessions": "3"}, {}, "--gpukern-sessions=3", "add --gpu-benchmark"),
+    (False, {"energy": True}, {}, "--gpukern-energy", "add --gpu-benchmark"),
+    (False, {"size": "huge", "simulator": "always"}, {}, "--gpukern-size=huge", "never end in the simulator"),
     (
         True,
         {"baseline": "create", "simulator": "always"},
@@ -389,13 +375,12 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 
 
 @pytest.mark.parametrize(
-    "options",
-    [options for _, options, *_ in CONTRADICTIONS if len(options) > 1],
-    ids=lambda given: "-".join(given),
+    ("measuring", "options"),
+    [(measuring, options) for measuring, options, *_ in CONTRADICTIONS if len(options) > 1],
 )
-def test_each_of_two_contradicting_options_is_allowed_alone(options):
+def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
     for name, value in options.items():
-        assert read(benchmark=True, given={name: value}).asked
+        assert read(benchmark=measuring, given={name: value}).asked
 
 
 @pytest.mark.parametrize(
