@@ -96,7 +96,7 @@ def _run(known: argparse.Namespace) -> int:
 
 
 def _recording(known: argparse.Namespace, without: tuple[str, ...]) -> TimerRecording | GateRecording:
-    """What was recorded earlier, or is measured now; of the gate also that there is no GPU."""
+    """Reads what was recorded earlier or measures now; without a GPU, the gate's recording says so."""
     from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
     from pytest_gpukern.selftest.recording import (
         GateRecording,

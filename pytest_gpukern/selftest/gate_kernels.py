@@ -135,7 +135,7 @@ class GateKernels:
         self.stream = self._runtime.stream
         self._arrays: dict[str, DeviceArray] = {}
         self._expected: dict[GateCase, Any] = {}
-        self._matrices: dict[int, dict[str, Any]] = {}
+        self._factors: dict[int, list[Any]] = {}
         lengths: dict[str, int] = {}
         for kind, length in map(_elements, cases):
             lengths[kind] = max(length, lengths.get(kind, 0))
@@ -161,7 +161,6 @@ class GateKernels:
         for array in self._arrays.values():
             array.free()
         self._arrays.clear()
-        self._matrices.clear()
 
     # launching
 
@@ -169,7 +168,7 @@ class GateKernels:
         """Returns what is timed: one launch of the case's kernel, on the timed stream or another."""
         stream = stream or self.stream
         if case.kernel == "gemm":
-            return self._gemm(case.size, stream)
+            return self._gemm(case.size)
         if case.kernel == "driver copy":
             to, of = self._pointer("doubles out"), self._pointer("doubles")
             return functools.partial(checked, "cuMemcpyDtoDAsync", to, of, case.size, int(stream.handle))
@@ -186,7 +185,7 @@ class GateKernels:
         return self.launch(case, Stream.from_handle(handle))
 
     def _shape(self, case: GateCase) -> tuple[int, int, tuple[Any, ...]]:
-        """Blocks, threads in a block and arguments of a kernel of ours."""
+        """Returns blocks, threads in a block and arguments of a kernel of ours."""
         import numpy as np
 
         size, at = np.uint64(case.size), self._pointer
@@ -210,38 +209,20 @@ class GateKernels:
                 return 1, 1, (at("links"), at("end"), np.uint32(self._order[0]), np.uint32(case.size))
         raise LookupError(f"{case.kernel!r} is no kernel of the gate's self-test")
 
-    def _gemm(self, n: int, stream: Any) -> Callable[[], Any]:
-        """cuBLAS through CuPy, whose current stream has to be the one that is meant."""
-        import cupy
-
-        found = self._multiplied(n)
-        if stream is self.stream:
-            return lambda: cupy.matmul(found["a"], found["b"], out=found["c"])
-        other = cupy.cuda.Stream.from_external(stream)
-
-        def elsewhere() -> None:
-            with other:
-                cupy.matmul(found["a"], found["b"], out=found["c"])
-
-        return elsewhere
-
-    def _multiplied(self, n: int) -> dict[str, Any]:
-        """The matrices of n rows: on the device in CuPy's type, and the factors on the host."""
+    def _gemm(self, n: int) -> Callable[[], Any]:
+        """Multiplies two matrices by cuBLAS through CuPy, whose current stream has to be the timed one."""
         import cupy
         import numpy as np
 
-        if n not in self._matrices:
+        if n not in self._factors:
             rng = np.random.default_rng(n)
-            made: dict[str, Any] = {}
-            for name in ("a", "b", "c"):
-                array = self._allocate(f"{name} {n}", (n, n), np.float32)
-                if name != "c":
-                    made[f"host {name}"] = rng.integers(0, _LARGEST_FACTOR, (n, n)).astype(np.float32)
-                    array.upload(made[f"host {name}"])
-                made[name] = cupy.asarray(array)
+            self._factors[n] = [rng.integers(0, _LARGEST_FACTOR, (n, n)).astype(np.float32) for _ in "ab"]
+            for name, factor in zip("ab", self._factors[n], strict=True):
+                self._allocate(f"{name} {n}", (n, n), np.float32).upload(factor)
+            self._allocate(f"c {n}", (n, n), np.float32)
             self._runtime.synchronize()
-            self._matrices[n] = made
-        return self._matrices[n]
+        a, b, c = (cupy.asarray(self._arrays[f"{name} {n}"]) for name in "abc")
+        return lambda: cupy.matmul(a, b, out=c)
 
     # checking
 
@@ -271,7 +252,7 @@ class GateKernels:
         return f"{wrong} elements are wrong" if wrong else None
 
     def _chains(self, trips: int) -> Any:
-        """What each thread of the multiply-adds must have counted."""
+        """Returns what each thread of the multiply-adds must have counted."""
         import numpy as np
 
         threads = np.arange(self._runtime.multiprocessors * FMA_BLOCK) % FMA_BLOCK % 64
@@ -279,7 +260,7 @@ class GateKernels:
         return (starts + FMA_CHAINS * FMA_UNROLLED * trips).astype(np.float32)
 
     def _wrong(self, case: GateCase) -> int:
-        """How many elements of the output are wrong, those beyond the case's size included."""
+        """Counts elements of the output that are wrong, those beyond the case's size included."""
         import numpy as np
 
         kind, _ = _elements(case)
@@ -302,7 +283,7 @@ class GateKernels:
         return int(counter.download()[0])
 
     def _unlike_plain(self, case: GateCase) -> str | None:
-        """How a result with shared memory differs from the same without, or None."""
+        """Says how a result with shared memory differs from the same without, or None."""
         import numpy as np
 
         array = self._arrays["total" if case.kernel == "sum" else "counts"]
@@ -316,10 +297,10 @@ class GateKernels:
         return _differing(found, self._expected[case])
 
     def _not_the_product(self, n: int) -> str | None:
-        """By Freivalds (1979): C·v = A·(B·v) for a random v, exact since all are whole numbers."""
+        """Checks the product by Freivalds (1979): C·v = A·(B·v) for a random v, exact in whole numbers."""
         import numpy as np
 
-        a, b = (self._multiplied(n)[f"host {name}"].astype(np.float64) for name in "ab")
+        a, b = (factor.astype(np.float64) for factor in self._factors[n])
         v = np.random.default_rng(2).integers(1, 1000, n).astype(np.float64)
         return _differing(self._arrays[f"c {n}"].download().astype(np.float64) @ v, a @ (b @ v))
 
@@ -340,7 +321,7 @@ class GateKernels:
 
 
 def _elements(case: GateCase) -> tuple[str, int]:
-    """Kind of the arrays that a kernel reads and writes, and how many elements of them; none for others."""
+    """Names the kind of arrays that a kernel reads and writes, and how many elements; none for others."""
     match case.kernel:
         case "scale":
             return "floats", case.size

@@ -104,7 +104,7 @@ class Share:
 
 
 def _probability(below: Callable[[float], bool]) -> float:
-    """Where `below` of a probability turns from true to false."""
+    """Finds where `below` of a probability turns from true to false."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -113,7 +113,7 @@ def _probability(below: Callable[[float], bool]) -> float:
 
 
 def _at_most(count: int, trials: int, p: float) -> float:
-    """The binomial probability of at most `count`."""
+    """Returns the binomial probability of at most `count`."""
     if p <= 0 or p >= 1:
         return float(p <= 0)
     ways = math.lgamma(trials + 1)
@@ -138,7 +138,6 @@ class SameRow:
     Attributes:
         trials: `in order` or `drawn`.
         threshold: of the gate.
-        judged: comparisons.
         suspected: SLOWER by the session that was judged.
         slower: SLOWER for good, after two fresh sessions: false alarms. What follows is for good too.
         alarms: case → how often it was SLOWER.
@@ -281,7 +280,7 @@ class RuleRow:
 
 
 @dataclass(frozen=True)
-class SimulatedRow:
+class SimulationTarget:
     """Runs of simulated suites in which the gate called a case SLOWER that stayed as it was.
 
     Attributes:
@@ -322,7 +321,7 @@ class GateConclusions(Conclusions):
     clocks: tuple[ClockRow, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     simulation: tuple[SimulationRow, ...] = ()
-    simulated: tuple[SimulatedRow, ...] = ()
+    simulated: tuple[SimulationTarget, ...] = ()
 
 
 # trials
@@ -382,15 +381,15 @@ def drawn(sessions: int, draws: int) -> list[Trial]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class TrialVerdict:
     """What the gate said of one case in one trial: at first, and for good."""
 
     screened: Verdict
     final: Verdict
 
 
-class Court:
-    """Has the gate judge cases of a recording, each trial once.
+class Replay:
+    """Replays the gate on a recording: judges its cases, each trial once.
 
     Args:
         recording: its sessions that found something are numbered from 0.
@@ -433,7 +432,7 @@ class Court:
 
     def verdicts(
         self, cases: Sequence[GateCase], trials: Sequence[Trial], threshold: float
-    ) -> Iterator[tuple[GateCase, Judged]]:
+    ) -> Iterator[tuple[GateCase, TrialVerdict]]:
         """Yields the verdict of every trial of every case that was measured."""
         for case, trial in itertools.product(cases, trials):
             found = self.judge(case, trial, threshold)
@@ -454,8 +453,8 @@ class Court:
         ]
         return statistics.median(ratios) - 1 if ratios else None
 
-    def _judge(self, case: GateCase, trial: Trial, threshold: float) -> Judged | None:
-        """The verdict on a case against the record of its base; None where a session did not measure it."""
+    def _judge(self, case: GateCase, trial: Trial, threshold: float) -> TrialVerdict | None:
+        """Judges a case against the record of its base; None where a session did not measure it."""
         base = case.base or case.id
         wanted = [(base, number) for number in trial.record]
         wanted += [(case.id, number) for number in (trial.candidate, *trial.fresh)]
@@ -475,10 +474,10 @@ class Court:
         )
         screened = judge([first], basis)
         if not screened.suspected:
-            return Judged(screened, screened)
+            return TrialVerdict(screened, screened)
         fresh = [self._measured(case.id, number) for number in trial.fresh]
         again = dataclasses.replace(basis, jitter_ns=max(each.jitter_ns for each in fresh))
-        return Judged(screened, confirm(screened, fresh, again))
+        return TrialVerdict(screened, confirm(screened, fresh, again))
 
     def _session_time(self, case: str, number: int) -> SessionTime:
         found = self._measured(case, number, recorded=True)
@@ -506,7 +505,7 @@ class Court:
         )
 
     def _shared_spread(self, record: tuple[int, ...]) -> dict[str, SharedSpread]:
-        """What the cases that stay as they are share in these sessions, as a baseline's would."""
+        """Returns what the unchanged cases share in these sessions, as a baseline's would."""
         return shared_spread(
             [self._recorded(case.id, number) for number in record if (case.id, number) in self._readings]
             for case in self.cases.values()
@@ -530,27 +529,27 @@ def conclude(
     simulated = tuple(_simulated_rows(simulation))
     if recording.no_gpu is not None:
         return GateConclusions(simulation=tuple(simulation), simulated=simulated)
-    court = Court(recording, draws)
+    replay = Replay(recording, draws)
     unchanged = [case for case in recording.cases if not case.base]
     return GateConclusions(
-        same=tuple(_same_rows(court, unchanged)),
-        cases=tuple(_case_rows(court, unchanged)),
-        planted=tuple(_planted_rows(court, recording.cases)),
-        clocks=tuple(_clock_rows(recording, court, min(draws, _DRAWS_OF_OTHERS))),
-        rules=tuple(_rule_rows(court, unchanged)) if court.ordered else (),
+        same=tuple(_same_rows(replay, unchanged)),
+        cases=tuple(_case_rows(replay, unchanged)),
+        planted=tuple(_planted_rows(replay, recording.cases)),
+        clocks=tuple(_clock_rows(recording, replay, min(draws, _DRAWS_OF_OTHERS))),
+        rules=tuple(_rule_rows(replay, unchanged)) if replay.ordered else (),
         simulation=tuple(simulation),
         simulated=simulated,
-        missing=tuple(_missing(recording, court)),
+        missing=tuple(_missing(recording, replay)),
     )
 
 
-def _same_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[SameRow]:
-    """In order at every threshold, and drawn at the default one."""
+def _same_rows(replay: Replay, unchanged: Sequence[GateCase]) -> Iterator[SameRow]:
+    """Judges in order at every threshold, and drawn at the default one."""
     thresholds = sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}, reverse=True)
-    asked = [(IN_ORDER, court.ordered, threshold) for threshold in thresholds]
-    asked.append((DRAWN, court.drawn[:_DRAWS_OF_OTHERS], DEFAULT_THRESHOLD))
+    asked = [(IN_ORDER, replay.ordered, threshold) for threshold in thresholds]
+    asked.append((DRAWN, replay.drawn[:_DRAWS_OF_OTHERS], DEFAULT_THRESHOLD))
     for name, chosen, threshold in asked:
-        found = list(court.verdicts(unchanged, chosen, threshold))
+        found = list(replay.verdicts(unchanged, chosen, threshold))
         if not found:
             continue
         kinds = Counter(each.final.kind for _, each in found)
@@ -570,44 +569,44 @@ def _same_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[SameRow]
         )
 
 
-def _case_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[CaseRow]:
+def _case_rows(replay: Replay, unchanged: Sequence[GateCase]) -> Iterator[CaseRow]:
     for case in unchanged:
-        medians = [each.median_ns for each in court.readings(case.id) if each and each.invalid is None]
+        medians = [each.median_ns for each in replay.readings(case.id) if each and each.invalid is None]
         if medians:
             yield CaseRow(
                 case=case.id,
                 median_ns=statistics.median(medians),
                 spread=statistics.stdev(map(math.log, medians)) if len(medians) > 1 else 0.0,
-                detectable=court.detectable(case, DEFAULT_THRESHOLD),
+                detectable=replay.detectable(case, DEFAULT_THRESHOLD),
                 sessions=len(medians),
             )
 
 
-def _planted_rows(court: Court, cases: Sequence[GateCase]) -> Iterator[PlantedRow]:
+def _planted_rows(replay: Replay, cases: Sequence[GateCase]) -> Iterator[PlantedRow]:
     for case in cases:
         if not case.base:
             continue
         threshold = THRESHOLDS[case.share]
-        pairs = zip(court.readings(case.base), court.readings(case.id), strict=True)
+        pairs = zip(replay.readings(case.base), replay.readings(case.id), strict=True)
         ratios = [more.median_ns / base.median_ns for base, more in pairs if base and more]
         yield PlantedRow(
             base=case.base,
             share=case.share,
             threshold=threshold,
             reads=statistics.median(ratios) - 1 if ratios else None,
-            ordered=court.slower([case], court.ordered, threshold),
-            apart=court.slower([case], court.apart, threshold),
-            drawn=court.slower([case], court.drawn, threshold),
-            detectable=court.detectable(court.cases[case.base], threshold),
+            ordered=replay.slower([case], replay.ordered, threshold),
+            apart=replay.slower([case], replay.apart, threshold),
+            drawn=replay.slower([case], replay.drawn, threshold),
+            detectable=replay.detectable(replay.cases[case.base], threshold),
             target=TARGETS.get(case.share),
         )
 
 
-def _clock_rows(recording: GateRecording, court: Court, draws: int) -> Iterator[ClockRow]:
-    """Of the bases that compute and nothing else."""
+def _clock_rows(recording: GateRecording, replay: Replay, draws: int) -> Iterator[ClockRow]:
+    """Judges the bases that compute and do nothing else."""
     slowdown = 1 / (1 - LOWER_CLOCK)
-    times = Court(recording, draws, slowdown=slowdown)
-    cycles = Court(recording, draws, slowdown=slowdown, cycles=True)
+    times = Replay(recording, draws, slowdown=slowdown)
+    cycles = Replay(recording, draws, slowdown=slowdown, cycles=True)
     bases = dict.fromkeys(case.base for case in recording.cases if case.base)
     for case in recording.cases:
         if case.id in bases and case.kernel == "fma":
@@ -617,40 +616,40 @@ def _clock_rows(recording: GateRecording, court: Court, draws: int) -> Iterator[
                 threshold=CLOCK_THRESHOLD,
                 times=times.slower([case], times.drawn, CLOCK_THRESHOLD),
                 cycles=cycles.slower([case], cycles.drawn, CLOCK_THRESHOLD),
-                detectable=court.detectable(case, CLOCK_THRESHOLD),
+                detectable=replay.detectable(case, CLOCK_THRESHOLD),
             )
 
 
-def _simulated_rows(simulation: Sequence[SimulationRow]) -> Iterator[SimulatedRow]:
-    """The gate on noisy suites with as many recorded sessions as here, at the default threshold."""
+def _simulated_rows(simulation: Sequence[SimulationRow]) -> Iterator[SimulationTarget]:
+    """Picks the gate on noisy suites with as many recorded sessions as here, at the default threshold."""
     for row in simulation:
         wanted = (NOISY.name, "gpukern", RECORDED, DEFAULT_THRESHOLD)
         if (row.noise, row.rule, row.sessions, row.threshold) == wanted:
-            yield SimulatedRow(NOISY.cases, row.sessions, Share(row.false_runs, row.runs))
+            yield SimulationTarget(NOISY.cases, row.sessions, Share(row.false_runs, row.runs))
 
 
-def _missing(recording: GateRecording, court: Court) -> Iterator[str]:
-    """What should have been measured and was not, or was wrong."""
+def _missing(recording: GateRecording, replay: Replay) -> Iterator[str]:
+    """Says what should have been measured and was not, or was wrong."""
     yield from missing_sessions(recording)
-    if not court.drawn:
+    if not replay.drawn:
         least = RECORDED + 1 + FRESH
-        yield f"{len(court.sessions)} sessions are too few for a trial, which takes {least}"
+        yield f"{len(replay.sessions)} sessions are too few for a trial, which takes {least}"
     faults = Counter(
-        f"{case}: {fault}" for session in court.sessions for case, fault in session.faults.items()
+        f"{case}: {fault}" for session in replay.sessions for case, fault in session.faults.items()
     )
     for fault, sessions in faults.items():
-        yield f"{fault} ({sessions} of {len(court.sessions)} sessions)"
+        yield f"{fault} ({sessions} of {len(replay.sessions)} sessions)"
 
 
 # other tools on the same sessions
 
 
-def _rule_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[RuleRow]:
-    """False alarms of each tool at every threshold, then what it catches."""
+def _rule_rows(replay: Replay, unchanged: Sequence[GateCase]) -> Iterator[RuleRow]:
+    """Counts false alarms of each tool at every threshold, then what it catches."""
     tools: dict[str, Callable[[Sequence[GateCase], Any], Share]] = {
-        "gpukern": lambda cases, threshold: court.slower(cases, court.ordered, threshold),
-        "pytest-benchmark": functools.partial(_by_medians, court),
-        "NVBench": lambda cases, _: _by_nvbench(court, cases),
+        "gpukern": lambda cases, threshold: replay.slower(cases, replay.ordered, threshold),
+        "pytest-benchmark": functools.partial(_by_medians, replay),
+        "NVBench": lambda cases, _: _by_nvbench(replay, cases),
     }
     for tool, asked in tools.items():
         own = tool == "NVBench"
@@ -658,7 +657,7 @@ def _rule_rows(court: Court, unchanged: Sequence[GateCase]) -> Iterator[RuleRow]
             alarms = asked(unchanged, threshold)
             if alarms.trials:
                 yield RuleRow(tool, UNCHANGED, threshold, alarms, planted=False)
-        for case in court.cases.values():
+        for case in replay.cases.values():
             if case.base:
                 threshold = None if own else THRESHOLDS[case.share]
                 caught = asked([case], threshold)
@@ -677,18 +676,20 @@ def nvbench_slow(stored: NvbenchReading, current: NvbenchReading) -> bool:
     return abs(change) > min(stored.noise, current.noise) and change > 0
 
 
-def _by_medians(court: Court, cases: Sequence[GateCase], threshold: float) -> Share:
+def _by_medians(replay: Replay, cases: Sequence[GateCase], threshold: float) -> Share:
     found = []
-    for case, trial in itertools.product(cases, court.ordered):
-        stored = court.sessions[trial.record[-1]].walls_ns.get(case.base or case.id)
-        current = court.sessions[trial.candidate].walls_ns.get(case.id)
+    for case, trial in itertools.product(cases, replay.ordered):
+        stored = replay.sessions[trial.record[-1]].walls_ns.get(case.base or case.id)
+        current = replay.sessions[trial.candidate].walls_ns.get(case.id)
         if stored and current:
             found.append(median_failed(stored, current, threshold))
     return Share(sum(found), len(found))
 
 
-def _by_nvbench(court: Court, cases: Sequence[GateCase]) -> Share:
-    by_case = [{each.case: each for each in session.nvbench} for session in court.sessions if session.nvbench]
+def _by_nvbench(replay: Replay, cases: Sequence[GateCase]) -> Share:
+    by_case = [
+        {each.case: each for each in session.nvbench} for session in replay.sessions if session.nvbench
+    ]
     found = []
     for case, (earlier, later) in itertools.product(cases, itertools.combinations(by_case, 2)):
         stored, current = earlier.get(case.base or case.id), later.get(case.id)

@@ -201,7 +201,7 @@ def _simulated(
 def _simulated_pairs(
     noise: Noise, runs: int, pairs: int, planted: tuple[float, float], seed: int
 ) -> Iterator[SimulationRow]:
-    """A row for two revisions in neighbouring sessions, confirmed by as many fresh pairs."""
+    """Simulates two revisions in neighbouring sessions, confirmed by as many fresh pairs."""
     import numpy as np
 
     rng, tally, (change, threshold) = np.random.default_rng((seed, pairs, 2)), _Tally(), planted
@@ -233,7 +233,7 @@ def draw(noise: Noise, sessions: int, rng: Any) -> Any:
 
 
 def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -> list[bool]:
-    """Whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones."""
+    """Says whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones."""
     times = _centres(samples)
     record = [
         [SessionTime(_KEY, *times[s][c], _SAMPLES, _HERE) for s in range(recorded)]
@@ -254,7 +254,7 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -
 
 
 def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> list[bool]:
-    """The same for two revisions: half of the pairs raise suspicions, the others confirm them."""
+    """Says the same of two revisions: half of the pairs raise suspicions, the others confirm them."""
     times = _centres(samples)
     cases = [
         [
@@ -274,7 +274,7 @@ def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> 
 
 
 def _centres(samples: Any) -> list[list[tuple[float, float, float]]]:
-    """Median, low and high of every session and case, as `stats.summarize` takes them from 100 samples."""
+    """Returns median, low and high of every session and case, as a summary takes them from 100 samples."""
     import numpy as np
 
     middle = _SAMPLES // 2

@@ -165,7 +165,7 @@ def _run_suites(tell: Callable[[str], None]) -> Suites:
 
 
 def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
-    """Status and output of a process; None and what was done where it took too long."""
+    """Returns status and output of a process; None and what was done where it took too long."""
     try:
         done = subprocess.run(
             command,
@@ -183,13 +183,13 @@ def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str
 
 
 def _last_lines(output: str) -> str:
-    """The end of what a process said, in one line."""
+    """Returns the end of what a process said, in one line."""
     lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
     return " / ".join(lines[-_LAST_LINES:])[-500:] or "it said nothing"
 
 
 def _rival_versions() -> dict[str, str]:
-    """Version of each other tool that is installed."""
+    """Returns the version of each other tool that is installed."""
     found = {}
     for name in _RIVALS:
         try:

@@ -125,7 +125,6 @@ class Preparation:
     """What came before a kernel was measured: data, compilation and verification.
 
     Attributes:
-        kernel: which.
         seconds: all of it.
         first_call_s: the part that the first launch took, which compiles and loads.
         recheck_s: verification again, after it was measured; None where it was not.
@@ -165,7 +164,6 @@ class RivalReading:
     """A kernel by another tool.
 
     Attributes:
-        tool: which.
         kernel: which; empty where `problem` is about the tool.
         cache: what the tool does about the cache: `cold` or `hot`.
         median_ns: of the session, or None.
@@ -393,7 +391,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _sparse(value: Any) -> Any:
-    """A session as plain JSON without what is as it is by default."""
+    """Returns a session as plain JSON without what is as it is by default."""
     if isinstance(value, tuple):
         return [_sparse(item) for item in value]
     if not dataclasses.is_dataclass(value):
@@ -407,7 +405,7 @@ def _sparse(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Rows as plain JSON, with what they compute; a number that is not finite is null."""
+    """Returns rows as plain JSON, with what they compute; a number that is not finite is null."""
     if dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value)]
         names += [name for name in _COMPUTED if name not in names and hasattr(value, name)]
@@ -459,7 +457,7 @@ def read_session(path: Path, kind: type[SomeSession]) -> SomeSession:
 
 
 def _contradictions(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Field and problem of what has the right shape and still cannot be judged."""
+    """Yields field and problem of what has the right shape and still cannot be judged."""
     if not isinstance(recording.fingerprint.get("libraries", {}), dict):
         yield "fingerprint.libraries", "is no object"
     if isinstance(recording, TimerRecording) and not recording.sessions:
@@ -487,7 +485,7 @@ def _damaged(path: Path, where: str | None, problem: str) -> RecordingError:
 
 
 def _decoded(path: Path) -> JsonDict:
-    """The JSON object in a file."""
+    """Returns the JSON object in a file."""
     try:
         data = decoded(path.read_bytes())
     except OSError as error:
@@ -501,7 +499,7 @@ def _decoded(path: Path) -> JsonDict:
 
 
 def _built(data: JsonDict, kind: type[Shaped], path: Path) -> Shaped:
-    """Plain JSON as the dataclass `kind`, every field checked."""
+    """Returns plain JSON as the dataclass `kind`, every field checked."""
     try:
         check_shape(data, kind, "", null_floats=False)
     except ShapeError as error:
@@ -511,7 +509,7 @@ def _built(data: JsonDict, kind: type[Shaped], path: Path) -> Shaped:
 
 
 def _of_kind(value: Any, kind: Any) -> Any:
-    """Plain JSON that has the shape of `kind`, as that."""
+    """Returns plain JSON that has the shape of `kind`, as that."""
     arguments = typing.get_args(kind)
     if value is None:
         return None

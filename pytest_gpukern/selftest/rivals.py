@@ -137,7 +137,7 @@ def _nvbench_function(
 
 
 def _nvbench_times(benchmark: Mapping[str, Any]) -> NvbenchTimes | str:
-    """The GPU times of one benchmark of NVBench's JSON, or why there are none."""
+    """Returns the GPU times of one benchmark of NVBench's JSON, or why there are none."""
     for state in benchmark["states"]:
         if state.get("is_skipped"):
             return str(state.get("skip_reason") or "skipped")

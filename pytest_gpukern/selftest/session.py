@@ -75,7 +75,7 @@ def session_environment(device: str | None = None) -> Environment:
 
 
 def _nvbench(launches: dict[str, Callable[[int], Callable[[], Any]]]) -> dict[str, NvbenchTimes | str]:
-    """NVBench's times of each launch or why there is none; of the name "" why there are none at all."""
+    """Returns NVBench's times of each launch or why it has none; under the name "" why it has none at all."""
     missing = NVBENCH.missing()
     if missing is not None:
         return {"": missing}
@@ -146,7 +146,7 @@ def run_timer_session(*, rivals: bool, nvbench: bool, save: Callable[[TimerSessi
 def _prepared(
     name: str, case: Case, environment: Environment, kept: ExitStack
 ) -> tuple[Ready | None, Preparation]:
-    """A kernel with its buffer sets, verified as any case is; its arrays live until `kept` ends."""
+    """Returns a kernel with its buffer sets, verified as any case is; its arrays live until `kept` ends."""
     unusable = environment.unusable(case.variant.backend)
     if unusable is not None:
         return None, Preparation(name, problem=unusable)
@@ -165,7 +165,7 @@ def _prepared(
 
 
 def _by_rivals(ready: Sequence[Ready]) -> Iterator[RivalReading]:
-    """What tools of Python's own read; none of them ends the session."""
+    """Asks tools of Python's own; none of them ends the session."""
     for rival in RIVALS:
         missing = rival.missing()
         if missing is not None:
@@ -224,7 +224,7 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
 
 
 def _node(name: str, call: Callable[[], Any], default: Timer, stream: Any) -> Node:
-    """The slope of graphs of a call, and the default timer's reading of the same call again and again."""
+    """Measures the slope of graphs of a call, and the same call by the default timer again and again."""
     try:
         reading_ns = statistics.median(
             default.collect([Iteration(call, launches=1)] * _NODE_SAMPLES, cold=False).samples_ns
@@ -317,7 +317,7 @@ def run_gate_session(
 def _right(
     cases: Sequence[GateCase], kernels: GateKernels, environment: Environment, faults: dict[str, str]
 ) -> list[GateCase]:
-    """The cases whose results are right; what is wrong with others goes into `faults`."""
+    """Returns the cases whose results are right; what is wrong with others goes into `faults`."""
     for case in cases:
         with _current(case, environment):
             fault = kernels.fault(case)
@@ -327,7 +327,7 @@ def _right(
 
 
 def _current(case: GateCase, environment: Environment) -> AbstractContextManager[Any]:
-    """CuPy launches on its current stream, which has to be the timed one."""
+    """Makes the timed stream CuPy's current one, on which it launches."""
     return environment.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
 
 
@@ -338,7 +338,7 @@ def _by_default_timer(
     environment: Environment,
     faults: dict[str, str],
 ) -> GateSession:
-    """Every case by the default timer, as `--gpu-benchmark` measures it."""
+    """Measures every case by the default timer, as `--gpu-benchmark` measures it."""
     default, fallback = "cupti", None
     try:
         open_timer("cupti", kernels.stream)
@@ -379,7 +379,7 @@ def _by_default_timer(
 
 
 def _with_nvbench(session: GateSession, cases: Sequence[GateCase], kernels: GateKernels) -> GateSession:
-    """The session with NVBench's readings, or with the reason why there are none."""
+    """Returns the session with NVBench's readings, or with the reason why there are none."""
 
     def launch_on(case: GateCase) -> Callable[[int], Callable[[], Any]]:
         return lambda handle: kernels.on_handle(case, handle)

@@ -48,7 +48,7 @@ def _number(title: str, cell: Callable[[Any], str]) -> _Column:
 
 
 def _table(rows: Sequence[Any], width: int, *columns: _Column) -> list[str]:
-    """The rows below each other, or a line where there are none."""
+    """Puts the rows below each other, or a line where there are none."""
     if not rows:
         return [f"{_INDENT}nothing was measured"]
     filled = [
@@ -74,7 +74,7 @@ def _device(recording: Recording) -> str:
 
 
 def _remarks(recording: Recording, width: int) -> Iterator[str]:
-    """Why CUPTI did not time, and what was odd about the device."""
+    """Says why CUPTI did not time, and what was odd about the device."""
     said = dict.fromkeys(session.fallback for session in recording.sessions if session.fallback)
     for fallback in said:
         yield from _sentence(f"not timed by CUPTI: {fallback}", width)
@@ -309,7 +309,7 @@ def _same(conclusions: GateConclusions, width: int) -> Iterator[str]:
         return
 
     def at_most(row: SameRow) -> str:
-        """The upper end of the interval, where trials are not drawn again and again."""
+        """Returns the upper end of the interval, where trials are not drawn again and again."""
         return _percent(row.share.interval[1]) if row.trials == IN_ORDER else ""
 
     def said(row: SameRow) -> str:
@@ -393,7 +393,7 @@ def _clocks(conclusions: GateConclusions, width: int) -> Iterator[str]:
 
 
 def _rules(conclusions: GateConclusions, recording: GateRecording, width: int) -> Iterator[str]:
-    """One line a tool and threshold: false alarms, and what it caught of each base."""
+    """Shows a line a tool and threshold: false alarms, and what it caught of each base."""
     if not conclusions.rules:
         return
     shares = {case.id: (case.base, case.share) for case in recording.cases if case.base}
@@ -479,7 +479,7 @@ def _simulation(conclusions: GateConclusions, width: int) -> Iterator[str]:
 
 
 def _short(case: str) -> str:
-    """Planted cases and their bases are all cold."""
+    """Leaves out what planted cases and their bases all are: cold."""
     return case.removesuffix(", cold")
 
 

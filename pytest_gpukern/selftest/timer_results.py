@@ -53,7 +53,6 @@ class TruthRow:
     Attributes:
         subject: what was timed, and what was subtracted.
         against: which truth: `own time` or `graph slope`.
-        timer: which.
         truth_ns: what is known.
         error_ns: what the timer reads beyond the truth.
         worst_ns: the error of the session that is farthest off.
@@ -141,7 +140,6 @@ class RivalRow:
     """What another tool reads for a kernel.
 
     Attributes:
-        tool: which.
         kernel: which; empty where `problem` is about the tool.
         cache: what the tool does about the cache.
         median_ns: of the sessions' medians, or None.
@@ -219,7 +217,7 @@ def conclude(recording: TimerRecording) -> TimerConclusions:
 
 
 def _spin_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
-    """The default timer's differences to the shortest spin against the kernels' own."""
+    """Holds the default timer's differences to the shortest spin against the kernels' own."""
     lengths = sorted({spin.asked_ns for session in sessions for spin in session.spins})
     for asked_ns in lengths[1:]:
         pairs = [
@@ -232,7 +230,7 @@ def _spin_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[Truth
 
 
 def _event_rows(sessions: Sequence[TimerSession]) -> Iterator[TruthRow]:
-    """Events less their stated fixed cost against the kernels' own time."""
+    """Holds events less their stated fixed cost against the kernels' own time."""
     lengths = sorted({spin.asked_ns for session in sessions for spin in session.spins})
     for asked_ns in lengths:
         pairs = []
@@ -246,7 +244,7 @@ def _event_rows(sessions: Sequence[TimerSession]) -> Iterator[TruthRow]:
 
 
 def _node_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
-    """The default timer against slopes of graphs: differences between spins, and whole kernels."""
+    """Holds the default timer against slopes of graphs: differences between spins, and whole kernels."""
     names = list(dict.fromkeys(node.name for session in sessions for node in session.nodes))
     spins = [name for name in names if name.startswith("spin ")]
     tick_ns = _tick(sessions, default)
@@ -276,7 +274,7 @@ def _truth(
     share: float | None,
     tick_ns: float,
 ) -> Iterator[TruthRow]:
-    """A row from truth and error of each session; none without any."""
+    """Makes a row from truth and error of each session; none without any."""
     if not pairs:
         return
     truth_ns = statistics.median(truth for truth, _ in pairs)
@@ -299,7 +297,7 @@ def _spin(session: TimerSession, asked_ns: float, timer: str) -> Spin | None:
 
 
 def _node(session: TimerSession, name: str) -> tuple[float, float] | None:
-    """Slope and reading of a node, where there are both."""
+    """Returns slope and reading of a node, where there are both."""
     for node in session.nodes:
         if node.name == name and node.node_ns is not None and node.reading_ns is not None:
             return node.node_ns, node.reading_ns
@@ -307,18 +305,18 @@ def _node(session: TimerSession, name: str) -> tuple[float, float] | None:
 
 
 def _tick(sessions: Sequence[TimerSession], timer: str) -> float:
-    """The coarsest tick that any session saw of a timer."""
+    """Returns the coarsest tick that any session saw of a timer."""
     return max((session.ticks_ns.get(timer, 0.0) for session in sessions), default=0.0)
 
 
 def _spin_name(name: str) -> str:
-    """`spin 20000` → `spin 20 µs`."""
+    """Turns `spin 20000` into `spin 20 µs`."""
     _, _, ns = name.partition(" ")
     return f"spin {_short(float(ns))}"
 
 
 def _short(ns: float) -> str:
-    """`1.5 µs`, `20 µs`, `10 ms`."""
+    """Writes a time like `1.5 µs`, `20 µs`, `10 ms`."""
     for unit, scale in (("ms", 1e6), ("µs", 1e3)):
         if ns >= scale:
             return f"{ns / scale:g} {unit}"
@@ -388,7 +386,7 @@ def _ratio(value: float, of: float | None) -> float | None:
 def _grouped(
     items: Iterable[Item], key: Callable[[Item], tuple[str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], list[Item]]]:
-    """Items of one key together, in the order in which keys first came."""
+    """Groups items of one key, in the order in which keys first came."""
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -401,7 +399,7 @@ def _missing(
     truth: Sequence[TruthRow],
     repeats: Sequence[RepeatRow],
 ) -> Iterator[str]:
-    """What should have been measured and was not."""
+    """Says what should have been measured and was not."""
     yield from missing_sessions(recording)
     if not sessions:
         return

@@ -46,7 +46,8 @@ def changed(path, *keys, value):
 @pytest.mark.parametrize("kind", MADE)
 def test_what_was_written_is_read_back(tmp_path, kind):
     assert read_recording(written(tmp_path / "new" / "run.json", kind), kind) == MADE[kind]
-    assert read_recording(written(tmp_path / "x.json", TimerRecording, suites=None), TimerRecording) != MADE
+    again = written(tmp_path / "again.json", kind, sessions=MADE[kind].sessions[:1])
+    assert len(read_recording(again, kind).sessions) == 1
 
 
 def test_conclusions_are_in_the_file_for_others_and_never_read(tmp_path):
