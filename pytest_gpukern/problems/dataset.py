@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
@@ -53,16 +53,15 @@ class Dataset:
     @classmethod
     def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
         """Draws the inputs and computes the reference, first, from arrays that nobody else holds."""
-        inputs = problem.inputs(point, seed_offset, seed)
-        specs = problem.output_specs(point, inputs)
-        return cls(
-            seed_offset=seed_offset,
-            inputs=inputs,
-            specs=specs,
-            expected=problem.reference(point, inputs),
-            tolerances={name: problem.tolerance(name, spec, point) for name, spec in specs.items()},
-            seed=seed,
-        )
+        return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
+
+    @classmethod
+    def _of(
+        cls, problem: Problem, point: Point, inputs: dict[str, Any], seed_offset: int, seed: int | None
+    ) -> Dataset:
+        specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
+        tolerances = {name: problem.tolerance(name, spec, point) for name, spec in specs.items()}
+        return cls(seed_offset, inputs, specs, expected, tolerances, seed)
 
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
@@ -73,17 +72,17 @@ class Dataset:
         """
         import numpy as np
 
-        inputs = problem.exact(point, seed)
-        specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
+        made = cls._of(problem, point, problem.exact(point, seed), 0, seed)
+        expected = made.expected
         assert expected is not None
-        for name, spec in specs.items():
+        for name, spec in made.specs.items():
             inexact = int((expected[name].astype(spec.dtype) != expected[name]).sum())
             if inexact:
                 raise ProblemError(
                     f"problem {problem.name!r}: of exact_inputs follow {inexact} values of {name!r} that "
                     f"{np.dtype(spec.dtype)} does not hold; make them smaller integers"
                 )
-        return cls(0, inputs, specs, expected, dict.fromkeys(specs, Tolerance()), seed)
+        return replace(made, tolerances=dict.fromkeys(made.specs, Tolerance()))
 
     @classmethod
     def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
@@ -91,17 +90,14 @@ class Dataset:
         import numpy as np
 
         inputs, planted = problem.with_special(point, seed)
-        specs = problem.output_specs(point, inputs)
         with np.errstate(all="ignore"):
-            expected = problem.reference(point, inputs)
-        tolerances = {name: problem.tolerance(name, spec, point) for name, spec in specs.items()}
-        return cls(0, inputs, specs, expected, tolerances, seed, planted)
+            return replace(cls._of(problem, point, inputs, 0, seed), planted=planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Makes other contents of these and of their reference."""
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
-        return Dataset(seed_offset, inputs, self.specs, expected, self.tolerances, self.seed)
+        return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
 
     @property
     def arrays(self) -> tuple[str, ...]:

@@ -81,10 +81,10 @@ class Variant:
         """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
-                return f"too large: {axis}={point[axis]}, and the variant declares a limit of {largest:g}"
+                return f"too large: {axis}={point[axis]}, and its max_size is {largest:g}"
         for axis, smallest in self.min_size.items():
             if point[axis] < smallest:
-                return f"too small: {axis}={point[axis]}, and the variant takes {smallest:g} or more"
+                return f"too small: {axis}={point[axis]}, and its min_size is {smallest:g}"
         return None
 
 

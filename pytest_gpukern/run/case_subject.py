@@ -392,9 +392,9 @@ def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
         case: the broken one.
         replaceable: whether another process takes over where this one has lost its CUDA context.
     """
-    judge = case.variant.detected_by
-    if judge is not None and judge != sanitizing_tool():
-        raise NotRunError(f"judged by {judge}: --gpukern-sanitize={judge}")
+    tool = case.variant.detected_by
+    if tool is not None and tool != sanitizing_tool():
+        raise NotRunError(f"detected by {tool}: --gpukern-sanitize={tool}")
     if case.variant.loses_context and not replaceable:
         raise NotRunError("it takes the CUDA context along: --gpukern-isolate=on")
 

@@ -114,14 +114,14 @@ class Sanitizer:
             return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
         if case.variant.backend == "host":
             return False
-        judge = case.variant.detected_by
-        return judge in self._tools if judge is not None else not case.variant.is_broken
+        detected_by = case.variant.detected_by
+        return detected_by in self._tools if detected_by is not None else not case.variant.is_broken
 
     def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
         """Runs the tests under one tool: all in one process, but each alone that has to be rejected."""
         together, alone = [], []
         for nodeid, item in items.items():
-            judge = _judge_of(item)
+            judge = _detected_by(item)
             if judge is None:
                 together.append(nodeid)
             elif judge == tool:
@@ -162,7 +162,7 @@ class Sanitizer:
     def _replay(self, item: pytest.Item) -> None:
         """Has a test tell what the tools found, in place of its set-up and its body."""
         found = self._of(item.nodeid)
-        telling = told(found, detected_by=_judge_of(item), home=self._home(item))
+        telling = told(found, detected_by=_detected_by(item), home=self._home(item))
 
         def say() -> None:
             test = new_test(item, environment_of(self._config))
@@ -182,6 +182,6 @@ class Sanitizer:
         return Home("test", str(item.path), (item.location[1] or 0) + 1, root)
 
 
-def _judge_of(item: pytest.Item) -> str | None:
+def _detected_by(item: pytest.Item) -> str | None:
     case = case_of(item)
     return case.variant.detected_by if case is not None else None

@@ -165,7 +165,7 @@ def on_gpu(x, y):
     result = host("-k", "(slow or on_gpu) and 9", "-rs", "--gpukern-backend=host")
     result.assert_outcomes(skipped=2, deselected=6)
     result.stdout.fnmatch_lines(
-        ["*1 skipped: too large: n=9, and the variant declares a limit of 8 (doubling/host.slow/n=9)*"]
+        ["*1 skipped: too large: n=9, and its max_size is 8 (doubling/host.slow/n=9)*"]
     )
     result.stdout.fnmatch_lines(
         ["*1 skipped: not selected: --gpukern-backend=host (doubling/numba.on_gpu/n=9)*"]

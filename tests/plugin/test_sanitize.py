@@ -213,7 +213,7 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
     )
     result = sanitized("memcheck", "-rs")
     result.assert_outcomes(passed=6, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *judged by racecheck: --gpukern-sanitize=racecheck"])
+    result.stdout.fnmatch_lines(["SKIPPED *detected by racecheck: --gpukern-sanitize=racecheck"])
 
 
 INTERRUPTED = """
@@ -244,7 +244,7 @@ def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
     result = pytester.runpytest_subprocess("-p", "fake_gpu", "-rs", "-k", "broken")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *judged by racecheck: --gpukern-sanitize=racecheck"])
+    result.stdout.fnmatch_lines(["SKIPPED *detected by racecheck: --gpukern-sanitize=racecheck"])
 
 
 @pytest.mark.parametrize(

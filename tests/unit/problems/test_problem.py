@@ -135,7 +135,7 @@ def test_a_limit_is_exceeded_above_it_and_says_by_what():
     problem.variant("host", max_size={"n": 100})(prepare)
     variant = problem.variants.right["host.prepare"]
     assert variant.limit_exceeded({"n": 100}) is None
-    assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and the variant declares a limit of 100"
+    assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and its max_size is 100"
 
 
 @pytest.mark.parametrize(

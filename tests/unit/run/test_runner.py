@@ -507,7 +507,7 @@ def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
 
 def test_a_point_beyond_the_variants_limit_says_so(gpu):
     case = case_of(right, max_size={"n": 7})
-    assert why_not(case, FakeEnvironment(gpu)) == "too large: n=8, and the variant declares a limit of 7"
+    assert why_not(case, FakeEnvironment(gpu)) == "too large: n=8, and its max_size is 7"
 
 
 def test_what_the_simulator_lacks_is_named_and_matters_in_the_simulator_only(gpu, timer):
