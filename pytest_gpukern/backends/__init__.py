@@ -1,4 +1,4 @@
 """Opens the libraries that variants are written with, one file a library.
 
-Start with `backend.py`: the Protocol, and the table of backends.
+Start with `backend.py`, the base class; `values/backend_table.py` lists what there is.
 """

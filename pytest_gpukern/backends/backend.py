@@ -6,13 +6,13 @@ import importlib
 import importlib.machinery
 import importlib.util
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
     import numpy as np
 
@@ -91,8 +91,8 @@ class Workspace(Protocol):
         """Gives the memory back."""
 
 
-class Backend(Protocol):
-    """One library that variants are written with.
+class Backend:
+    """One library that variants are written with; its base class, which does nothing where nothing is needed.
 
     Attributes:
         name: as in `Problem.variant("…")`.
@@ -104,20 +104,11 @@ class Backend(Protocol):
     """
 
     name: str
-    on_gpu: bool
-    simulated: bool
-
-    @property
-    def stream(self) -> Any:
-        """The stream to launch on."""
-
-    @property
-    def timed_stream(self) -> Any:
-        """The stream to launch on, as cuda.core's."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was supplied from outside so that the library works here."""
+    on_gpu = False
+    simulated = False
+    stream: Any = None
+    timed_stream: Any = None
+    notes: tuple[str, ...] = ()
 
     def workspace(
         self,
@@ -126,12 +117,15 @@ class Backend(Protocol):
         placed: Mapping[str, Placement] | None = None,
     ) -> Workspace:
         """Makes the arrays of a case, inputs loaded and outputs poisoned, those in `placed` laid out so."""
+        raise NotImplementedError
 
     def current(self) -> AbstractContextManager[Any]:
         """While entered, launches that name no stream go to `stream`."""
+        return nullcontext()
 
     def preparing(self) -> AbstractContextManager[Any]:
         """While entered, a variant prepares: as `current`, and a library may remember what it looked up."""
+        return self.current()
 
     def synchronize(self) -> None:
         """Waits for all work on the device, whatever library or stream it came from."""

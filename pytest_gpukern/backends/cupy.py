@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
-from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.arrays.memory import Placement
+    from pytest_gpukern.gpu.runtime import DeviceArray
     from pytest_gpukern.problems.problem import Output
 
 
@@ -26,29 +26,19 @@ class CupyBackend(GpuBackend):
         import cupy
 
         self._cupy = cupy
-        stream = runtime().stream
+        super().__init__()
         if hasattr(cupy.cuda.Stream, "from_external"):
-            self._stream = cupy.cuda.Stream.from_external(stream)
+            self.stream = cupy.cuda.Stream.from_external(self.timed_stream)
         else:  # CuPy < 14
-            self._stream = cupy.cuda.ExternalStream(int(stream.handle))
+            self.stream = cupy.cuda.ExternalStream(int(self.timed_stream.handle))
 
-    @property
-    def stream(self) -> Any:
-        """The timed stream as a CuPy stream."""
-        return self._stream
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> CudaWorkspace:
-        """CuPy arrays, inputs loaded and outputs poisoned."""
-        return CudaWorkspace(inputs, outputs, self._cupy.asarray, placed)
+    def wrap(self, array: DeviceArray) -> Any:
+        """Returns a CuPy array on the memory of `array`."""
+        return self._cupy.asarray(array)
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream CuPy's current one."""
-        return self._stream  # type: ignore[no-any-return]
+        return self.stream  # type: ignore[no-any-return]
 
     def release(self) -> None:
         """Empties CuPy's memory pools."""
@@ -66,12 +56,12 @@ class DaskWorkspace(CudaWorkspace):
         self,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
+        wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
     ) -> None:
-        import cupy
         import dask.array
 
-        super().__init__(inputs, outputs, cupy.asarray, placed)
+        super().__init__(inputs, outputs, wrap, placed)
         for name in self._inputs:
             chunk = self.arrays[name]
             key = f"{name}-{uuid.uuid4().hex}"
@@ -84,21 +74,13 @@ class DaskBackend(CupyBackend):
     """Dask over CuPy, computed in the calling thread, whose current CuPy stream is the timed one."""
 
     name = "dask"
+    workspace_type = DaskWorkspace
 
     def __init__(self) -> None:
         super().__init__()
         import dask.array
 
         self._dask = dask
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> DaskWorkspace:
-        """Dask arrays for inputs, loaded, and CuPy arrays for outputs, poisoned."""
-        return DaskWorkspace(inputs, outputs, placed)
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -270,25 +270,8 @@ def shares_memory(one: Any, other: Any) -> bool:
 
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return bool(np.shares_memory(one, other))
-    spans = [_span(value) for value in (one, other)]
-    return spans[0] is not None and spans[1] is not None and spans[0].overlaps(spans[1])
-
-
-def _span(value: Any) -> Span | None:
-    """Returns the addresses of an array of any library, or None where it tells none."""
-    import numpy as np
-
-    from pytest_gpukern.arrays.memory import span_by_interface
-
-    if isinstance(value, np.generic):  # a number, whose address is that of a copy
-        return None
-    if hasattr(value, "detach"):  # PyTorch, which tells them of no tensor that requires a gradient
-        value = value.detach()
-    for name in ("__cuda_array_interface__", "__array_interface__"):
-        interface = getattr(value, name, None)
-        if interface is not None:
-            return span_by_interface(interface)
-    return None
+    first, second = users_array(one), users_array(other)
+    return first is not None and second is not None and first.span.overlaps(second.span)
 
 
 def _named(value: Any) -> str:

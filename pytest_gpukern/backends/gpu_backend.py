@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
@@ -18,45 +18,20 @@ from pytest_gpukern.arrays.memory import (
     span_by_interface,
     span_of,
 )
-from pytest_gpukern.backends.backend import Form
+from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.arrays.memory import Damage, Placement, Span, Strides
     from pytest_gpukern.problems.problem import Output
-
-
-class GpuBackend:
-    """A library on the runtime's context; its stream is the runtime's, unless it takes no foreign one."""
-
-    on_gpu = True
-    simulated = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def timed_stream(self) -> Any:
-        """The runtime's stream."""
-        return runtime().stream
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Nothing, unless the library launches elsewhere by default."""
-        return nullcontext()
-
-    def preparing(self) -> AbstractContextManager[Any]:
-        """As while launching."""
-        return self.current()
-
-    def synchronize(self) -> None:
-        """Waits for the whole device."""
-        runtime().synchronize()
 
 
 class PlacedDeviceArray(DeviceArray):
@@ -164,7 +139,7 @@ class CudaWorkspace:
         self,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
-        wrap: Any,
+        wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
     ) -> None:
         self._runtime = runtime()
@@ -310,3 +285,33 @@ class CudaWorkspace:
         with ExitStack() as freed:  # every one of them, also where the first cannot be freed
             for array in (*self._inputs.values(), *self._outputs.values()):
                 freed.callback(array.free)
+
+
+class GpuBackend(Backend):
+    """A library on the runtime's context, timed on its stream unless it takes no foreign one.
+
+    A backend derived from it sets `stream` and says how its library wraps an array (`wrap`).
+    """
+
+    on_gpu = True
+    workspace_type: type[CudaWorkspace] = CudaWorkspace
+
+    def __init__(self) -> None:
+        self.timed_stream = runtime().stream
+
+    def wrap(self, array: DeviceArray) -> Any:
+        """Returns an array of the library's own type on the memory of `array`."""
+        raise NotImplementedError
+
+    def workspace(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Output],
+        placed: Mapping[str, Placement] | None = None,
+    ) -> CudaWorkspace:
+        """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
+        return self.workspace_type(inputs, outputs, self.wrap, placed)
+
+    def synchronize(self) -> None:
+        """Waits for the whole device."""
+        runtime().synchronize()

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import math
 import zlib
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
@@ -23,7 +22,7 @@ from pytest_gpukern.arrays.memory import (
     span_by_interface,
 )
 from pytest_gpukern.arrays.threaded import map_in_threads
-from pytest_gpukern.backends.backend import Form
+from pytest_gpukern.backends.backend import Backend, Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -295,14 +294,10 @@ class HostWorkspace:
         self._bound.clear()
 
 
-class HostBackend:
+class HostBackend(Backend):
     """NumPy, and whatever else computes on NumPy arrays."""
 
     name = "host"
-    on_gpu = False
-    simulated = False
-    stream = timed_stream = None
-    notes = ()
 
     def workspace(
         self,
@@ -310,19 +305,5 @@ class HostBackend:
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> HostWorkspace:
-        """NumPy arrays, inputs copied and outputs poisoned."""
+        """Makes NumPy arrays, inputs copied and outputs poisoned."""
         return HostWorkspace(inputs, outputs, placed)
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Nothing: the host has no streams."""
-        return nullcontext()
-
-    def preparing(self) -> AbstractContextManager[Any]:
-        """As while launching."""
-        return self.current()
-
-    def synchronize(self) -> None:
-        """Nothing: a host call has ended when it returns."""
-
-    def release(self) -> None:
-        """Nothing is pooled."""

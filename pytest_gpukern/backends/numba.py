@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
+from pytest_gpukern.backends.backend import Backend
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
-from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.backends.backend import Form
+    from pytest_gpukern.gpu.runtime import DeviceArray
     from pytest_gpukern.problems.problem import Output
 
 
@@ -26,23 +27,16 @@ class NumbaBackend(GpuBackend):
     def __init__(self) -> None:
         from numba import cuda
 
+        super().__init__()
         self._cuda = cuda
         cuda.current_context()  # Numba takes the primary context, which is the runtime's too
-        self._stream = cuda.external_stream(int(runtime().stream.handle))
+        self.stream = cuda.external_stream(
+            int(self.timed_stream.handle)
+        )  # Numba uses it if a launch names it
 
-    @property
-    def stream(self) -> Any:
-        """The timed stream as a Numba stream; Numba launches elsewhere unless a launch names it."""
-        return self._stream
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> CudaWorkspace:
-        """Numba device arrays, inputs loaded and outputs poisoned."""
-        return CudaWorkspace(inputs, outputs, self._cuda.as_cuda_array, placed)
+    def wrap(self, array: DeviceArray) -> Any:
+        """Returns a Numba device array on the memory of `array`."""
+        return self._cuda.as_cuda_array(array)
 
     def current(self) -> AbstractContextManager[Any]:
         """Silences Numba's advice on small grids: some variants are slow on purpose, and sizes are given."""
@@ -87,24 +81,16 @@ class SimulatedWorkspace(HostWorkspace):
         return self._bind(output, value._ary)
 
 
-class SimulatedBackend:
-    """Numba's CUDA target in the simulator."""
+class SimulatedBackend(Backend):
+    """Numba's CUDA target in the simulator, where everything in a stream is synchronous."""
 
     name = "numba"
-    on_gpu = False
     simulated = True
-    timed_stream = None
-    notes = ()
 
     def __init__(self) -> None:
         from numba import cuda
 
-        self._stream = cuda.stream()
-
-    @property
-    def stream(self) -> Any:
-        """The simulator's stand-in for a stream: everything in it is synchronous."""
-        return self._stream
+        self.stream = cuda.stream()
 
     def workspace(
         self,
@@ -112,19 +98,5 @@ class SimulatedBackend:
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> SimulatedWorkspace:
-        """Simulator arrays, inputs copied and outputs poisoned."""
+        """Makes simulator arrays, inputs copied and outputs poisoned."""
         return SimulatedWorkspace(inputs, outputs, placed)
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Nothing: there is one stream."""
-        return nullcontext()
-
-    def preparing(self) -> AbstractContextManager[Any]:
-        """As while launching."""
-        return self.current()
-
-    def synchronize(self) -> None:
-        """Nothing: a simulated launch has ended when it returns."""
-
-    def release(self) -> None:
-        """Nothing is pooled."""

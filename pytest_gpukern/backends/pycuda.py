@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
-from pytest_gpukern.gpu.runtime import CudaError, checked, runtime
+from pytest_gpukern.gpu.runtime import CudaError, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class PycudaBackend(GpuBackend):
     name = "pycuda"
 
     def __init__(self) -> None:
-        runtime()  # makes the primary context current, which PyCUDA then takes
+        super().__init__()  # makes the primary context current, which PyCUDA then takes
         supplied = _import_driver()
         self._context = _primary_context()
         import pycuda.driver
@@ -48,18 +48,8 @@ class PycudaBackend(GpuBackend):
         if supplied:
             self.notes = (f"PyCUDA {pycuda.VERSION_TEXT}: {'; '.join(supplied)}",)
         self._preprocessed: dict[tuple[str, tuple[str, ...], str], str] = {}
-        self._stream = pycuda.driver.Stream()
-        self._timed_stream = Stream.from_handle(int(self._stream.handle))
-
-    @property
-    def stream(self) -> Any:
-        """The timed stream as a PyCUDA stream; PyCUDA launches on the default stream unless given it."""
-        return self._stream
-
-    @property
-    def timed_stream(self) -> Any:
-        """PyCUDA's stream as cuda.core's."""
-        return self._timed_stream
+        self.stream = pycuda.driver.Stream()  # PyCUDA launches on the default stream unless given it
+        self.timed_stream = Stream.from_handle(int(self.stream.handle))
 
     def workspace(
         self,
@@ -67,9 +57,13 @@ class PycudaBackend(GpuBackend):
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
-        """GPUArrays, inputs loaded and outputs poisoned."""
-        with self.current():  # where GPUArray asks for the device
-            return CudaWorkspace(inputs, outputs, gpuarray_over, placed)
+        """Makes GPUArrays, which ask for the device."""
+        with self.current():
+            return super().workspace(inputs, outputs, placed)
+
+    def wrap(self, array: DeviceArray) -> Any:
+        """Returns a GPUArray on the memory of `array`."""
+        return gpuarray_over(array)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -109,9 +103,6 @@ class PycudaBackend(GpuBackend):
             return self._preprocessed[key]
 
         return once
-
-    def release(self) -> None:
-        """Nothing: PyCUDA pools no memory by itself, and the pool of a variant goes with the variant."""
 
 
 class _Address(int):

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
-from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.backends.backend import Form
     from pytest_gpukern.gpu.runtime import DeviceArray
-    from pytest_gpukern.problems.problem import Output
 
 
 class TorchWorkspace(CudaWorkspace):
@@ -40,39 +36,26 @@ class TorchBackend(GpuBackend):
     """
 
     name = "torch"
+    workspace_type = TorchWorkspace
 
     def __init__(self) -> None:
-        stream = runtime().stream
+        super().__init__()
         import torch
 
         if not torch.backends.cuda.is_built():
             raise RuntimeError(f"torch {torch.__version__} was built without CUDA; install a build with it")
         torch.cuda.init()  # says here what is wrong with the driver
         self._torch = torch
-        self._stream = torch.cuda.ExternalStream(int(stream.handle))
-
-    @property
-    def stream(self) -> Any:
-        """The timed stream as PyTorch's."""
-        return self._stream
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> TorchWorkspace:
-        """CUDA tensors, inputs loaded and outputs poisoned."""
-        return TorchWorkspace(inputs, outputs, self._tensor_over, placed)
+        self.stream = torch.cuda.ExternalStream(int(self.timed_stream.handle))
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes the timed stream PyTorch's current one."""
-        return self._torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
+        return self._torch.cuda.stream(self.stream)  # type: ignore[no-any-return]
 
     def release(self) -> None:
         """Empties PyTorch's caching allocator."""
         self._torch.cuda.empty_cache()
 
-    def _tensor_over(self, array: DeviceArray) -> Any:
+    def wrap(self, array: DeviceArray) -> Any:
         """Returns a tensor on the memory of `array`, by the CUDA array interface: nothing is copied."""
         return self._torch.as_tensor(array, device="cuda")

@@ -120,16 +120,15 @@ class OnDevice(np.ndarray):
 
 def install(monkeypatch, *modules):
     """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
-    from pytest_gpukern.backends import gpu_backend as cuda_workspace
-    from pytest_gpukern.backends import gpu_backend as on_gpu
+    from pytest_gpukern.backends import gpu_backend
 
     made = HostRuntime()
-    for module in (cuda_workspace, on_gpu, *modules):
-        monkeypatch.setattr(module, "runtime", lambda: made)
-        if hasattr(module, "checked"):
-            monkeypatch.setattr(module, "checked", driver_call)
-    monkeypatch.setattr(cuda_workspace, "DeviceArray", HostArray)
-    monkeypatch.setattr(cuda_workspace, "compare_on_device", lambda *_: None)
+    for module in (gpu_backend, *modules):
+        for name, stand_in in (("runtime", lambda: made), ("checked", driver_call)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, stand_in)
+    monkeypatch.setattr(gpu_backend, "DeviceArray", HostArray)
+    monkeypatch.setattr(gpu_backend, "compare_on_device", lambda *_: None)
     return made
 
 

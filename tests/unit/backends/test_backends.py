@@ -469,6 +469,8 @@ MEMORY = np.arange(12.0)
 class OnDevice:
     """An array of some library on a device."""
 
+    is_cuda = True
+
     def __init__(self, array):
         self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3}
 
