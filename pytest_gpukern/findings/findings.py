@@ -17,18 +17,17 @@ from pytest_gpukern.findings.regressions import (
     other_determinism,
     over_sessions,
 )
-from pytest_gpukern.gate.judge import failing
+from pytest_gpukern.gate.judge import fails
 from pytest_gpukern.measure.device_memory import MEMORY
 from pytest_gpukern.values.result import Correctness, VerdictKind, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.values.result import CaseInfo, Finding, Measurement, Result, Verdict
 
     PastOf = Callable[[CaseInfo, str | None], Past | None]
-    from collections.abc import Collection
 
 _GATE_OF = {
     RESOURCES: "resources",
@@ -90,10 +89,12 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts:
             last one is reported, and only what is INVALID fails.
     """
     gated = ("time" if result.case.on_gpu else "host") in gate_on
-    bad = failing(result, strict=strict, hosts=True) if gated else {}
-    if accepts:
-        bad = {key: verdict for key, verdict in bad.items() if verdict.kind is VerdictKind.INVALID}
-    lines = [f"{verdict.kind} ({key}): {verdict.explained}" for key, verdict in bad.items()]
+    lines = [
+        f"{verdict.kind} ({key}): {verdict.explained}"
+        for key, verdict in result.verdicts.items()
+        if gated and fails(verdict, strict=strict)
+        if not accepts or verdict.kind is VerdictKind.INVALID
+    ]
     told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
     found = [finding for finding in told if _GATE_OF.get(finding.kind) in gate_on]
     return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]

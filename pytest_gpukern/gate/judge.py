@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.gate.change import Change, Pair
     from pytest_gpukern.gate.spread import SharedSpread
-    from pytest_gpukern.values.result import Measurement, Result
+    from pytest_gpukern.values.result import Measurement
 
 _EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
 _UNKNOWN = (VerdictKind.NEW, VerdictKind.UNDECIDED, VerdictKind.UNCOMPARABLE)
@@ -72,6 +72,8 @@ class Basis:
         device: UUID of the device that the new measurements were taken on.
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
+        remark: what else the reason has to say of the recorded sessions.
+        fails_no_test: whether it is a host's time, which nobody asked to fail a test.
 
     Raises:
         ValueError: threshold or jitter is negative or not finite.
@@ -84,6 +86,8 @@ class Basis:
     device: str | None = None
     shared: SharedSpread | None = None
     anchor: Sequence[SessionTime] = ()
+    remark: str = ""
+    fails_no_test: bool = False
 
     def __post_init__(self) -> None:
         _refuse_bad_numbers(self.threshold, self.jitter_ns)
@@ -123,13 +127,14 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
-    return dataclasses.replace(
+    verdict = dataclasses.replace(
         verdict,
         reason="; ".join([verdict.reason, *_remarks(basis, change)]),
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
         false_alarm=_false_alarm(len(reference), threshold) if gates else 0.0,
     )
+    return of_host(verdict) if basis.fails_no_test else verdict
 
 
 def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -156,6 +161,20 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     slowest = sorted(each.median_ns for each in reference)[-1 - len(reference) // _EXCUSED]
     apart = min(each.summary.median_ns for each in fresh) > slowest
     return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=_remarks(basis, change))
+
+
+def undecidable(suspicion: Verdict, problem: str) -> Verdict:
+    """Returns INVALID, which fails: a suspicion must not pass because nothing could be said about it."""
+    change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
+    reason = f"suspected {change}, and the sessions that should confirm it failed: {problem}"
+    return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
+
+
+def of_host(verdict: Verdict) -> Verdict:
+    """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
+    slower = verdict.kind is VerdictKind.SLOWER
+    reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason
+    return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
 def judge_paired(
@@ -241,17 +260,6 @@ def fails(verdict: Verdict, *, strict: bool) -> bool:
     if not verdict.gates:
         return strict
     return verdict.kind is VerdictKind.SLOWER or (strict and verdict.kind in _UNKNOWN)
-
-
-def failing(result: Result, *, strict: bool, hosts: bool = False) -> dict[str, Verdict]:
-    """Returns the verdicts that fail a result's test, by `scope/timer/cache`.
-
-    A host variant's times are reported and fail only where `hosts` asks for it: they depend on too much that
-    no kernel changes.
-    """
-    if not (result.case.on_gpu or hosts):
-        return {}
-    return {key: verdict for key, verdict in result.verdicts.items() if fails(verdict, strict=strict)}
 
 
 def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
@@ -356,6 +364,8 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
         remarks.append("spread between sessions assumed")
     if len(reference) < FEWEST:
         remarks.append(f"reported, not gated: {len(reference)} of {FEWEST} sessions recorded")
+    if basis.remark:
+        remarks.append(basis.remark)
     return remarks
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.findings.common_shift import beside_shift
-from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
@@ -342,14 +341,11 @@ def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> 
 
 
 def _standing(result: Result, report: RunReport) -> str:
-    settings = report.settings
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
     if result.nodeid in report.failed_by_themselves:
         return "failed otherwise"
-    if settings.gate == "fail" and failures(
-        result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts
-    ):
+    if result.nodeid in report.failed_by_the_gate:
         return "failed by the gate"
     if result.simulated:
         return "simulated"

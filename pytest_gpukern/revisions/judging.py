@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.findings.explain import NEW_CODE, SAME_CODE
-from pytest_gpukern.gate.judge import confirm_paired, judge_paired, shared_spread_of_pairs
+from pytest_gpukern.gate.judge import (
+    confirm_paired,
+    judge_paired,
+    of_host,
+    shared_spread_of_pairs,
+    undecidable,
+)
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
-from pytest_gpukern.run.settle import of_host, undecidable
 from pytest_gpukern.values.result import Correctness, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:

@@ -123,6 +123,7 @@ class Controller:
         self._results[report.nodeid] = result
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
         self._failed_by_themselves.discard(report.nodeid)
+        self._failed_by_the_gate.discard(report.nodeid)
         # An `update` is there to accept what became slower, but not what the test itself found wrong.
         by_the_gate = carried.get("failed_by_the_gate")
         if report.failed:

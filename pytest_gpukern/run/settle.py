@@ -10,7 +10,7 @@ from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, failing, judge
+from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable
 from pytest_gpukern.processes.extra_sessions import measure_further
 from pytest_gpukern.values.result import Result, SessionRole, Verdict, VerdictKind
 
@@ -81,8 +81,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     A number that was taken beside a main timer's is judged where the record has that one only, as after CUPTI
     became usable on a machine; then it stands for both.
     """
-    settings, on_gpu = environment.settings, result.case.on_gpu
-    compares = settings.baseline != "off"
+    settings = environment.settings
     further: list[Result] = []
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
@@ -99,13 +98,9 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             continue
         fresh = [measurement, *_under(key, further)]
         verdict = judge(fresh, bases[key])
-        if compares:
-            verdict = _naming_its_epoch(verdict, result, key, environment)
-        if not on_gpu and "host" not in settings.gate_on:
-            verdict = of_host(verdict)
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its further sessions failed: {problem}")
-        if compares or verdict.kind is VerdictKind.INVALID:
+        if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
     together = [result, *further]
     return Judged(
@@ -121,8 +116,7 @@ def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -
     Where no time fails a test, a suspicion stays one, and says why.
     """
     settings, result = environment.settings, judged.result
-    bad = failing(result, strict=False, hosts="host" in settings.gate_on)
-    suspected = [key for key, verdict in bad.items() if verdict.suspected]
+    suspected = [key for key, verdict in result.verdicts.items() if verdict.suspected]
     if not suspected:
         return judged
     if settings.gate == "off":
@@ -165,23 +159,19 @@ def decided_by(
         if problem or missing:
             verdicts[key] = undecidable(suspicion, problem or f"{missing}")
             continue
-        verdict = confirm(suspicion, found, _basis_of(result, measurement, environment, marker))
-        verdicts[key] = _naming_its_epoch(verdict, result, key, environment)
+        verdicts[key] = confirm(suspicion, found, _basis_of(result, measurement, environment, marker))
     return dataclasses.replace(result, verdicts=verdicts)
-
-
-def undecidable(suspicion: Verdict, problem: str) -> Verdict:
-    """Returns INVALID, which fails: a suspicion must not pass because nothing could be said about it."""
-    change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
-    reason = f"suspected {change}, and the sessions that should confirm it failed: {problem}"
-    return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
 def _basis_of(
     result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
 ) -> Basis:
-    """What a measurement is judged by."""
+    """Returns what a measurement is judged by.
+
+    It says where that is an older epoch, because the newest has no time under its key.
+    """
     compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
+    opened = environment.newer_epoch(result.case, key) if compares else None
     return Basis(
         environment.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
         Conditions.of(
@@ -192,6 +182,8 @@ def _basis_of(
         device=result.fingerprint.get("device_uuid") if on_gpu else None,
         shared=environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
         anchor=environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
+        remark=f"by an older epoch, since that of {opened[:10]} has no {key}" if opened else "",
+        fails_no_test=not on_gpu and "host" not in environment.settings.gate_on,
     )
 
 
@@ -215,22 +207,6 @@ def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -
 def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
     """Whether there is a record under its key; the sessions given for it may be of another timer."""
     return any(session.key == measurement.key for session in bases[measurement.key].sessions)
-
-
-def _naming_its_epoch(verdict: Verdict, result: Result, key: str, environment: Environment) -> Verdict:
-    """The verdict, saying where it rests on an older epoch because the newest has no time under its key."""
-    opened = environment.newer_epoch(result.case, key) if verdict.ratio is not None else None
-    if opened is None:
-        return verdict
-    reason = f"{verdict.reason}; by an older epoch, since that of {opened[:10]} has no {key}"
-    return dataclasses.replace(verdict, reason=reason)
-
-
-def of_host(verdict: Verdict) -> Verdict:
-    """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
-    slower = verdict.kind is VerdictKind.SLOWER
-    reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason
-    return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
 def _left_open(judged: Judged, suspected: Sequence[str], why: str) -> Judged:
