@@ -6,12 +6,21 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.selftest import gate_results, tables, timer_results
+from pytest_gpukern.selftest.gate_simulation import simulate
+from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
+from pytest_gpukern.selftest.recording import (
+    Conclusions,
+    GateRecording,
+    Recording,
+    RecordingError,
+    TimerRecording,
+    read_recording,
+    write_recording,
+)
 from pytest_gpukern.values.untrusted_json import printable, printable_lines
-
-if TYPE_CHECKING:
-    from pytest_gpukern.selftest.recording import Conclusions, GateRecording, TimerRecording
 
 SESSIONS = {False: 8, True: 40}
 """Fresh processes by default, without and with `--gate`."""
@@ -62,12 +71,6 @@ def _run(known: argparse.Namespace) -> int:
         cannot be used.
     """
     _refuse_contradictions(known)
-    from pytest_gpukern.gpu.errors import DeviceError
-    from pytest_gpukern.selftest import gate_results, tables, timer_results
-    from pytest_gpukern.selftest.gate_simulation import simulate
-    from pytest_gpukern.selftest.processes import NoGpuError
-    from pytest_gpukern.selftest.recording import GateRecording, RecordingError, write_recording
-
     without = known.without or ()
     width = max(_NARROWEST_TABLE, shutil.get_terminal_size().columns)
     try:
@@ -97,15 +100,6 @@ def _run(known: argparse.Namespace) -> int:
 
 def _recording(known: argparse.Namespace, without: tuple[str, ...]) -> TimerRecording | GateRecording:
     """Reads what was recorded earlier or measures now; without a GPU, the gate's recording says so."""
-    from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
-    from pytest_gpukern.selftest.recording import (
-        GateRecording,
-        Recording,
-        TimerRecording,
-        read_recording,
-        write_recording,
-    )
-
     kind: type[TimerRecording | GateRecording] = GateRecording if known.gate else TimerRecording
     if known.replay is not None:
         return read_recording(known.replay, kind)
