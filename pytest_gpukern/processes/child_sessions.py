@@ -19,7 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -276,6 +276,20 @@ def could_not_collect(files: Sequence[str]) -> str:
     return f"it could not collect {name}: {last_lines(reason)}"
 
 
+class LoadedModule(NamedTuple):
+    """Holds a module that a session had loaded when it ended.
+
+    Attributes:
+        name: dotted.
+        file: as the module says.
+        sha256: of the file's contents.
+    """
+
+    name: str
+    file: str
+    sha256: str
+
+
 @dataclass
 class ChildRun:
     """Holds what a child session found, in all the processes that it took.
@@ -283,7 +297,7 @@ class ChildRun:
     Attributes:
         results: test → what it found out, of those that found something.
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        modules: (name, file, SHA-256) of the modules that were watched for.
+        modules: those that were watched for.
         uncollected: files that could not be collected, and why.
         listed: test → how pytest-benchmark lists it, of those that use its fixture.
         others: tests of this plugin's that nobody wanted, of a session that collected all.
@@ -295,7 +309,7 @@ class ChildRun:
 
     results: dict[str, Result] = field(default_factory=dict)
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
-    modules: tuple[tuple[str, str, str], ...] = ()
+    modules: tuple[LoadedModule, ...] = ()
     uncollected: list[str] = field(default_factory=list)
     listed: dict[str, JsonDict] = field(default_factory=dict)
     others: tuple[str, ...] = ()
@@ -350,9 +364,7 @@ class Heard:
                 check_shape(told["result"], Result, "result")
                 found.results[nodeid] = Result.from_json(told["result"])
         elif kind == "modules":
-            found.modules = tuple(
-                (_text(name), _text(file), _text(sha)) for name, file, sha in told["modules"]
-            )
+            found.modules = tuple(LoadedModule(*map(_text, module)) for module in told["modules"])
         elif kind == "uncollected":
             why = f"{told['nodeid']}: {told['text']}"
             found.uncollected += [why] if why not in found.uncollected else []

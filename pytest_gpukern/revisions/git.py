@@ -1,4 +1,4 @@
-"""git as a process: which commit a revision means here, and where it and HEAD parted."""
+"""Asks git which commit a revision means and where it and HEAD parted, and makes a worktree of that."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _OF_A_REPOSITORY = (
     "GIT_DIR",
@@ -28,14 +23,9 @@ _OF_A_REPOSITORY = (
     "GIT_OBJECT_DIRECTORY",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_GRAFT_FILE",
-    "GIT_SHALLOW_FILE",
-    "GIT_NAMESPACE",
     "GIT_PREFIX",
-    "GIT_QUARANTINE_PATH",
 )
-"""What git sets for its hooks, and what would make every command speak of another repository or index.
+"""What git sets for its hooks, and would make every command speak of another repository or index.
 
 Not `GIT_CONFIG_…`: a container in CI passes `safe.directory` by these.
 """
@@ -52,7 +42,7 @@ class GitError(Exception):
 
 @dataclass(frozen=True)
 class Revisions:
-    """A working tree and the commit that it is measured against.
+    """Holds a working tree and the commit that it is measured against.
 
     Attributes:
         top: top folder of the working tree.
@@ -82,17 +72,17 @@ class Revisions:
 
 
 def short(commit: str) -> str:
-    """The beginning of a commit's name, as git abbreviates it."""
+    """Returns the beginning of a commit's name, as git abbreviates it."""
     return commit[:_SHORT]
 
 
 def without_git(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which git finds the repository by the current folder, also inside a git hook."""
+    """Returns an environment in which git finds the repository by the current folder, also inside a hook."""
     return {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
 
 
 def resolve(revision: str, folder: Path, environ: Mapping[str, str] = os.environ) -> Revisions:
-    """Which commit the working tree round `folder` is to be measured against.
+    """Finds the commit that the working tree around `folder` is to be measured against.
 
     Args:
         revision: a branch, tag, commit or anything else that git takes for one commit.
@@ -130,7 +120,7 @@ def run(
     *,
     accepted: tuple[int, ...] = (0,),
 ) -> str:
-    """What git prints.
+    """Runs git, and returns what it prints.
 
     Args:
         arguments: the command and what belongs to it.
@@ -167,7 +157,7 @@ def run(
 
 
 def last_lines(text: str, count: int = _LAST_LINES) -> str:
-    """The last lines of what a process said, that say something."""
+    """Returns the last lines of what a process said that say something."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-count:]) or "it said nothing"
 
@@ -186,7 +176,7 @@ def _top(folder: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _commit(revision: str, top: Path, environ: Mapping[str, str]) -> str | None:
-    """The commit that a revision means, or None; what begins with a dash would be an option."""
+    """Returns the commit that a revision means, or None; what begins with a dash would be an option."""
     if not revision.strip() or revision.startswith("-") or not revision.isprintable():
         return None
     arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
@@ -228,7 +218,7 @@ def _no_merge_base(revision: str, top: Path, environ: Mapping[str, str]) -> str:
 
 
 def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What a worktree of a commit lacks: submodules, and the contents of files that git-lfs keeps."""
+    """Says what a worktree of a commit lacks: submodules, and the contents of files that git-lfs keeps."""
     notes = []
     listed = run(["ls-tree", "-r", "-z", commit], top, environ).split("\0")
     if any(entry.startswith("160000 ") for entry in listed):
@@ -243,14 +233,14 @@ def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tupl
 
 
 _FOLDER = "gpukern-against-"
-_REASON = "pytest-gpukern measures it"
+_LEFT_OVER_S = 7 * 24 * 3600.0
 WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 """In the environment of the set-up command: the worktree's folder."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Worktree:
-    """A detached checkout of the base, ours until `remove`.
+    """A detached checkout of the base in a temporary folder, ours until `remove`.
 
     Attributes:
         path: its top folder, named like the working tree's, since that name is a package's where the top
@@ -260,29 +250,20 @@ class Worktree:
     path: Path
     _top: Path
     _environ: Mapping[str, str]
-    _held: int | None
 
     @classmethod
     def make(cls, revisions: Revisions, environ: Mapping[str, str] = os.environ) -> Worktree:
-        """Checks the base out in a new temporary folder, once what earlier runs left over is pruned.
+        """Checks the base out in a new temporary folder, once what killed runs left over is removed.
 
         Raises:
             GitError: git refuses; what was made of it until then is gone.
         """
         top = revisions.top
+        remove_left_over(top, environ)
         folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{short(revisions.base)}-")).resolve()
-        path = folder / top.name
-        made = cls(path, top, environ, None)
+        made = cls(folder / top.name, top, environ)
         try:
-            with _one_at_a_time(top, environ):
-                prune_left_over(top, environ)
-                reason = f"{_REASON} (process {os.getpid()})"
-                run(
-                    ["worktree", "add", "--detach", "--lock", "--reason", reason, str(path), revisions.base],
-                    top,
-                    environ,
-                )
-                made._held = _hold(_lock_file(path, environ))
+            run(["worktree", "add", "--detach", str(made.path), revisions.base], top, environ)
         except BaseException:
             made.remove()
             raise
@@ -294,115 +275,42 @@ class Worktree:
         Raises:
             GitError: it failed; the message holds the last lines of what it said.
         """
-        environ = without_git(self._environ) | {WORKTREE_VARIABLE: str(self.path)}
-        process = subprocess.Popen(
+        done = subprocess.run(
             command,
             shell=True,
             cwd=self.path,
-            env=environ,
+            env=without_git(self._environ) | {WORKTREE_VARIABLE: str(self.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,
+            check=False,
         )
-        try:
-            said, _ = process.communicate()
-        except BaseException:  # Ctrl-C ends what the shell started too
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-        if process.returncode != 0:
+        if done.returncode != 0:
             raise GitError(
-                f"--gpukern-against-setup={command}: it ended with status {process.returncode} in a worktree "
-                f"of the base:\n{last_lines(said, 15)}"
+                f"--gpukern-against-setup={command}: it ended with status {done.returncode} in a worktree "
+                f"of the base:\n{last_lines(done.stdout, 15)}"
             )
 
     def remove(self) -> None:
         """Removes the folder and what git knows of it; says nothing where that is gone already."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-        _remove(self.path, self._top, self._environ)
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+        with contextlib.suppress(GitError):  # as where git never made it
+            run(["worktree", "remove", "--force", str(self.path)], self._top, self._environ)
 
 
-def prune_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Removes worktrees of this plugin whose owner is dead; returns their folders.
+def remove_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Removes worktrees that runs of this plugin made over a week ago, or whose folder is gone.
 
-    Others' worktrees, and those that a process holds, stay as they are.
+    A run that ends by itself removes its own; one that is killed cannot. Other worktrees stay as they are.
     """
-    pruned = []
-    for path in _ours(top, environ):
-        file = _registered(path, top, environ)
-        held = None if file is None else _hold(file)
-        if held is None:
-            continue  # somebody measures there, or nobody can tell
-        os.close(held)
-        _remove(path, top, environ)
-        pruned.append(path)
-    return pruned
-
-
-def _ours(top: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Worktrees that git knows of and that a run of this plugin made: by the folder's name and the reason."""
-    found = []
-    for entry in run(["worktree", "list", "--porcelain"], top, environ).split("\n\n"):
-        lines = entry.splitlines()
-        path = Path(lines[0].removeprefix("worktree ")) if lines else Path()
-        locked = [line.removeprefix("locked ") for line in lines if line.startswith("locked ")]
-        if path.parent.name.startswith(_FOLDER) and any(text.startswith(_REASON) for text in locked):
-            found.append(path)
-    return found
-
-
-def _registered(path: Path, top: Path, environ: Mapping[str, str]) -> Path | None:
-    """git's lock file of a worktree, found in the repository: the folder itself may be gone."""
-    for file in (_common(top, environ) / "worktrees").glob("*/gitdir"):
-        with contextlib.suppress(OSError):
-            if Path(file.read_text().strip()).parent == path:
-                return file.with_name("locked")
-    return None
-
-
-def _common(top: Path, environ: Mapping[str, str]) -> Path:
-    """The repository's own folder, which all its worktrees share."""
-    return (top / run(["rev-parse", "--git-common-dir"], top, environ).removesuffix("\n")).resolve()
-
-
-def _lock_file(path: Path, environ: Mapping[str, str]) -> Path:
-    return Path(run(["rev-parse", "--absolute-git-dir"], path, environ).removesuffix("\n")) / "locked"
-
-
-@contextlib.contextmanager
-def _one_at_a_time(top: Path, environ: Mapping[str, str]) -> Iterator[None]:
-    """No other run prunes between our making a worktree and our holding it."""
-    held = _hold(_common(top, environ), wait=True)
-    try:
-        yield
-    finally:
-        if held is not None:
-            os.close(held)
-
-
-def _hold(path: Path, *, wait: bool = False) -> int | None:
-    """An open file that holds the advisory lock on a path; None where another holds it, or there is none."""
-    if fcntl is None:
-        return None
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove(path: Path, top: Path, environ: Mapping[str, str]) -> None:
-    shutil.rmtree(path.parent, ignore_errors=True)
-    with contextlib.suppress(GitError):  # as where git never made it
-        run(["worktree", "remove", "--force", "--force", str(path)], top, environ)
+    for line in run(["worktree", "list", "--porcelain"], top, environ).splitlines():
+        path = Path(line.removeprefix("worktree "))
+        if line.startswith("worktree ") and path.parent.name.startswith(_FOLDER):
+            try:
+                old = time.time() - path.parent.stat().st_mtime > _LEFT_OVER_S
+            except FileNotFoundError:
+                old = True
+            if old:
+                Worktree(path, top, environ).remove()

@@ -1,10 +1,10 @@
-"""What one test came to over the sessions of both sides: values in, a verdict or the reason for none out."""
+"""Says what one test came to over the sessions of both sides: values in, a verdict or why none out."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.explain import NEW_CODE, SAME_CODE
 from pytest_gpukern.gate.judge import (
@@ -18,7 +18,7 @@ from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.values.result import Correctness, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.values.result import Measurement, Result
 
@@ -32,7 +32,7 @@ FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class Told:
-    """What one session told of a test.
+    """Holds what one session told of a test.
 
     Attributes:
         outcome: `passed`, `failed`, `skipped` or `xfailed`.
@@ -47,7 +47,7 @@ class Told:
 
 @dataclass(frozen=True)
 class CaseRuns:
-    """What the sessions of both sides told of one test, in order; None where one told nothing.
+    """Holds what the sessions of both sides told of one test, in order; None where one told nothing.
 
     Attributes:
         base: those of the base.
@@ -99,7 +99,7 @@ class CaseRuns:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a test came to.
+    """Holds what a test came to.
 
     Attributes:
         outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
@@ -114,6 +114,11 @@ class Conclusion:
     result: Result | None
     verdicts: Mapping[str, Verdict]
     sessions: tuple[Result, ...] = ()
+
+    @property
+    def suspected(self) -> bool:
+        """Whether it is suspected to be slower."""
+        return any(verdict.suspected for verdict in self.verdicts.values())
 
     @property
     def confirmed(self) -> bool:
@@ -141,7 +146,7 @@ class Conclusion:
 
 
 def failure_of(case: CaseRuns) -> str | None:
-    """Why a test fails in the working tree, in the words of the first session that said so, or None."""
+    """Says why a test fails in the working tree, as the first session did that saw it, or returns None."""
     for number, told in enumerate(case.head, 1):
         if told is not None and told.outcome == "failed":
             failed = sum(1 for each in case.head if each is not None and each.outcome == "failed")
@@ -152,19 +157,19 @@ def failure_of(case: CaseRuns) -> str | None:
 
 
 def failure_on_base(case: CaseRuns) -> str | None:
-    """What was wrong with a test on the base, or None."""
+    """Says what was wrong with a test on the base, or returns None."""
     texts = [told.text for told in case.base if told is not None and told.outcome == "failed"]
     return texts[0] if texts else None
 
 
 def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
-    """What the paired ratios of a run spread by, for each `scope/timer`, from all its cases together."""
+    """Returns the spread of a run's paired ratios, for each `scope/timer`, from all its cases together."""
     right = [case for case in cases if failure_of(case) is None and failure_on_base(case) is None]
     return shared_spread_of_pairs(_valid(case.pairs(key)) for case in right for key in case.judged_keys())
 
 
 def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSpread]) -> dict[str, Verdict]:
-    """A verdict for each scope of what is shown; none for what is not timed.
+    """Returns a verdict for each scope of what is shown; none for what is not timed.
 
     Args:
         case: of one test.
@@ -175,99 +180,90 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
         return {}
     verdicts = {}
     for key in case.judged_keys():
-        barred = _barred(case, key)
-        given = {} if barred else _given(case, key, threshold, spreads)
-        verdicts[key] = barred or _with_remarks(case, key, judge_paired(**given))
-    return verdicts
-
-
-def decided(
-    first: Mapping[str, Verdict], again: CaseRuns, threshold: float, spreads: Mapping[str, SharedSpread]
-) -> dict[str, Verdict]:
-    """The verdicts of a suspect: what was suspected is decided by its further sessions alone.
-
-    Where these cannot be compared it is INVALID.
-
-    Args:
-        first: the verdicts that raised the suspicion.
-        again: the further sessions.
-        threshold: smallest change that counts.
-        spreads: those of all cases of the run, since the suspects may be few.
-    """
-    verdicts = dict(first)
-    for key, suspicion in first.items():
-        if suspicion.suspected:
-            barred = _barred(again, key)
-            if barred is not None:
-                verdicts[key] = undecidable(suspicion, barred.reason)
-                continue
-            given = _given(again, key, threshold, spreads)
-            verdicts[key] = _with_remarks(again, key, confirm_paired(suspicion, **given))
+        verdicts[key] = _barred(case, key) or _judged(case, key, threshold, spreads)
     return verdicts
 
 
 def conclude(
-    cases: Mapping[str, CaseRuns],
-    thresholds: Mapping[str, float],
-    measure_again: Callable[[list[str]], Mapping[str, CaseRuns]] | None,
-    *,
-    hosts: bool = False,
+    cases: Mapping[str, CaseRuns], thresholds: Mapping[str, float], *, hosts: bool = False
 ) -> dict[str, Conclusion]:
-    """What every test of a run came to.
+    """Returns what every test of a run came to, with suspicions that `confirm` decides.
 
     Args:
         cases: what the sessions told.
         thresholds: smallest change that counts, of each test.
-        measure_again: measures suspects in further sessions of both sides, which alone decide about them;
-            None where nobody needs to know, and suspicions stay.
         hosts: whether times of host variants can fail a test.
     """
     spreads = shared_spreads(cases.values())
-    found = {
+    return {
         nodeid: Conclusion.of(case, verdicts_of(case, thresholds[nodeid], spreads), hosts=hosts)
         for nodeid, case in cases.items()
     }
-    suspects = [
-        nodeid
-        for nodeid, conclusion in found.items()
-        if any(verdict.suspected for verdict in conclusion.verdicts.values())
-    ]
-    for nodeid, case in measure_again(suspects).items() if suspects and measure_again else ():
-        verdicts = decided(found[nodeid].verdicts, case, thresholds[nodeid], spreads)
-        again = Conclusion.of(case, verdicts, hosts=hosts)
-        if again.outcome == "failed":
-            found[nodeid] = again
-            continue
-        first = Conclusion.of(cases[nodeid], verdicts, hosts=hosts)
-        sessions = (*first.sessions, *case.sessions(SessionRole.CONFIRMING))
-        found[nodeid] = dataclasses.replace(first, sessions=sessions)
-    return found
 
 
-def _given(case: CaseRuns, key: str, threshold: float, spreads: Mapping[str, SharedSpread]) -> dict[str, Any]:
-    """What the gate judges by."""
-    pairs = _valid(case.pairs(key))
+def confirm(
+    first: Conclusion,
+    case: CaseRuns,
+    again: CaseRuns,
+    threshold: float,
+    spreads: Mapping[str, SharedSpread],
+    *,
+    hosts: bool = False,
+) -> Conclusion:
+    """Decides what was suspected, by the further sessions alone; INVALID where these cannot be compared.
+
+    Args:
+        first: what the first sessions came to.
+        case: what they told.
+        again: what further sessions of both sides told.
+        threshold: smallest change that counts.
+        spreads: those of all cases of the run, since the suspects may be few.
+        hosts: whether times of host variants can fail a test.
+    """
+    verdicts = dict(first.verdicts)
+    for key, suspicion in first.verdicts.items():
+        if suspicion.suspected:
+            barred = _barred(again, key)
+            verdicts[key] = (
+                undecidable(suspicion, barred.reason)
+                if barred is not None
+                else _judged(again, key, threshold, spreads, suspicion)
+            )
+    found = Conclusion.of(again, verdicts, hosts=hosts)
+    if found.outcome == "failed":
+        return found
+    found = Conclusion.of(case, verdicts, hosts=hosts)
+    return dataclasses.replace(found, sessions=(*found.sessions, *again.sessions(SessionRole.CONFIRMING)))
+
+
+def _judged(
+    case: CaseRuns,
+    key: str,
+    threshold: float,
+    spreads: Mapping[str, SharedSpread],
+    suspicion: Verdict | None = None,
+) -> Verdict:
+    """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
+    all_pairs = case.pairs(key)
+    pairs = _valid(all_pairs)
     jitter_ns = max(each.jitter_ns for pair in pairs for each in pair)
     shared = spreads.get(spread_key(key))
-    return {"pairs": pairs, "threshold": threshold, "jitter_ns": jitter_ns, "shared": shared}
-
-
-def _with_remarks(case: CaseRuns, key: str, verdict: Verdict) -> Verdict:
-    """A verdict that says what the machine code tells, and of pairs that were left out."""
-    same, new = [SAME_CODE] if case.same_code else [], [NEW_CODE] if case.same_code is False else []
-    pairs = case.pairs(key)
-    invalid = len(pairs) - len(_valid(pairs))
-    reason = f"{verdict.reason}; {invalid} of {len(pairs)} pairs of sessions are not valid"
+    if suspicion is None:
+        verdict = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+    else:
+        verdict = confirm_paired(suspicion, pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+    invalid = len(all_pairs) - len(pairs)
+    reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
     return dataclasses.replace(
         verdict,
-        because=(*new, *verdict.because),
-        unchanged=(*same, *verdict.unchanged),
+        because=(*([NEW_CODE] if case.same_code is False else []), *verdict.because),
+        unchanged=(*([SAME_CODE] if case.same_code else []), *verdict.unchanged),
         reason=reason if invalid else verdict.reason,
     )
 
 
 def _barred(case: CaseRuns, key: str) -> Verdict | None:
-    """The verdict where times cannot be held against each other."""
+    """Returns the verdict where times cannot be held against each other, else None."""
     found = [each for told in case.head if told and told.result for each in told.result.measurements]
     ours = [each.invalid for each in found if each.key == key]
     if ours and all(ours):
@@ -292,7 +288,7 @@ def _valid(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
-    """Why the times of both sides cannot be held against each other, in words, or None."""
+    """Says why the times of both sides cannot be held against each other, or returns None."""
     failed = failure_on_base(case)
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
@@ -316,12 +312,12 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
 
 
 def first_line(text: str) -> str:
-    """The first line of a failure, for where there is room for one."""
+    """Returns the first line of a failure, for where there is room for one."""
     return text.strip().partition("\n")[0]
 
 
 def _measured(side: Sequence[Told | None], key: str) -> list[Measurement | None]:
-    """A side's measurements under a key, session by session."""
+    """Returns a side's measurements under a key, session by session."""
     results = [told.result if told is not None else None for told in side]
     return [
         next((each for each in result.measurements if each.key == key), None) if result is not None else None
@@ -330,7 +326,7 @@ def _measured(side: Sequence[Told | None], key: str) -> list[Measurement | None]
 
 
 def _codes(side: Sequence[Told | None]) -> tuple[str, ...] | None:
-    """The machine code of a test's kernels; None where it is not known."""
+    """Returns the machine code of a test's kernels; None where it is not known."""
     results = [told.result for told in side if told is not None and told.result is not None]
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
     known = [code for code in codes if code is not None]

@@ -1,4 +1,4 @@
-"""pytest's side of a comparison: sessions before the test loop, and a test that tells what they found.
+"""Measures both sides of `--gpukern-against` before the test loop, and has tests tell what that found.
 
 The main process collects and reports. What it would measure runs in child sessions of both sides instead; its
 tests then fail, pass or skip as those did, and by the verdict on their paired times.
@@ -15,6 +15,7 @@ from pytest_gpukern.processes.child_main import measures
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns
+from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
 from pytest_gpukern.run.stash import environment_of, marker_of, new_test, settings_of, tell
 from pytest_gpukern.values.result import SessionRole
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.controller import Controller
     from pytest_gpukern.values.result import Result
 
-
-_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
-"""What pytest says of a test that was to fail: failing here is what the mark expects, passing is not."""
 
 PAIRS_AGAIN = 2
 """Sessions of each side for what is suspected: one A-B-B-A."""
@@ -50,11 +48,7 @@ class Against:
         self._collected: set[str] = set()
         revision = settings_of(config).against
         assert revision is not None
-        if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
-            raise pytest.UsageError(
-                f"--gpukern-against={revision}: the sessions of both sides take turns on one GPU, so that "
-                "tests cannot be distributed; drop -n, or add -n 0"
-            )
+        refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
         try:
             self._revisions = resolve(revision, config.rootpath)
         except GitError as error:
@@ -69,8 +63,7 @@ class Against:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measures both sides before the first test runs."""
-        collected = not session.testsfailed or self._config.option.continue_on_collection_errors
-        if collected and not self._config.option.collectonly:
+        if runs_tests(session):
             items = {item.nodeid: item for item in session.items if measures(item)}
             try:
                 self._compare(items)
@@ -105,31 +98,29 @@ class Against:
         children = dataclasses.replace(children, options=named)
         sides = Sides.of(self._revisions, worktree)
 
-        def turns_of() -> Turns:
+        def new_turns() -> Turns:
             return Turns(sides, children, lambda line: tell(config, line), environment.for_children)
 
-        turns = turns_of()
-        turns.take(list(items), settings_of(config).sessions)
-        again = turns_of()
-
-        def measure_again(suspects: list[str]) -> dict[str, judging.CaseRuns]:
-            again.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
-            return again.cases(suspects)
-
+        turns, settings = new_turns(), settings_of(config)
+        turns.take(list(items), settings.sessions)
         cases = turns.cases(list(items))
-        found = judging.conclude(
-            cases,
-            {
-                nodeid: marker_of(item).threshold or settings_of(config).threshold
-                for nodeid, item in items.items()
-            },
-            measure_again if settings_of(config).gate != "off" else None,
-            hosts="host" in settings_of(config).gate_on,
-        )
+        thresholds = {
+            nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
+        }
+        hosts = "host" in settings.gate_on
+        found = judging.conclude(cases, thresholds, hosts=hosts)
+        suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
+        if suspects and settings.gate != "off":
+            further, spreads = new_turns(), judging.shared_spreads(cases.values())
+            further.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
+            for nodeid, again in further.cases(suspects).items():
+                found[nodeid] = judging.confirm(
+                    found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads, hosts=hosts
+                )
         slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
-        if slower and settings_of(config).output is not None:
-            more = self._once_more(turns_of(), slower)
+        if slower and settings.output is not None:
+            more = self._once_more(new_turns(), slower)
         for nodeid, item in items.items():
             sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
             self._replay(item, found[nodeid], sessions)
@@ -138,7 +129,7 @@ class Against:
         self._report(turns, cases)
 
     def _once_more(self, turns: Turns, slower: list[str]) -> Mapping[str, judging.CaseRuns]:
-        """One more session of the working tree, so that an epoch that is accepted from the run file gates."""
+        """Runs one more session of the working tree, so that an epoch accepted from the run file gates."""
         try:
             turns.take_head(slower, f"one more session for {len(slower)} confirmed to be slower")
         except AgainstError as error:  # everything is decided: the file has a session less
@@ -163,38 +154,27 @@ class Against:
 
     def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
         """Has a test tell what its sessions found, in place of its set-up and its body."""
-        environment = environment_of(self._config)
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         told = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
             for key, verdict in found.verdicts.items()
         }
 
-        def runtest() -> None:
-            test = new_test(item, environment)
+        def say() -> None:
+            test = new_test(item, environment_of(self._config))
             if found.result is not None:
                 test.result = dataclasses.replace(found.result, verdicts=told)
                 test.sessions = (*found.sessions, *more)
-            if found.outcome == "failed" and _PASSED_AGAINST_A_STRICT_MARK not in found.text:
-                pytest.fail(found.text, pytrace=False)
-            if found.outcome == "xfailed":
-                pytest.xfail(found.text)
-            if found.outcome == "skipped":
-                pytest.skip(found.text)
+            end_as(found.outcome, found.text)
 
-        item.setup = item.teardown = _nothing  # type: ignore[method-assign]
-        item.runtest = runtest  # type: ignore[method-assign]
-
-
-def _nothing() -> None:
-    """Its fixtures were set up where it was measured."""
+        replay(item, say)
 
 
 _NAMED = 3
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
-    """The lines above the tables: what was compared, and of what it consisted.
+    """Returns the lines above the tables: what was compared, and of what it consisted.
 
     Args:
         revisions: the two.
@@ -216,7 +196,7 @@ def closing(
     removed: Sequence[str],
     failed_on_base: Mapping[str, str],
 ) -> list[str]:
-    """The lines below the tables.
+    """Returns the lines below the tables.
 
     Args:
         same_code: test → whether its kernels' machine code is the same on both sides, where that is known.

@@ -1,4 +1,8 @@
-"""The two sides of a comparison, and their child sessions in turn: A-B-B-A."""
+"""Runs child sessions of the two sides of a comparison in turn, A-B-B-A, each on its own code.
+
+A base whose modules come from the working tree would be compared with itself: SAME, whatever changed. So
+every session tells where its modules came from: its own tree, the other one, or a copy installed elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from pytest_gpukern.revisions.judging import CaseRuns, Told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
+    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions, LoadedModule
     from pytest_gpukern.revisions.git import Revisions, Worktree
 
 
@@ -31,7 +35,7 @@ class AgainstError(Exception):
 
 @dataclass(frozen=True)
 class Sides:
-    """The base in its worktree, and the working tree.
+    """Holds the base in its worktree, and the working tree.
 
     Attributes:
         base: where the base's code lies.
@@ -46,7 +50,7 @@ class Sides:
 
     @classmethod
     def of(cls, revisions: Revisions, worktree: Worktree, path: Sequence[str] = ()) -> Sides:
-        """Both trees; `path` are entries of `sys.path`, those of this process where none are given."""
+        """Returns both trees; `path` are entries of `sys.path`, by default those of this process."""
         head = Tree.at("the working tree", revisions.top)
         base = Tree.at(f"the base ({short(revisions.base)})", worktree.path)
         moved = {str(head.top): str(base.top)}
@@ -60,12 +64,12 @@ class Sides:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What either tree provides, by its top-level name."""
+        """Returns what either tree provides, by its top-level name."""
         return tuple(dict.fromkeys([*self.base.names, *self.head.names]))
 
 
 class Turns:
-    """Child sessions of both sides in turn, and what they told.
+    """Runs child sessions of both sides in turn, and keeps what they told.
 
     Args:
         sides: the two.
@@ -103,7 +107,7 @@ class Turns:
             if on_base and not runs[-1].outcomes:
                 some = ", ".join(nodeids)[:_SHOWN]
                 raise AgainstError(f"{side.label} has none of the tests, so nothing is compared: {some}")
-            if combined_hash((Loaded(*each) for each in runs[-1].modules), side)[0] == 0:
+            if combined_hash(runs[-1].modules, side)[0] == 0:
                 raise AgainstError(f"{side.label} loaded no module from {side.top}: that is not what was run")
 
     def take_head(self, nodeids: Sequence[str], why: str) -> None:
@@ -117,21 +121,21 @@ class Turns:
         self.head.append(self._run(nodeids, line, on_base=False))
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
-        """What all sessions told of each test."""
+        """Returns what all sessions told of each test."""
         return {nodeid: CaseRuns(_told(self.base, nodeid), _told(self.head, nodeid)) for nodeid in nodeids}
 
     def code(self) -> list[str]:
-        """How many modules of its own each side loaded, and one hash over them, in words."""
+        """Says how many modules of its own each side loaded, and one hash over them."""
         lines, digests = [], set()
         for side, runs in ((self._sides.base, self.base), (self._sides.head, self.head)):
-            count, digest = combined_hash((Loaded(*each) for each in runs[-1].modules), side)
+            count, digest = combined_hash(runs[-1].modules, side)
             lines.append(f"{side.label} loaded {count} modules of its own, hash {digest}")
             digests.add(digest)
         return [*lines, *(["the modules of both are the same"] if len(digests) == 1 else [])]
 
     @property
     def removed(self) -> list[str]:
-        """Tests that the base has besides those that were asked for."""
+        """Returns the tests that the base has besides those that were asked for."""
         return list(self.base[0].others) if self.base else []
 
     def _run(self, nodeids: Sequence[str], line: str, *, on_base: bool) -> ChildRun:
@@ -152,21 +156,23 @@ class Turns:
         if on_base and run.uncollected:  # else its tests would pass for new ones
             problem = could_not_collect(run.uncollected)
         if problem is not None:
-            raise AgainstError(f"a session of {side.label} failed: {problem}{_hint(on_base=on_base)}")
-        wrong = misplaced((Loaded(*each) for each in run.modules), side, other)
+            build = "\nWhere the base has to be built first: --gpukern-against-setup=CMD"
+            hint = build if on_base else ""
+            raise AgainstError(f"a session of {side.label} failed: {problem}{hint}")
+        wrong = misplaced(run.modules, side, other)
         if wrong is not None:
             raise AgainstError(wrong)
         return run
 
 
 def turns(pairs: int) -> Iterator[bool]:
-    """Whether each session in turn is the base's: yes, no, no, yes, … so that a trend falls out."""
+    """Yields whether each session in turn is the base's: yes, no, no, yes, … so that a trend falls out."""
     for number in range(pairs):
         yield from (True, False) if number % 2 == 0 else (False, True)
 
 
 def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
-    """What each session told of a test; one that broke off before its turn tells that it failed."""
+    """Returns what each session told of a test; one that broke off before its turn tells that it failed."""
     found: list[Told | None] = []
     for run in runs:
         if nodeid in run.outcomes:
@@ -179,12 +185,6 @@ def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
     return tuple(found)
 
 
-def _hint(*, on_base: bool) -> str:
-    if not on_base:
-        return ""
-    return "\nWhere the base has to be built first: --gpukern-against-setup=CMD"
-
-
 _OF_INSTALLERS = ("site-packages", "dist-packages")
 _MARKS_AN_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
 _NOT_JUDGED = ("pytest_gpukern", "__main__", "__mp_main__")
@@ -194,23 +194,8 @@ _NOT_OF_PROJECTS = {*sys.stdlib_module_names, *_NOT_JUDGED, "test", "conftest", 
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A module that a session had loaded when it ended.
-
-    Attributes:
-        name: dotted.
-        file: as the module says.
-        sha256: of the file's contents.
-    """
-
-    name: str
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Tree:
-    """One side: a folder, and which code is expected to come from it.
+    """Holds one side: a folder, and which code is expected to come from it.
 
     Attributes:
         label: what the side is called in messages.
@@ -224,11 +209,11 @@ class Tree:
 
     @classmethod
     def at(cls, label: str, top: Path) -> Tree:
-        """The side whose top folder is `top`."""
+        """Returns the side whose top folder is `top`."""
         return cls(label, top, own_names(top))
 
     def holds(self, file: Path) -> bool:
-        """Whether a file is code of this tree: below its top, and not of an environment that lies in it."""
+        """Returns whether a file is code of this tree, and not of an environment that lies in it."""
         if not file.is_relative_to(self.top):
             return False
         inside = file.relative_to(self.top)
@@ -239,7 +224,7 @@ class Tree:
 
 
 def own_names(top: Path) -> dict[str, Path]:
-    """Top-level import names that a tree provides, and where: beside its top, in `src` and as declared.
+    """Returns the import names that a tree provides, and where: in its top, in `src` and as declared.
 
     Declared means by pyproject.toml: folders of packages for setuptools, Hatch, Poetry and maturin, and
     pytest's `pythonpath`. Namespace packages are known only where they are declared by name.
@@ -257,8 +242,8 @@ def own_names(top: Path) -> dict[str, Path]:
     return {name: path for name, path in found.items() if name not in _NOT_OF_PROJECTS}
 
 
-def misplaced(modules: Iterable[Loaded], side: Tree, other: Tree) -> str | None:
-    """Why what a side measured is not its own code, naming modules, files and the remedy; None where it is.
+def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
+    """Says why what a side measured is not its own code, with the remedy; returns None where it is.
 
     Args:
         modules: what the side's session had loaded.
@@ -290,8 +275,8 @@ def misplaced(modules: Iterable[Loaded], side: Tree, other: Tree) -> str | None:
     )
 
 
-def combined_hash(modules: Iterable[Loaded], side: Tree) -> tuple[int, str]:
-    """How many files of a side's own its session loaded, and the beginning of one hash over them all."""
+def combined_hash(modules: Iterable[LoadedModule], side: Tree) -> tuple[int, str]:
+    """Returns how many files of a side's own its session loaded, and the start of one hash over them."""
     own = {
         str(Path(module.file).relative_to(side.top)): module.sha256
         for module in modules
@@ -302,14 +287,14 @@ def combined_hash(modules: Iterable[Loaded], side: Tree) -> tuple[int, str]:
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:
-    """The tree whose code a file is; where one lies inside the other, the inner one."""
+    """Returns the tree whose code a file is; where one lies inside the other, the inner one."""
     round_it = [tree for tree in trees if file.is_relative_to(tree.top)]
     nearest = max(round_it, key=lambda tree: len(tree.top.parts), default=None)
     return nearest if nearest is not None and nearest.holds(file) else None
 
 
 def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
-    """How to have both sides load their own code."""
+    """Says how to have both sides load their own code."""
     places = [tree.names[name] for name in packages for tree in (side, other) if name in tree.names]
     folder = "."
     for tree in (side, other):
@@ -325,7 +310,7 @@ def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
 
 
 def _import_name(path: Path) -> str | None:
-    """The name that a file or a folder is imported by from its parent, or None."""
+    """Returns the name that a file or a folder is imported by from its parent, or None."""
     if path.is_dir():
         return path.name if path.name.isidentifier() and (path / "__init__.py").is_file() else None
     for suffix in importlib.machinery.all_suffixes():
@@ -344,7 +329,7 @@ def _pyproject(top: Path) -> dict[str, Any]:
 
 
 def _at(declared: Mapping[str, Any], path: str) -> Any:
-    """The value under a dotted path in `[tool]`, or None."""
+    """Returns the value under a path in `[tool]`, or None."""
     value: Any = declared.get("tool")
     for key in path.split("/"):
         value = value.get(key) if isinstance(value, dict) else None
@@ -357,7 +342,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _folders(declared: Mapping[str, Any]) -> Iterator[str]:
-    """Folders that are on the import path, relative to the top."""
+    """Yields folders that are on the import path, relative to the top."""
     package_dir = _at(declared, "setuptools/package-dir")
     yield from _texts(_at(declared, "setuptools/packages/find/where"))
     yield from _texts(package_dir.get("") if isinstance(package_dir, dict) else None)
@@ -369,7 +354,7 @@ def _folders(declared: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _packages(declared: Mapping[str, Any]) -> Iterator[str]:
-    """Folders that are packages, relative to the top."""
+    """Yields folders that are packages, relative to the top."""
     yield from _texts(_at(declared, "hatch/build/targets/wheel/packages"))
     for package in _poetry(declared):
         for name in _texts(package.get("include")):

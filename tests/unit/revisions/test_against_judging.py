@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from made_up_results import EXP_KERNEL, measured, result
 
-from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Told, conclude
+from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Told, conclude, confirm, shared_spreads
 from pytest_gpukern.values.result import Correctness, VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
@@ -28,16 +28,13 @@ def times(factor):
 
 
 def concluded(*cases, again=None):
-    """The conclusions about cases, and which of them were measured again."""
-    asked = []
-
-    def measure_again(suspects):
-        asked.extend(suspects)
-        return dict.fromkeys(suspects, again)
-
+    """The conclusions about cases, and which of them are suspected and decided by further sessions."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    found = conclude(named, dict.fromkeys(named, 0.02), measure_again if again else None)
-    return list(found.values()), asked
+    found = conclude(named, dict.fromkeys(named, 0.02))
+    suspects = [name for name, conclusion in found.items() if conclusion.suspected]
+    for name in suspects if again else ():
+        found[name] = confirm(found[name], named[name], again, 0.02, shared_spreads(cases))
+    return list(found.values()), suspects
 
 
 def only_verdict(case, **options):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.processes.child_sessions import ChildRun
+from pytest_gpukern.processes.child_sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions.git import Revisions, Worktree
 from pytest_gpukern.revisions.sides import AgainstError, Sides, Tree, Turns, turns
 
@@ -40,7 +40,7 @@ class Children:
         progress(1, 1)  # which is not worth a line so soon
         run = self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
         root = request.watched_roots[0 if request.moved else 1]
-        own = ("pkg", f"{root}/src/pkg/__init__.py", "abc")
+        own = LoadedModule("pkg", f"{root}/src/pkg/__init__.py", "abc")
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
@@ -48,7 +48,7 @@ RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
 
 
 def of(module, side):
-    return (module, str(side.top / f"src/{module}/__init__.py"), "abc")
+    return LoadedModule(module, str(side.top / f"src/{module}/__init__.py"), "abc")
 
 
 def test_the_sides_take_turns_so_that_a_trend_falls_out():
@@ -120,7 +120,9 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
 
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
-    elsewhere = ChildRun(outcomes=RAN.outcomes, modules=(("numpy", "/lib/numpy.py", "abc"),), status=0)
+    elsewhere = ChildRun(
+        outcomes=RAN.outcomes, modules=(LoadedModule("numpy", "/lib/numpy.py", "abc"),), status=0
+    )
     with pytest.raises(AgainstError, match="the base loaded no module from"):
         Turns(sides, Children(elsewhere), [].append).take([A], 2)
 
@@ -139,7 +141,7 @@ def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
     revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, top, {}, None), [str(tmp_path / "link/src")])
+    found = Sides.of(revisions, Worktree(path, top, {}), [str(tmp_path / "link/src")])
     assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
 
 
@@ -147,6 +149,6 @@ def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_pa
     top, path = tmp_path / "head", tmp_path / "base"
     installed = top / ".venv/lib/site-packages"
     revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, top, {}, None), [str(top / "src"), str(installed), "/usr/lib"])
+    found = Sides.of(revisions, Worktree(path, top, {}), [str(top / "src"), str(installed), "/usr/lib"])
     assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
     assert Path(found.base.top) == path

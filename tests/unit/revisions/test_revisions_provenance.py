@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.revisions.sides import Loaded, Tree, combined_hash, misplaced, own_names
+from pytest_gpukern.processes.child_sessions import LoadedModule
+from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_names
 
 
 def files(top, *names):
@@ -23,7 +24,7 @@ def trees(tmp_path):
 
 
 def loaded(name, file, sha256="abc"):
-    return Loaded(name, str(file), sha256)
+    return LoadedModule(name, str(file), sha256)
 
 
 def test_a_project_provides_what_lies_at_its_top_in_src_and_where_pyproject_says(tmp_path):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
+import shutil
+import time
 
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions.git import GitError, Worktree, prune_left_over, resolve
+from pytest_gpukern.revisions.git import GitError, Worktree, remove_left_over, resolve
 
 
 @pytest.fixture
@@ -28,25 +27,6 @@ def worktree(repository):
     made = Worktree.make(resolve("main", repository.top))
     yield made
     made.remove()
-
-
-KILLED = """
-import os, pathlib, signal
-from pytest_gpukern.revisions.git import Worktree
-from pytest_gpukern.revisions.git import resolve
-made = Worktree.make(resolve("main", pathlib.Path.cwd()))
-print(made.path, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def left_over(repository):
-    """The worktree of a run that was killed."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED], cwd=repository.top, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return done.stdout.strip()
 
 
 def test_it_holds_the_base_under_the_name_of_the_working_tree(repository, worktree):
@@ -82,40 +62,23 @@ def test_the_index_that_a_commit_hook_works_with_stays_as_it_is(repository, monk
     assert index.read_bytes() == before
 
 
-def test_what_a_killed_run_left_is_pruned_by_the_next(repository):
-    path = left_over(repository)
-    assert path in repository.worktrees[0]
-    assert [str(each) for each in prune_left_over(repository.top)] == [path]
-    assert repository.worktrees == []
-    assert not os.path.exists(path)  # noqa: PTH110 - it is a text
+def test_what_a_killed_run_left_is_removed_after_a_week_by_the_next(repository):
+    left, emptied, fresh = (Worktree.make(resolve("main", repository.top)) for _ in range(3))
+    week_ago = time.time() - 8 * 24 * 3600
+    os.utime(left.path.parent, (week_ago, week_ago))
+    shutil.rmtree(emptied.path.parent)  # as where the temporary folder was emptied
+    remove_left_over(repository.top)
+    assert not left.path.parent.exists()
+    (listed,) = repository.worktrees
+    assert str(fresh.path) in listed
+    fresh.remove()
 
 
-def test_what_is_left_is_pruned_too_where_the_temporary_folder_was_emptied(repository):
-    path = left_over(repository)
-    subprocess.run(["rm", "-r", path], check=True)
-    assert [str(each) for each in prune_left_over(repository.top)] == [path]
-    assert repository.worktrees == []
-
-
-def test_making_a_worktree_prunes_first(repository):
-    path = left_over(repository)
-    made = Worktree.make(resolve("main", repository.top))
-    listed = repository.worktrees
-    made.remove()
-    assert len(listed) == 1
-    assert path not in listed[0]
-
-
-def test_a_worktree_that_a_run_holds_is_not_pruned(repository, worktree):
-    assert prune_left_over(repository.top) == []
-    assert worktree.path.exists()
-
-
-def test_worktrees_of_others_are_not_pruned(repository, tmp_path):
-    for folder in (tmp_path / "mine", tmp_path / "gpukern-against-mine" / "a"):
-        repository.git("worktree", "add", "--quiet", "--detach", "--lock", str(folder))
-    assert prune_left_over(repository.top) == []
-    assert len(repository.worktrees) == 2
+def test_worktrees_of_others_stay(repository, tmp_path):
+    repository.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "mine"))
+    shutil.rmtree(tmp_path / "mine")
+    remove_left_over(repository.top)
+    assert len(repository.worktrees) == 1
 
 
 def test_the_set_up_command_runs_by_the_shell_in_the_worktree(worktree):
