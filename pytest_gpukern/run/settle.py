@@ -50,7 +50,11 @@ def settle(result: Result, environment: Environment, marker: MarkerOptions) -> S
     settings = environment.settings
     sessions: tuple[Result, ...] = ()
     if result.measurements:
-        judged = confirmed(judged_by_record(result, environment, marker), environment, marker)
+        if result.verdicts:  # by child sessions, as of another revision: no record takes part
+            judged = Judged(result, deciding={each.key: [each] for each in result.measurements})
+        else:
+            judged = judged_by_record(result, environment, marker)
+        judged = confirmed(judged, environment, marker)
         sessions = judged.sessions
         result = explained(judged.result, environment.past, deciding=judged.deciding)
     if settings.gate == "off":
