@@ -166,13 +166,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Looks at the device's memory once all fixtures of the test have given back what they hold."""
+    """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.test_end import look_at_memory, stop_observing
+    from pytest_gpukern.run.test_end import end_observing, stop_observing
 
     stop_observing(item)
     outcome = yield
-    look_at_memory(item)
+    end_observing(item)
     return outcome
 
 

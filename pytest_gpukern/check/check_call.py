@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.measure.measure import Executions
-    from pytest_gpukern.timers.timer import Iteration
+    from pytest_gpukern.timers.timer import Executions, Iteration
 
 
 _QUICK_NS = 1e8

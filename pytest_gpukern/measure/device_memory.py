@@ -1,161 +1,71 @@
-"""Follows the device's memory through a test: before it, at most, behind its teardown, and what it leaks.
+"""Tells the device memory that libraries gave out around a test: before it, at most, and after its teardown.
 
-Use is that of the whole device, so that other processes move it; it also moves with what libraries allocate
-once, at their first use. So figures come of it, and one finding: of launches that never stop taking more.
-What a test keeps is told by the arrays that are alive: these are our own, exact, and no library's workspace.
+Only bytes that libraries account for are counted: arrays that are alive. What the driver says of the
+device's use also holds modules, handles and other processes. Only libraries that a test has imported are
+asked.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.values.result import DeviceMemory, Finding, plain
+from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
+from pytest_gpukern.measure.observers import Look, Observation, Observer, SeenInTest
+from pytest_gpukern.values.result import DeviceMemory, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
+    from pytest_gpukern.measure.observers import Bench, Call
+    from pytest_gpukern.timers.timer import Batch, Timer
     from pytest_gpukern.values.result import JsonDict, Result
 
-
 MEMORY = "memory"
-"""Kind of the findings, and what `--gpukern-gate-on` calls them."""
+"""Kind of the finding, and what `--gpukern-gate-on` calls it."""
 
-Arrays = dict[tuple[str, int], int]
-
-
-@dataclass(frozen=True)
-class TeardownMemory:
-    """What is known of the device's memory once a test was torn down; travels on that report.
-
-    Attributes:
-        figures: in use before, at most and after.
-        finding: what the test keeps, or None.
-    """
-
-    figures: DeviceMemory
-    finding: Finding | None = None
-
-    def to_json(self) -> JsonDict:
-        """As plain JSON values."""
-        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, data: JsonDict) -> TeardownMemory:
-        """The inverse of `to_json`."""
-        finding = data.get("finding")
-        return cls(DeviceMemory(**data["figures"]), None if finding is None else Finding(**finding))
-
-    def added_to(self, result: Result) -> Result:
-        """The test's result with it."""
-        found = () if self.finding is None else (self.finding,)
-        return dataclasses.replace(result, memory=self.figures, findings=(*result.findings, *found))
+LEAST_KEPT_BYTES = 2**20
+"""Arrays that are smaller together are no leak worth a line: a table of constants, say."""
 
 
-class Gauge(Protocol):
-    """What is asked; see `backends.memory_accounts.Accounts`."""
-
-    def used_bytes(self) -> int:
-        """In use on the device, less what this plugin keeps."""
-
-    def live_bytes(self) -> dict[str, int | None]:
-        """Library → bytes of what it has given out; None where it does not count."""
-
-    def high_bytes(self) -> int:
-        """What libraries held at most beyond what they hold now."""
-
-    def reset_high(self) -> None:
-        """Begins anew with that."""
-
-    def release(self) -> None:
-        """Has libraries give back what they keep for later."""
-
-    def synchronize(self) -> None:
-        """Waits for the device."""
-
-    def arrays(self) -> Arrays:
-        """Every array that Python can see."""
-
-
-class MemoryWatch:
-    """Looks at the device's memory; one a process, and one test at a time.
+class MemoryObserver(Observer):
+    """Follows what libraries have given out through each test that measures on a GPU.
 
     Args:
-        gauge: what is asked.
-        others: whether another process that runs on the device may have moved its use.
+        name: of its row.
+        bench: what it may ask.
         collect: collects garbage.
     """
 
-    def __init__(
-        self,
-        gauge: Gauge,
-        others: Callable[[], bool] = lambda: False,
-        collect: Callable[[], object] = gc.collect,
-    ) -> None:
-        self._gauge = gauge
-        self._others = others
+    def __init__(self, name: str, bench: Bench, collect: Callable[[], object] = gc.collect) -> None:
+        super().__init__(name, bench)
         self._collect = collect
-        self._arrays: Arrays = {}
-        self._arrays_when: tuple[Mapping[str, int | None], int] | None = None
         self._before: int | None = None
-        self._live_before: Mapping[str, int | None] = {}
         self._peak = 0
-        self._leaks: list[Finding] = []
 
-    def begin(self) -> None:
-        """Notes what is in use before a test, once caches were given back.
+    def begin_test(self) -> None:
+        """Notes what is alive before a test, once caches were given back.
 
         Raises:
             CudaError: the context is lost.
         """
-        self._gauge.synchronize()
-        self._gauge.release()
-        self._before = self._peak = self._gauge.used_bytes()
-        self._gauge.reset_high()
-        self._live_before = self._gauge.live_bytes()
-        self._leaks = []
-        if self._came_or_went():
-            self._look_up_arrays()
+        if not self.bench.measures:
+            return
+        self._before = self._peak = _alive_once_idle()
+        for account in accounts():
+            account.reset_peak()
+
+    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+        """Looks behind each batch, where a test is followed."""
+        return _Batches(self) if call.on_gpu and self._before is not None else None
 
     def look(self) -> None:
-        """Notes what is in use now, where that is the most so far."""
-        if self._before is not None:
-            self._peak = max(self._peak, self._gauge.used_bytes())
+        """Notes what is alive now, where that is the most so far."""
+        self._peak = max(self._peak, sum(account.live_bytes() for account in accounts() if account.is_quick))
 
-    def series(self) -> Series:
-        """What a measurement notes behind each of its batches."""
-        return Series(self)
-
-    def reading(self, launches: int) -> MemoryReading:
-        """What is in use and alive after so many launches."""
-        used, live = self._gauge.used_bytes(), self._gauge.live_bytes()
-        self._peak = max(self._peak, used)
-        return MemoryReading(launches, used, sum(each or 0 for each in live.values()))
-
-    def judge(self, readings: Sequence[MemoryReading]) -> None:
-        """Keeps what the launches of a measurement leak, if they do; garbage is none."""
-        if launch_leak(readings) is None:
-            return
-        self._collect()
-        self._gauge.synchronize()
-        leak = launch_leak(readings, self.reading(readings[-1].launches))
-        if leak is not None:
-            other = "" if leak.exact or not self._others() else "; others run on the device, and may have too"
-            self._leaks.append(Finding(MEMORY, leak.text + other))
-
-    def leaks(self) -> tuple[Finding, ...]:
-        """What launches of this test leak, each told once though several timers saw it."""
-        return tuple(self._leaks[:1])
-
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> TeardownMemory | None:
-        """The figures of a test, and what it keeps; None where `begin` noted nothing.
-
-        Args:
-            passed: whether it did; what a failure's traceback refers to is not kept by the test.
-            let_go: drops what pytest itself still refers to, asked for only where memory was kept.
+    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
+        """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault.
 
         Raises:
             CudaError: the context is lost.
@@ -163,187 +73,41 @@ class MemoryWatch:
         if self._before is None:
             return None
         before, self._before = self._before, None
-        self._gauge.synchronize()
-        high = self._gauge.high_bytes()
-        peak = max(self._peak, self._gauge.used_bytes() + high)
-        self._gauge.release()
-        kept = 0
-        if passed and any(self._grown(before).values()):
-            let_go()
-            known = self._arrays
-            kept = self._kept(known, before)
-            if kept:  # or it is garbage, which takes longer to find than arrays
-                self._collect()
-                kept = self._kept(known, before)
-        found = Finding(MEMORY, kept_words(kept)) if kept else None
-        return TeardownMemory(DeviceMemory(before, peak, self._gauge.used_bytes(), kept), found)
+        self._peak = max(self._peak, sum(max(each.peak_bytes(), each.live_bytes()) for each in accounts()))
+        after = _alive_once_idle()
+        if passed:
+            for release in (let_go, self._collect):
+                if after - before < LEAST_KEPT_BYTES:
+                    break
+                release()
+                after = _alive_once_idle()
+        kept = after - before if passed and after - before >= LEAST_KEPT_BYTES else 0
+        figures = DeviceMemory(before, max(self._peak, before, after), after, kept)
+        text = (
+            f"the test leaves {kept / 2**20:.4g} MiB of device memory alive behind its teardown: something "
+            "that outlives it, such as a global or a cache, still refers to it"
+        )
+        return SeenInTest(dataclasses.asdict(figures), Finding(MEMORY, text) if kept else None)
 
-    def _kept(self, known: Arrays, before: int) -> int:
-        """Bytes of arrays alive now that a test left, where `known` ones and use were before it."""
-        self._gauge.synchronize()
-        self._gauge.release()
-        grown = self._grown(before)
-        self._look_up_arrays()
-        return kept_bytes(known, self._arrays, grown)
-
-    def _grown(self, before: int) -> dict[str, int]:
-        """Library → by how much what it has given out has grown or shrunk; of one that does not count, the
-        device's use, where that is by more than a granule."""
-        used = self._gauge.used_bytes() - before
-        grown = {}
-        for library, live in self._gauge.live_bytes().items():
-            if live is None:
-                grown[library] = used if abs(used) > GRANULE_BYTES else 0
-            else:
-                grown[library] = live - (self._live_before.get(library) or 0)
-        return grown
-
-    def _came_or_went(self) -> bool:
-        """Whether arrays may have since they were looked up, which takes long: by what libraries count, or,
-        for one that does not, by the device's use."""
-        if self._arrays_when is None:
-            return True
-        live, used = self._arrays_when
-        uncounted = None in live.values()
-        moved = abs(self._gauge.used_bytes() - used) > GRANULE_BYTES
-        return live != self._gauge.live_bytes() or (uncounted and moved)
-
-    def _look_up_arrays(self) -> None:
-        """Notes which arrays are alive; where nothing is, none can be."""
-        live = self._gauge.live_bytes()
-        self._arrays = self._gauge.arrays() if any(each != 0 for each in live.values()) else {}
-        self._arrays_when = live, self._gauge.used_bytes()
+    @classmethod
+    def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:  # noqa: ARG003
+        """Puts the figures where reports and the run file have them."""
+        return dataclasses.replace(result, memory=DeviceMemory(**values))
 
 
-class Series:
-    """Readings before and behind the batches of one measurement, whose call is warm."""
+class _Batches(Observation):
+    def __init__(self, observer: MemoryObserver) -> None:
+        self._observer = observer
 
-    def __init__(self, watch: MemoryWatch) -> None:
-        self._watch = watch
-        self._launches = 0
-        self._readings = [watch.reading(0)]
-
-    def note(self, launches: int) -> None:
-        """After a batch of so many launches."""
-        self._launches += launches
-        self._readings.append(self._watch.reading(self._launches))
-
-    def end(self) -> None:
-        """After the last."""
-        self._watch.judge(self._readings)
+    def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
+        self._observer.look()
+        return Look()
 
 
-GRANULE_BYTES = 2 * 2**20
-"""The steps in which the driver gives memory to a process, and so those of what is free on a device."""
-
-LEAST_KEPT_BYTES = 2**20
-"""Arrays that are smaller together are no leak worth a line: a table of constants, say."""
-
-_WARM_UP_SHARE = 0.25  # memory pools fill first
-_FEWEST_STEPS = 3
-
-
-@dataclass(frozen=True)
-class MemoryReading:
-    """Device memory at one moment of a measurement.
-
-    Attributes:
-        launches: timed launches before it.
-        used_bytes: in use on the device, by whatever process, less what this plugin keeps for itself.
-        live_bytes: of arrays that are alive, as the libraries of this process account for them: exact, and
-            nobody else's.
-    """
-
-    launches: int
-    used_bytes: int
-    live_bytes: int
-
-
-@dataclass(frozen=True)
-class Leak:
-    """Memory that launches left behind; `exact` where libraries account for it, so that it is our own."""
-
-    text: str
-    exact: bool
-
-
-def grows(values: Sequence[int]) -> bool:
-    """Whether readings only ever grow: none is lower than the one before, at least three are higher, one of
-    them in the last third. A pool that doubles now and then settles, a leak does not."""
-    steps = [later - earlier for earlier, later in itertools.pairwise(values)]
-    rises = sum(step > 0 for step in steps)
-    return rises >= _FEWEST_STEPS and min(steps) >= 0 and any(steps[-max(1, len(steps) // 3) :])
-
-
-def launch_leak(readings: Sequence[MemoryReading], settled: MemoryReading | None = None) -> Leak | None:
-    """That the launches of a measurement leave memory behind, or None.
-
-    Live bytes that grow with the launches by 1 MiB or more. Where no library accounts for the memory, use of
-    the whole device that grows by more than one granule of 2 MiB; the first quarter of the readings is left
-    to pools that fill.
-
-    Args:
-        readings: before and behind the batches of a measurement, oldest first.
-        settled: after the last one, once garbage was collected: what is gone by then was no leak.
-    """
-    if not readings:
-        return None
-    last = settled or readings[-1]
-    live = last.live_bytes - readings[0].live_bytes
-    if grows([each.live_bytes for each in readings]) and live >= LEAST_KEPT_BYTES:
-        return Leak(_words(live, readings[0], last, "and all of it is still alive"), exact=True)
-    warm = readings[int(_WARM_UP_SHARE * len(readings)) :]
-    used = last.used_bytes - warm[0].used_bytes
-    if grows([each.used_bytes for each in warm]) and used > GRANULE_BYTES:
-        why = "of the device's memory, and use never fell; no library accounts for it"
-        return Leak(_words(used, warm[0], last, why), exact=False)
-    return None
-
-
-def kept_bytes(
-    before: Mapping[tuple[str, int], int],
-    after: Mapping[tuple[str, int], int],
-    grown_bytes: Mapping[str, int],
-) -> int:
-    """Bytes of arrays that a test left alive; 0 where they are fewer than 1 MiB together.
-
-    What a library allocates for itself at its first use (modules, handles, workspaces such as the 32 MiB of
-    cuBLAS on Hopper, plans) is no array that Python sees, so that it is not among them.
-
-    Args:
-        before: (library, address) → bytes of each array that was alive before the test.
-        after: those that are alive after its teardown, once garbage was collected.
-        grown_bytes: library → by how much what it accounts for has grown meanwhile, or shrunk. An array that
-            it does not own, or that took the place of another, adds nothing to that; arrays of before that
-            are gone, such as a module's, take something off, which is added again.
-    """
-    kept = 0
-    for library, grown in grown_bytes.items():
-        new = sum(size for key, size in after.items() if key[0] == library and key not in before)
-        gone = sum(size for key, size in before.items() if key[0] == library and key not in after)
-        kept += max(0, min(new, grown + gone))
-    return kept if kept >= LEAST_KEPT_BYTES else 0
-
-
-def kept_words(kept: int) -> str:
-    """What is said of a test that kept so many bytes."""
-    return (
-        f"the test leaves {mib(kept)} of arrays alive behind its teardown: something that outlives it, such "
-        "as a global or a cache, still refers to them"
-    )
-
-
-def mib(count: int) -> str:
-    """Bytes in MiB."""
-    return f"{count / 2**20:.4g} MiB"
-
-
-def _words(grown: int, first: MemoryReading, last: MemoryReading, why: str) -> str:
-    launches = last.launches - first.launches
-    each = f" (about {_size(grown / launches)} each)" if launches > 0 else ""
-    return f"{launches} launches left {mib(grown)} behind{each}, {why}"
-
-
-def _size(count: float) -> str:
-    """Bytes to two digits: launches that a timer makes to find out how long one takes are not counted."""
-    return f"{count / 2**20:.2g} MiB" if count >= 2**19 else f"{count / 2**10:.2g} KiB"
+def _alive_once_idle() -> int:
+    """Bytes alive once the device is idle, since freeing may be queued, and caches were given back."""
+    synchronize()
+    found = accounts()
+    for account in found:
+        account.release()
+    return sum(account.live_bytes() for account in found)

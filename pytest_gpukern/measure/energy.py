@@ -7,11 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_gpukern.measure.observers import Observer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpukern.gpu.nvml import DeviceState
-    from pytest_gpukern.measure.measure import Executions
+    from pytest_gpukern.measure.observers import Call
+    from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.result import Measurement
 
 
@@ -38,11 +41,34 @@ class Mark(Protocol):
         """Waits until it does."""
 
 
-def with_energy(measurement: Measurement, energy: Energy) -> Measurement:
-    """The measurement with the energy of its call, or with why it cannot be told."""
-    return dataclasses.replace(
-        measurement, energy_mj=energy.call_mj, mean_power_w=energy.power_w, energy_untold=energy.untold
-    )
+class EnergyObserver(Observer):
+    """Runs a call that was timed for a second more, where the run asks for energy."""
+
+    def measured(self, call: Call, measurement: Measurement) -> Measurement:
+        """Adds the energy of a kernel's call, or why it cannot be told."""
+        if not self.bench.settings.energy or call.scope != "kernel" or not call.on_gpu:
+            return measurement
+        energy = self._of(call, measurement)
+        return dataclasses.replace(
+            measurement, energy_mj=energy.call_mj, mean_power_w=energy.power_w, energy_untold=energy.untold
+        )
+
+    def _of(self, call: Call, measurement: Measurement) -> Energy:
+        if call.executions is None or call.synchronize is None or call.mark is None:
+            return Energy(untold=OF_CALLABLES)
+        if measurement.invalid is not None:  # what disturbs a time disturbs this too
+            return Energy(untold=OF_INVALID)
+        instruments = self.bench.instruments
+        if instruments is None:
+            return Energy(untold=NOT_ASKED)
+        return energy_of_a_call(
+            call.executions,
+            instruments.states.state,
+            call.synchronize,
+            call.mark,
+            call_ns=measurement.summary.median_ns,
+            busy_ns=measurement.busy_ns,
+        )
 
 
 def energy_of_a_call(

@@ -10,16 +10,20 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
 from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.result import DeviceWork, JsonDict
+    from collections.abc import Sequence
+
+    from pytest_gpukern.measure.observers import Observation
+    from pytest_gpukern.timers.timer import Batch, Executions, Timer
+    from pytest_gpukern.values.result import DeviceWork, Summary
 
 
 Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
@@ -147,21 +151,6 @@ def rule_beside(call_ns: float) -> StoppingRule:
     return StoppingRule(CONTRADICTION, min_samples=10, budget_s=usual.budget_s / 3)
 
 
-class Executions(Protocol):
-    """Where the executions of a call come from: one call again and again, or buffer sets in turn.
-
-    Attributes:
-        largest_batch: how many may be asked for at a time.
-        buffer_sets: sets of inputs with different contents that they use.
-    """
-
-    largest_batch: int
-    buffer_sets: int
-
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """The next `count` executions, in order, for a cold or a hot cache."""
-
-
 class Repeated:
     """One call again and again, each time with fresh arguments where there is a `setup`."""
 
@@ -184,62 +173,6 @@ class Repeated:
         return Iteration(functools.partial(self._call, *args, **kwargs), fresh=self._fresh)
 
 
-class Watch(Protocol):
-    """Looks at the device around batches, never inside them, and says which samples do not count."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the device was looked at after the last batch; else its samples are still in doubt."""
-
-    def before(self) -> None:
-        """A batch comes next; the device is idle."""
-
-    def after(self, batch: Batch, *, last: bool) -> str | None:
-        """Why the samples since the last look do not count, in words, or None. May pause before it returns.
-
-        Args:
-            batch: what was taken.
-            last: whether sampling ends here: then the device is looked at, however lately it was.
-        """
-
-    def hopeless(self) -> str | None:
-        """Why measuring again is no use, in words, or None while it is."""
-
-    def finish(self, samples_ns: list[float], *, resolution_ns: float) -> Watched:
-        """What was seen of all batches, once sampling has ended."""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What a watch saw.
-
-    Attributes:
-        state: of the device: clocks, temperature, power; empty where there is none.
-        warnings: what is worth saying about it, in words.
-        invalid: why the numbers cannot be trusted, or None.
-    """
-
-    state: JsonDict = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    invalid: str | None = None
-
-
-class _NoWatch:
-    settled = True
-
-    def before(self) -> None:
-        """Nothing is looked at."""
-
-    def after(self, batch: Batch, *, last: bool) -> str | None:  # noqa: ARG002
-        return None
-
-    def hopeless(self) -> str | None:
-        return None
-
-    def finish(self, samples_ns: list[float], *, resolution_ns: float) -> Watched:  # noqa: ARG002
-        return Watched()
-
-
 def measure(
     executions: Executions,
     timer: Timer,
@@ -248,7 +181,7 @@ def measure(
     cache: str,
     call_ns: float,
     rule: StoppingRule | None = None,
-    watch: Watch | None = None,
+    observing: Sequence[Observation] = (),
     inspect: Callable[[], None] | None = None,
     traffic_bytes: float | None = None,
     flops: float | None = None,
@@ -266,7 +199,7 @@ def measure(
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
         rule: when to stop; by default `rule_for(call_ns)`.
-        watch: looks at the device between batches; by default nobody does.
+        observing: look at the device between batches, the nearest to what is timed first.
         inspect: called once, behind an execution chosen at random among the first, or behind the whole turn
             on all buffer sets where a graph is cold; it checks its outputs.
         traffic_bytes: declared bytes of the work, carried along.
@@ -282,7 +215,7 @@ def measure(
         executions,
         timer,
         rule or rule_for(call_ns),
-        watch or _NoWatch(),
+        observing,
         inspect,
         cold=cache == "cold",
         call_ns=call_ns,
@@ -291,14 +224,16 @@ def measure(
     last = sampler.run()
     # At the end the timer knows of all batches.
     suspicion = None if beside else timer.suspicion(last)
-    found = sampler.measurement(scope, cache)
-    return dataclasses.replace(
-        found,
+    found = dataclasses.replace(
+        sampler.measurement(scope, cache),
         beside=beside,
         traffic_bytes=traffic_bytes,
         flops=flops,
-        invalid=sampler.sampling.invalid or suspicion or found.invalid,
+        invalid=sampler.sampling.invalid or suspicion,
     )
+    for each in observing:
+        found = each.finish(found)
+    return with_notes(found, *sampler.summary().warnings)
 
 
 _BATCH_S = 0.05
@@ -383,7 +318,7 @@ class Sampler:
     executions: Executions
     timer: Timer
     rule: StoppingRule
-    watch: Watch
+    observing: Sequence[Observation]
     inspect: Callable[[], None] | None
     cold: bool
     call_ns: float
@@ -399,7 +334,8 @@ class Sampler:
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
-            self.watch.before()
+            for each in reversed(self.observing):
+                each.before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
             batch = timer.collect(taken, cold=self.cold)
             executed += len(taken)
@@ -413,21 +349,32 @@ class Sampler:
                 resolution_ns=timer.resolution_ns,
                 batches=sampling.batches,
             )
-            fault = self.watch.after(batch, last=stopped is not None)
-            if fault is None:
-                sampling.settle(stopped, settled=self.watch.settled)
-            elif not sampling.give_up(fault, self.watch.hopeless()):
+            look = self._look(batch, last=stopped is not None)
+            if look.fault is None:
+                sampling.settle(stopped, settled=look.settled)
+            elif not sampling.give_up(look.fault, look.hopeless):
                 timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it has rested
             if sampling.stopped is not None:
                 return taken[-1]
 
+    def _look(self, batch: Batch, *, last: bool) -> Look:
+        """What all that observe saw behind a batch; the first fault is told."""
+        looks = [each.after(batch, last=last) for each in self.observing]
+        return Look(
+            settled=all(look.settled for look in looks),
+            fault=next((look.fault for look in looks if look.fault is not None), None),
+            hopeless=next((look.hopeless for look in looks if look.hopeless is not None), None),
+        )
+
+    def summary(self) -> Summary:
+        """The centre of the samples, with what it has to say of them."""
+        sampling = self.sampling
+        return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
+
     def measurement(self, scope: str, cache: str) -> Measurement:
-        """What was taken, once it has ended."""
+        """What was taken, once it has ended, with what the timer has to say of it."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
-        seen = self.watch.finish(sampling.samples, resolution_ns=timer.resolution_ns)
-        summary = summarize(sampling.samples, resolution_ns=timer.resolution_ns, batches=sampling.batches)
-        warnings = (*sampling.warnings, *seen.warnings, *summary.warnings)
         return Measurement(
             scope=scope,
             timer=timer.name,
@@ -435,7 +382,7 @@ class Sampler:
             cache=cache,
             samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
             iterations=sampling.iterations,
-            summary=dataclasses.replace(summary, warnings=warnings),
+            summary=dataclasses.replace(self.summary(), warnings=tuple(sampling.warnings)),
             stopped=sampling.stopped,
             jitter_ns=math.hypot(timer.jitter_ns, sampling.jitter_ns),
             fixed_cost_ns=timer.fixed_cost_ns,
@@ -443,8 +390,6 @@ class Sampler:
             work=sampling.work,
             buffer_sets=self.executions.buffer_sets,
             invalid_samples=sampling.invalid_samples,
-            state=seen.state,
-            invalid=seen.invalid,
         )
 
     def _size(self, executed: int, passed_s: float, chosen: int) -> int:

@@ -140,8 +140,8 @@ class Teller:
             self._tell("listed", nodeid=report.nodeid, listed=carried["listed"])
         if carried.get("lost"):  # the parent has the other tests run in a process with a context
             self._session.shouldstop = f"{report.nodeid} lost the CUDA context: {carried['lost']}"
-        if carried.get("memory") is not None:
-            self._tell("memory", nodeid=report.nodeid, memory=carried["memory"])
+        if carried.get("observed") is not None:
+            self._tell("observed", nodeid=report.nodeid, observed=carried["observed"])
         if report.when != "call" and report.passed:
             return
         self._tell(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpukern.measure.device_memory import TeardownMemory
+from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
@@ -370,10 +370,10 @@ class Heard:
             found.uncollected += [why] if why not in found.uncollected else []
         elif kind == "listed":
             found.listed[_text(told["nodeid"])] = dict(told["listed"])
-        elif kind == "memory" and told["nodeid"] in found.results:
-            check_shape(told["memory"], TeardownMemory, "memory")
-            memory, nodeid = TeardownMemory.from_json(told["memory"]), told["nodeid"]
-            found.results[nodeid] = memory.added_to(found.results[nodeid])
+        elif kind == "observed" and told["nodeid"] in found.results:
+            check_shape(told["observed"], ObservedTest, "observed")
+            observed, nodeid = ObservedTest.from_json(told["observed"]), told["nodeid"]
+            found.results[nodeid] = observed.added_to(found.results[nodeid])
         elif kind == "others":
             found.others = tuple(map(_text, told["nodeids"]))
         elif kind == "end":

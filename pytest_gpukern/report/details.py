@@ -191,7 +191,7 @@ def device_memory(result: Result, *, width: int) -> list[Line]:
     if memory is None:
         return []
     text = (
-        f"{result.case.id} · device memory in use: {units.size(memory.before_bytes)} before, "
+        f"{result.case.id} · device memory of libraries: {units.size(memory.before_bytes)} before, "
         f"{units.size(memory.peak_bytes)} at most, {units.size(memory.after_bytes)} after"
     )
     kept = f", of which the test keeps {units.size(memory.kept_bytes)}" if memory.kept_bytes else ""

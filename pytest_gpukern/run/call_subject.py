@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.guarded_arrays import GuardedArrays
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.measure.measure import Executions
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.spine import Found
+    from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
 
 
@@ -285,7 +285,6 @@ class CallSubject:
             self._synchronize()
             passed_ns = float(time.perf_counter_ns() - start)
         self._first_call_ns = self._first_call_ns or passed_ns
-        self._environment.look_at_memory()
         self._guarded.check(place)
         if self._checks is not None and pending is not None:
             self._checks.end(pending, returned)

@@ -137,7 +137,6 @@ class CaseSubject:
                 workspace = self._workspace(dataset)
                 self.sets.append(checked_copy(first, self._point, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
-        environment.look_at_memory()
         found.result = dataclasses.replace(
             found.result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
         )
@@ -176,7 +175,6 @@ class CaseSubject:
         first, environment = self.sets[0], self._environment
         with environment.loading_observed(own=False, on_gpu=self._backend.on_gpu):
             recheck(self.sets, self._point, self._checked_on)
-        environment.look_at_memory()
         found.result = dataclasses.replace(
             found.result,
             errors=first.errors_with_bits,

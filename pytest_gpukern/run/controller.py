@@ -134,13 +134,13 @@ class Controller:
         """How pytest-benchmark lists the test, what it left on the device, and whether it fails after all."""
         if carried.get("listed") is not None:
             self.listed[report.nodeid] = carried["listed"]
-        result, memory = self._results.get(report.nodeid), carried.get("memory")
+        result, observed = self._results.get(report.nodeid), carried.get("observed")
         if result is None:
             return
-        if memory is not None:
-            from pytest_gpukern.measure.device_memory import TeardownMemory
+        if observed is not None:
+            from pytest_gpukern.measure.observers import ObservedTest
 
-            self._results[report.nodeid] = TeardownMemory.from_json(memory).added_to(result)
+            self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
         if report.failed:
             self._failed.add(report.nodeid)
             by_the_gate = carried.get("failed_by_the_gate")

@@ -32,8 +32,7 @@ from pytest_gpukern.gpu.simulator.switch import deactivate
 from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
-from pytest_gpukern.measure.device_memory import MemoryWatch
-from pytest_gpukern.measure.watch import Instruments
+from pytest_gpukern.measure.observers import Instruments, Observers
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets
 from pytest_gpukern.values.backend_table import BACKENDS
 
@@ -252,24 +251,9 @@ class Environment:
         )
 
     @functools.cached_property
-    def memory(self) -> MemoryWatch | None:
-        """What follows the device's memory through a test that measures; None where nothing is measured on a
-        GPU. Opens the device: ask while holding it."""
-        if not self.measures:
-            return None
-        from pytest_gpukern.gpu.memory_accounts import Accounts
-        from pytest_gpukern.gpu.runtime import runtime
-
-        return MemoryWatch(Accounts(runtime()), self._shares_the_device)
-
-    def _shares_the_device(self) -> bool:
-        """Whether processes of others have a context on the device now."""
-        return self.instruments is not None and bool(self.instruments.state().foreign)
-
-    def look_at_memory(self) -> None:
-        """Notes what is in use on the device now, where that is the most of a test so far."""
-        if self.memory is not None:
-            self.memory.look()
+    def observers(self) -> Observers:
+        """What looks at the device around what is timed."""
+        return Observers(self)
 
     @functools.cached_property
     def peaks(self) -> Peaks | None:

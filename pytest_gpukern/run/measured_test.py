@@ -13,7 +13,7 @@ from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.memory_watch import FollowedMemory
+from pytest_gpukern.run.observed_test import ObservedFromOutside
 from pytest_gpukern.run.settle import settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
 from pytest_gpukern.values.result import Correctness
@@ -74,7 +74,7 @@ class MeasuredTest:
         self.rejected: Case | None = None
         self.failed_by_the_gate = False
         self.ended = False
-        self.memory = FollowedMemory(environment)
+        self.observed = ObservedFromOutside(environment)
         self.guarded = GuardedArrays(environment.backend)
         self.seen: SeenOutputs | None = None
         self._loading = ExitStack()
@@ -89,8 +89,8 @@ class MeasuredTest:
         self.found = None if result is None else Found(result)
 
     def begin(self) -> None:
-        """Follows the device's memory, and machine code that the test loads before anything is called."""
-        self.memory.begin()
+        """Has the test observed, and machine code that the test loads before anything is called."""
+        self.observed.begin()
         self._loading.enter_context(self.environment.loading_observed(own=False))
 
     def stop_observing(self) -> None:

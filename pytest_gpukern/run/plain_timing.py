@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
-from pytest_gpukern.measure.energy import OF_CALLABLES, Energy, with_energy
 from pytest_gpukern.measure.measure import measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import rule_of_rounds
-from pytest_gpukern.measure.watch import BatchWatch
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall
-from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.measure.measure import Executions
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
 
@@ -91,7 +88,7 @@ class PlainTiming:
         found = self._by_timers(by, refuses_host_calls=refuses_host_calls)
         if self.inspect is not None:
             self.inspect()
-        return self._without_energy(found[0]), *found[1:]
+        return self.environment.observers.measured(self._call, found[0]), *found[1:]
 
     def _by_timers(self, by: Callable[..., Measurement], *, refuses_host_calls: bool) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime
@@ -127,21 +124,14 @@ class PlainTiming:
             cache=self.cache,
             call_ns=call_ns,
             rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
-            watch=BatchWatch(
-                environment.instruments,
-                floor=self.floor,
-                device_timed=timer_row(timer.name).device_timed,
-                beside=beside,
-                memory=environment.memory,
-            ),
+            observing=environment.observers.observe(self._call, timer, beside=beside),
             inspect=self.inspect,
             traffic_bytes=marker.bytes,
             flops=marker.flops,
             beside=beside,
         )
 
-    def _without_energy(self, measurement: Measurement) -> Measurement:
-        """The measurement with why there is no energy, where that was asked for."""
-        if not self.environment.settings.energy:
-            return measurement
-        return with_energy(measurement, Energy(untold=OF_CALLABLES))
+    @property
+    def _call(self) -> Call:
+        """What observers are told: the call is not theirs to run for longer."""
+        return Call("kernel", on_gpu=True, floor=self.floor)

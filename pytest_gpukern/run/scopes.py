@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device, with_warning
-from pytest_gpukern.measure.energy import NOT_ASKED, OF_INVALID, Energy, energy_of_a_call, with_energy
 from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
-from pytest_gpukern.measure.watch import BatchWatch
+from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pytest_gpukern.backends.backend import Backend
-    from pytest_gpukern.measure.measure import Executions
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
 
@@ -99,6 +97,10 @@ def _measure_scope(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
+    stream = backend.timed_stream if backend.on_gpu else None
+    call = Call(
+        scope, backend.on_gpu, executions, backend.synchronize, lambda: backend.timed_stream.record(), floor
+    )
 
     def by(timer: Timer, *, beside: bool) -> Measurement:
         return measure(
@@ -110,13 +112,7 @@ def _measure_scope(
             rule=rule_beside(call_ns)
             if beside
             else rule_for(call_ns, by_host=not timer_row(timer.name).device_timed),
-            watch=BatchWatch(
-                environment.instruments if backend.on_gpu else None,
-                floor=floor,
-                device_timed=timer_row(timer.name).device_timed,
-                beside=beside,
-                memory=environment.memory if backend.on_gpu else None,
-            ),
+            observing=environment.observers.observe(call, timer, beside=beside),
             inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
             traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
             flops=flops,
@@ -126,7 +122,6 @@ def _measure_scope(
     wanted = marker.timer or environment.settings.timer
     if not backend.on_gpu:
         return [by(HostTimer(backend.synchronize), beside=False)]
-    stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
     try:
         found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
@@ -134,8 +129,7 @@ def _measure_scope(
         found = [not_of_the_device(by, stream, reason)]
     if not timer_row(found[0].timer).flushes and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
-    if kernel and environment.settings.energy:
-        found[0] = with_energy(found[0], _energy(found[0], executions, environment, backend))
+    found[0] = environment.observers.measured(call, found[0])
     return found
 
 
@@ -146,24 +140,6 @@ def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str
         return Repeated(calls[0])
     poisons = scope != "transfer" and poisoned_in_turn(case, backend)
     return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
-
-
-def _energy(
-    measurement: Measurement, executions: Executions, environment: Environment, backend: Backend
-) -> Energy:
-    """Energy of a call that was measured, or why it cannot be told."""
-    if measurement.invalid is not None:  # what disturbs a time disturbs this too
-        return Energy(untold=OF_INVALID)
-    if environment.instruments is None:
-        return Energy(untold=NOT_ASKED)
-    return energy_of_a_call(
-        executions,
-        environment.instruments.states.state,
-        backend.synchronize,
-        backend.timed_stream.record,
-        call_ns=measurement.summary.median_ns,
-        busy_ns=measurement.busy_ns,
-    )
 
 
 def _check_last(executions: Executions, first: Prepared) -> None:

@@ -164,7 +164,6 @@ def with_facts(result: Result, environment: Environment) -> Result:
     return dataclasses.replace(
         result,
         notes=(*result.notes, *environment.take_late_warnings(), *unhashed),
-        findings=(*result.findings, *(environment.memory.leaks() if environment.memory is not None else ())),
         kernels=kernels,
         ceilings=ceilings.to_json() if ceilings is not None else {},
         canaries=dict(canaries),

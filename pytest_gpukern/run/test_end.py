@@ -120,14 +120,14 @@ def stop_observing(item: pytest.Item) -> None:
         test.stop_observing()
 
 
-def look_at_memory(item: pytest.Item) -> None:
+def end_observing(item: pytest.Item) -> None:
     """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
     test = item.stash.get(MEASURED, None)
     if test is not None and test.result is not None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
         passed = test.ended
-        _complain(item, test, test.memory.finish(test.result, passed=passed, let_go=values.clear))
+        _complain(item, test, test.observed.finish(passed=passed, let_go=values.clear))
 
 
 def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:
@@ -147,8 +147,8 @@ def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> N
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
-    The report of the teardown carries how pytest-test lists the test, to which fixtures may still add,
-    and what became of the device's memory.
+    The report of the teardown carries how pytest-benchmark lists the test, to which fixtures may still add,
+    and what observers saw of it.
     """
     if report.when == "teardown":
         note_lost_context(item)
@@ -160,10 +160,10 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         listed = taken_over.listed() if taken_over is not None else None
-        found = test.memory.found
-        told: JsonDict = {"listed": listed, "memory": None if found is None else found.to_json()}
+        found = test.observed.found
+        told: JsonDict = {"listed": listed, "observed": None if found is None else found.to_json()}
         if any(each is not None for each in told.values()):
-            told |= {"failed_by_the_gate": test.memory.failed}
+            told |= {"failed_by_the_gate": test.observed.failed}
             report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
     report.gpukern = carried(  # type: ignore[attr-defined]

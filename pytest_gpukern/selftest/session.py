@@ -19,7 +19,7 @@ from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
-from pytest_gpukern.measure.watch import BatchWatch
+from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.run.case_subject import CaseSubject, recheck
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.scopes import measure_scopes
@@ -350,14 +350,15 @@ def _by_default_timer(
         try:
             with _current(case, environment):
                 call_ns = warm_up(call, runtime().synchronize, compiled=True).settled_ns
+                timer = open_timer(default, kernels.stream)
                 found = measure(
                     Repeated(call),
-                    open_timer(default, kernels.stream),
+                    timer,
                     scope="kernel",
                     cache=case.cache,
                     call_ns=call_ns,
                     rule=rule_for(call_ns),
-                    watch=BatchWatch(environment.instruments, device_timed=True),
+                    observing=environment.observers.observe(Call("kernel", on_gpu=True), timer),
                 )
         except TimerUnavailable as reason:
             faults[case.id] = str(reason)

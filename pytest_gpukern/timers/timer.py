@@ -44,6 +44,21 @@ class Iteration:
         return self if self.fresh is None else self.fresh()
 
 
+class Executions(Protocol):
+    """Where the executions of a call come from: one call again and again, or buffer sets in turn.
+
+    Attributes:
+        largest_batch: how many may be asked for at a time.
+        buffer_sets: sets of inputs with different contents that they use.
+    """
+
+    largest_batch: int
+    buffer_sets: int
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """The next `count` executions, in order, for a cold or a hot cache."""
+
+
 @dataclass
 class Batch:
     """Samples taken in one go.

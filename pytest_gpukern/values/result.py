@@ -159,6 +159,7 @@ class Measurement:
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
+        observations: name of an observer → what else it saw, as plain JSON.
     """
 
     scope: str
@@ -183,6 +184,7 @@ class Measurement:
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
+    observations: dict[str, JsonDict] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -272,14 +274,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory in use on the device around one test, in bytes; of the whole device, less this plugin's caches.
+    """Memory that libraries had given out around one test, in bytes, as they account for it.
 
     Attributes:
-        before_bytes: before the test was set up, libraries' caches given back.
-        peak_bytes: the most that was seen: behind launches and batches, and what libraries' own marks tell.
-        after_bytes: after its teardown, caches given back again.
-        kept_bytes: of arrays that it left alive. What is left of after less before is of others, or was
-            allocated once: modules, handles and workspaces of libraries.
+        before_bytes: before the test was set up.
+        peak_bytes: the most that was seen behind batches, and what libraries' own marks tell.
+        after_bytes: after its teardown.
+        kept_bytes: by how much more that is than before, where the test passed and it is 1 MiB or more.
     """
 
     before_bytes: int
@@ -365,6 +366,7 @@ class Result:
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
         seed: of its inputs, where a run gave one instead of the problem's own.
+        observations: name of an observer → what else it saw around the test, as plain JSON.
     """
 
     case: CaseInfo
@@ -390,6 +392,7 @@ class Result:
     canaries: dict[str, float | None] = field(default_factory=dict)
     corners: tuple[str, ...] = ()
     seed: int | None = None
+    observations: dict[str, JsonDict] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:
@@ -403,7 +406,11 @@ class Result:
 
     def to_json(self) -> JsonDict:
         """The result as plain JSON values."""
-        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
+        data: JsonDict = plain(dataclasses.asdict(self))
+        for each in (data, *data["measurements"]):
+            if not each["observations"]:
+                del each["observations"]
+        return data
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:

@@ -11,8 +11,9 @@ import pytest
 from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import peaks_of
+from pytest_gpukern.measure.device_clocks import batch_fault, device_notes
 from pytest_gpukern.measure.energy import energy_per_call
-from pytest_gpukern.measure.validity import batch_fault, below_floor, device_notes
+from pytest_gpukern.measure.plausibility import below_floor
 from pytest_gpukern.timers.timer import Iteration
 
 SPIN = r"""

@@ -51,28 +51,21 @@ class Array:
         ALIVE.add(self)
 
 
-class Gauge:
-    """Accounts of that memory, as one library's; the device's use moves in granules, and with a workspace."""
+class Account:
+    """What the only library of the fake device says of its memory."""
 
-    workspace_bytes = 0
-
-    def used_bytes(self):
-        granule = 2 * 2**20
-        return 2**30 + self.workspace_bytes - granule * (-sum(each.nbytes for each in ALIVE) // granule)
+    is_quick = True
 
     def live_bytes(self):
-        return {"fake": sum(each.nbytes for each in ALIVE)}
+        return sum(each.nbytes for each in ALIVE)
 
-    def arrays(self):
-        return {("fake", id(each)): each.nbytes for each in ALIVE}
-
-    def high_bytes(self):
+    def peak_bytes(self):
         return 0
 
-    def reset_high(self):
+    def reset_peak(self):
         pass
 
-    release = synchronize = reset_high
+    release = reset_peak
 
 
 def pytest_addoption():
@@ -125,10 +118,8 @@ def install(monkeypatch, *, cupti=False, board=None):
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.backends.host import HostBackend
     from pytest_gpukern.gpu.model import Device, FixedValues
-    from pytest_gpukern.measure import energy
-    from pytest_gpukern.measure.device_memory import MemoryWatch
-    from pytest_gpukern.measure.watch import Instruments
-    from pytest_gpukern.run import scopes
+    from pytest_gpukern.measure import device_memory, energy
+    from pytest_gpukern.measure.observers import Instruments
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Batch, TimerUnavailable
 
@@ -178,7 +169,6 @@ def install(monkeypatch, *, cupti=False, board=None):
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 
-    memory = MemoryWatch(Gauge())
     fake = Device(
         index=0,
         name=NAME,
@@ -201,10 +191,9 @@ def install(monkeypatch, *, cupti=False, board=None):
     if board is not None:
         monkeypatch.setattr(Environment, "instruments", Instruments(board))
         timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
-        monkeypatch.setattr(scopes, "energy_of_a_call", timed)
-    monkeypatch.setattr(
-        Environment, "memory", property(lambda self: memory if self.settings.benchmark else None)
-    )
+        monkeypatch.setattr(energy, "energy_of_a_call", timed)
+    monkeypatch.setattr(device_memory, "accounts", lambda: [Account()])
+    monkeypatch.setattr(device_memory, "synchronize", lambda: None)
     monkeypatch.setattr(Environment, "ceilings", None)
     monkeypatch.setattr(Environment, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr(Environment, "unusable", lambda self, name: None)

@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.run import spine
@@ -234,7 +235,8 @@ class FakeEnvironment:
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []
         self.locked, self.observed = False, None
-        self.instruments = self.peaks = self.ceilings = self.device = self.memory = None
+        self.instruments = self.peaks = self.ceilings = self.device = None
+        self.measures, self.observers = False, Observers(self)
         self.newer_epochs = {}
         self.has_gpu = False
         self.canaries = {}
@@ -247,9 +249,6 @@ class FakeEnvironment:
     def take_late_warnings(self):
         taken, self.late = tuple(self.late), []
         return taken
-
-    def look_at_memory(self):
-        pass
 
     @contextmanager
     def loading_observed(self, *, own=True, on_gpu=True):

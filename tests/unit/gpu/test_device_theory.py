@@ -17,7 +17,7 @@ import suites
 from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.gpu.model import Device, FixedValues
 from pytest_gpukern.gpu.theory import RATES, Floor, Peaks, peaks_of
-from pytest_gpukern.measure.validity import below_floor
+from pytest_gpukern.measure.plausibility import below_floor
 
 H200 = Peaks((9, 0), 132, 60 * 2**20, sm_clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6144)
 

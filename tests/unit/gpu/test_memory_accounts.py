@@ -10,7 +10,7 @@ from cuda.bindings import driver
 
 from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.memory_accounts import Accounts
+from pytest_gpukern.gpu.memory_accounts import accounts
 
 MIB = 2**20
 POOL = driver.CUmemPool_attribute
@@ -23,16 +23,12 @@ def put(monkeypatch, name, **contents):
     return module
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def device(monkeypatch):
-    """The driver: a device of 1 GiB with a pool; and no library that this process has imported."""
-    for name in ("cupy", "torch", "numba.cuda", "pycuda.gpuarray"):
+    """The driver, with a pool; and no library that this process has imported."""
+    for name in ("cupy", "cupy.fft._cache", "torch", "numba.cuda", "pycuda.gpuarray"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    pool = {
-        POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: 0,
-        POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: 0,
-        POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: 0,
-    }
+    pool = {POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: 3, POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH: 54}
     found = SimpleNamespace(pool=pool, trimmed=[], has_pool=True)
 
     def checked(call, *arguments):
@@ -46,7 +42,7 @@ def device(monkeypatch):
             return pool[arguments[1]]
         if call == "cuMemPoolSetAttribute":
             assert int(arguments[2]) == 0, "a mark is set to what is now by writing 0"
-            pool[arguments[1]] = pool[POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT]
+            pool[arguments[1]] = pool[POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT]
             return None
         assert call == "cuMemPoolTrimTo"
         found.trimmed.append(arguments)
@@ -57,154 +53,98 @@ def device(monkeypatch):
 
 
 @pytest.fixture
-def accounts(device):
-    runtime = SimpleNamespace(
-        total_bytes=1024 * MIB, free_bytes=lambda: 600 * MIB, kept_bytes=100 * MIB, synchronize=lambda: None
-    )
-    return lambda: Accounts(runtime)
+def only(device):
+    """The account of the one library that was imported."""
+
+    def account():
+        device.has_pool = False
+        (found,) = accounts()
+        return found
+
+    return account
 
 
-class CupyArray:
-    def __init__(self, memory):
-        self.data = SimpleNamespace(mem=memory)
-
-
-class Unowned(SimpleNamespace):
-    pass
-
-
-def put_cupy(monkeypatch, used=0):
-    log = []
-    pool = SimpleNamespace(used_bytes=lambda: used, free_all_blocks=lambda: log.append("pool"))
-    pinned = SimpleNamespace(free_all_blocks=lambda: log.append("pinned"))
-    put(
-        monkeypatch,
-        "cupy",
-        ndarray=CupyArray,
-        cuda=SimpleNamespace(UnownedMemory=Unowned),
-        get_default_memory_pool=lambda: pool,
-        get_default_pinned_memory_pool=lambda: pinned,
-    )
-    return log
-
-
-def test_use_is_the_devices_less_what_this_plugin_keeps(accounts):
-    assert accounts().used_bytes() == 324 * MIB
-
-
-def test_only_libraries_that_are_there_are_asked(accounts, device, monkeypatch):
-    assert accounts().live_bytes() == {"the driver's pool": 0}
-    device.has_pool = False
-    assert accounts().live_bytes() == {}
-    put_cupy(monkeypatch, used=7)
-    assert accounts().live_bytes() == {"cupy": 7}
-
-
-def test_the_drivers_pool_tells_what_it_gave_out_and_held_and_gives_the_rest_back(accounts, device):
-    found = accounts()
-    device.pool.update(
-        {
-            POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: 3,
-            POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: 10,
-            POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: 64,
-        }
-    )
-    assert (found.live_bytes(), found.high_bytes()) == ({"the driver's pool": 3}, 54)
-    found.reset_high()
-    assert found.high_bytes() == 0
-    found.release()
+def test_the_drivers_pool_tells_what_it_gave_out_now_and_at_most_and_gives_the_rest_back(device):
+    (pool,) = accounts()
+    assert (pool.live_bytes(), pool.peak_bytes()) == (3, 54)
+    pool.reset_peak()
+    assert pool.peak_bytes() == 3
+    pool.release()
     assert device.trimmed == [("pool", 0)]
 
 
-def test_arrays_are_found_by_their_memory_and_views_of_one_are_one(accounts, monkeypatch):
-    log = put_cupy(monkeypatch)
-    found = accounts()
-    memory = SimpleNamespace(ptr=4096, size=512)
-    kept = [CupyArray(memory), CupyArray(memory), CupyArray(Unowned(ptr=8192, size=1024))]
-    assert found.arrays() == {("cupy", 4096): 512}
-    del kept
-    assert found.arrays() == {}
-    found.release()
+def test_a_device_without_a_pool_and_libraries_that_are_not_there_are_not_asked(device):
+    device.has_pool = False
+    assert accounts() == []
+
+
+def test_of_cupy_the_pool_counts_without_the_plans_that_it_caches(only, monkeypatch):
+    log = []
+    pool = SimpleNamespace(used_bytes=lambda: 700, free_all_blocks=lambda: log.append("pool"))
+    pinned = SimpleNamespace(free_all_blocks=lambda: log.append("pinned"))
+    pools = {
+        "get_default_memory_pool": lambda: pool,
+        "get_default_pinned_memory_pool": lambda: pinned,
+    }
+    put(monkeypatch, "cupy", ndarray=object, **pools)
+    assert only().live_bytes() == 700
+    plans = SimpleNamespace(get_curr_memsize=lambda: 200)
+    put(monkeypatch, "cupy.fft._cache", get_plan_cache=lambda: plans)
+    assert only().live_bytes() == 500
+    only().release()
     assert log == ["pool", "pinned"]
 
 
-class Tensor:
-    def __init__(self, pointer, nbytes, *, is_cuda=True, sparse=False):
-        self.is_cuda, self._sparse = is_cuda, sparse
-        self._storage = SimpleNamespace(data_ptr=lambda: pointer, nbytes=lambda: nbytes)
-
-    def untyped_storage(self):
-        if self._sparse:
-            raise NotImplementedError("Cannot access storage of SparseTensorImpl")
-        return self._storage
-
-
-class Parameter(Tensor):
-    pass
-
-
-def test_tensors_count_by_their_storage_once_torch_uses_the_device(accounts, monkeypatch):
-    state = {"initialised": False, "peak": 100}
+def test_torch_counts_once_it_uses_the_device_and_gives_back_what_it_keeps_for_cublas(
+    only, device, monkeypatch
+):
+    state, log = {"initialised": False, "peak": 100}, []
     torch = SimpleNamespace(
         is_initialized=lambda: state["initialised"],
         memory_allocated=lambda: 40,
-        memory_reserved=lambda: 60,
-        max_memory_reserved=lambda: state["peak"],
-        reset_peak_memory_stats=lambda: state.update(peak=60),
-        empty_cache=lambda: state.update(emptied=True),
+        max_memory_allocated=lambda: state["peak"],
+        reset_peak_memory_stats=lambda: state.update(peak=40),
+        empty_cache=lambda: log.append("cache"),
     )
-    put(monkeypatch, "torch", Tensor=Tensor, cuda=torch)
-    kept = [Tensor(1, 10), Parameter(2, 20), Tensor(3, 30, is_cuda=False), Tensor(4, 40, sparse=True)]
-    found = accounts()
-    assert (found.arrays(), found.live_bytes()) == ({}, {"the driver's pool": 0})
+    inner = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: log.append("workspaces"))
+    put(monkeypatch, "torch", Tensor=object, cuda=torch, _C=inner)
+    assert len(accounts()) == 1, "the driver's pool"
     state["initialised"] = True
-    assert found.arrays() == {("torch", 1): 10, ("torch", 2): 20}
-    assert (found.live_bytes()["torch"], found.high_bytes()) == (40, 40)
-    found.reset_high()
-    found.release()
-    assert (found.high_bytes(), state["emptied"]) == (0, True)
-    del kept
+    assert (only().live_bytes(), only().peak_bytes()) == (40, 100)
+    only().reset_peak()
+    only().release()
+    assert (only().peak_bytes(), log) == (40, ["workspaces", "cache"])
 
 
 class Pointer(SimpleNamespace):
-    @classmethod
-    def to(cls, address, size):
-        return cls(size=size, device_ctypes_pointer=SimpleNamespace(value=address))
+    pass
 
 
 class MappedMemory(Pointer):
     pass
 
 
-class DeviceNDArray:
-    def __init__(self, memory):
-        self.gpu_data = memory
-
-
-def test_numba_knows_each_allocation_and_mapped_host_memory_is_none(accounts, monkeypatch):
+def test_numba_knows_each_allocation_and_mapped_host_memory_is_none(only, monkeypatch):
     cleared = []
     manager = SimpleNamespace(
-        allocations={1: Pointer.to(1, 256), 2: MappedMemory.to(2, 512)},
+        allocations={1: Pointer(size=256), 2: MappedMemory(size=512)},
         deallocations=SimpleNamespace(clear=lambda: cleared.append(True)),
     )
     works = [True]
     numba = {
-        "devicearray": SimpleNamespace(DeviceNDArray=DeviceNDArray),
+        "devicearray": None,
         "is_available": lambda: works[0],
         "current_context": lambda: SimpleNamespace(memory_manager=manager),
     }
     put(monkeypatch, "numba.cuda", **numba)
-    kept = [DeviceNDArray(manager.allocations[1]), DeviceNDArray(manager.allocations[2]), DeviceNDArray(None)]
-    found = accounts()
-    assert (found.live_bytes()["numba"], found.arrays()) == (256, {("numba", 1): 256})
-    found.release()
+    assert only().live_bytes() == 256
+    only().release()
     assert cleared == [True]
     del manager.allocations, manager.deallocations  # a manager that somebody plugged in
-    found.release()
-    assert found.live_bytes()["numba"] is None
+    only().release()
+    assert only().live_bytes() == 0
     works[0] = False
-    assert "numba" not in found.live_bytes()
-    del kept
+    assert accounts() == []
 
 
 class GPUArray:
@@ -212,12 +152,11 @@ class GPUArray:
         self.gpudata, self.nbytes, self.base = gpudata, nbytes, base
 
 
-def test_pycudas_arrays_are_seen_and_not_counted(accounts, monkeypatch):
+def test_pycudas_arrays_are_those_that_python_sees_without_views(only, monkeypatch):
     put(monkeypatch, "pycuda.gpuarray", GPUArray=GPUArray)
     whole = GPUArray(4096, 64)
     kept = [whole, GPUArray(4112, 32, base=whole)]
-    assert accounts().arrays() == {("pycuda", 4096): 64}
-    assert accounts().live_bytes()["pycuda"] is None
+    assert (only().live_bytes(), only().is_quick) == (64, False)
     del kept
 
 

@@ -262,12 +262,10 @@ def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(co
 
 
 def test_options_the_gate_and_reports_know_a_timer_by_its_row(counter):
-    from pytest_gpukern.findings.common_shift import _timer
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.options import OPTIONS
 
     assert assumed_spread("counter").s0 == 0.001
-    assert _timer("copy/counter") == "the counter"
     assert MarkerOptions.from_mark((), {"timer": "counter"}, "it").timer == "counter"
     (option,) = (option for option in OPTIONS if option.name == "timer")
     assert (*option.choices, "counter") == ("auto", *TIMERS)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
-from pytest_gpukern.measure.validity import (
+from pytest_gpukern.measure.device_clocks import (
     INVALIDATING,
     ORDINARY,
     Disturbance,

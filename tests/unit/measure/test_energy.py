@@ -7,18 +7,24 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
+from fake_nvml import state
 from fakes import FakeEnvironment, case_of, measuring, right, run
 
 from pytest_gpukern.gpu.nvml import DeviceState
+from pytest_gpukern.measure import energy as energy_module
 from pytest_gpukern.measure.energy import (
+    COUNTER_STANDS,
     HOST_BOUND,
     NO_COUNTER,
     NOT_ASKED,
     OF_INVALID,
+    TOO_SHORT,
     Energy,
     energy_of_a_call,
+    energy_per_call,
 )
 from pytest_gpukern.measure.measure import Repeated
+from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.run import scopes
 from pytest_gpukern.timers.timer import NothingLaunched
 
@@ -157,8 +163,8 @@ TOLD = Energy(12.5, 600.0)
 @pytest.fixture
 def told(gpu, timer, monkeypatch):
     """What the measurements of a case say of energy; the call itself is told 12.5 mJ and 600 W."""
-    monkeypatch.setattr(scopes, "energy_of_a_call", lambda *args, **kwargs: TOLD)
-    monkeypatch.setattr(scopes, "BatchWatch", lambda *args, **kwargs: None)
+    monkeypatch.setattr(energy_module, "energy_of_a_call", lambda *args, **kwargs: TOLD)
+    monkeypatch.setattr(Observers, "observe", lambda *args, **kwargs: [])
     gpu.timed_stream = SimpleNamespace(record=None)
 
     def run_with(*, asks=True, **settings):
@@ -193,3 +199,49 @@ def test_a_call_that_launches_nothing_has_a_reason_too(told, monkeypatch, timer)
 
     monkeypatch.setattr(scopes, "measured_by", measured_by)
     assert told() == [Energy(untold=OF_INVALID)]
+
+
+# from two readings
+
+
+def energy(
+    seconds: float = 1.2,
+    calls: int = 1000,
+    starved_s: float = 0.0,
+    busy_ms: float | None = None,
+    **changes: object,
+) -> Energy:
+    after = state(1e3 * seconds, **({"energy_mj": 1_000_000 + 840_000} | changes))
+    busy_ns = None if busy_ms is None else 1e6 * busy_ms
+    return energy_per_call(state(0), after, calls, starved_ns=1e9 * starved_s, busy_ns=busy_ns)
+
+
+def test_energy_is_what_the_board_drew_per_call_and_power_what_it_drew_a_second() -> None:
+    assert energy() == Energy(pytest.approx(840.0), pytest.approx(700.0))
+
+
+def test_a_device_that_may_have_waited_for_a_tenth_of_the_time_is_still_told() -> None:
+    assert energy(starved_s=0.11).call_mj == pytest.approx(840.0)
+    assert energy(starved_s=0.13) == Energy(untold=HOST_BOUND)
+
+
+def test_kernels_that_fill_the_time_need_no_queue_if_they_are_too_long_for_the_cache_to_matter() -> None:
+    waits = {"seconds": 1.2, "starved_s": 1.2}
+    assert energy(calls=1000, busy_ms=1.19, **waits).call_mj == pytest.approx(840.0)
+    assert energy(calls=1000, busy_ms=1.0, **waits) == Energy(untold=HOST_BOUND)
+    assert energy(calls=2000, busy_ms=0.59, **waits) == Energy(untold=HOST_BOUND)
+    assert energy(calls=1000, busy_ms=None, **waits) == Energy(untold=HOST_BOUND)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"seconds": 0.9, "calls": 750}, TOO_SHORT),
+        ({"calls": 0}, TOO_SHORT),
+        ({"energy_mj": None}, NO_COUNTER),
+        ({"energy_mj": 1_000_000}, COUNTER_STANDS),
+    ],
+    ids=["too short for the counter", "no calls", "no counter", "a counter that stands"],
+)
+def test_energy_that_cannot_be_told_has_a_reason(changes: dict[str, object], reason: str) -> None:
+    assert energy(**changes) == Energy(untold=reason)

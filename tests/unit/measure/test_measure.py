@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import random
 
 import pytest
@@ -11,12 +12,12 @@ from fakes import FakeClock, call_taking
 from pytest_gpukern.measure.measure import (
     CONTRADICTION,
     Repeated,
-    Watched,
     measure,
     rule_beside,
     rule_for,
     warm_up,
 )
+from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
@@ -364,14 +365,14 @@ class NotingRule(StoppingRule):
 def test_a_batch_of_samples_that_were_refused_is_forgotten_with_them(monkeypatch):
     monkeypatch.setattr(random, "randrange", lambda count: 2)
     rule = NotingRule(0, 30, 30)
-    sampled(ScriptedTimer(WILD), rule=rule, watch=ScriptedWatch({2}), inspect=nothing)
+    sampled(ScriptedTimer(WILD), rule=rule, observing=[ScriptedWatch({2})], inspect=nothing)
     kept = [(3, [3]), (13, [3, 10]), (23, [3, 10, 10]), (30, [3, 10, 10, 7])]
     assert rule.told == [*kept[:2], *kept[1:]], "the second batch was refused"
 
 
 def test_all_batches_since_the_last_look_are_forgotten_together():
     rule = NotingRule(0, 8, 8)
-    sampled(ScriptedTimer(WILD, most=1), rule=rule, watch=SeldomWatch({6}))
+    sampled(ScriptedTimer(WILD, most=1), rule=rule, observing=[SeldomWatch({6})])
     assert rule.told[5:7] == [(6, [1] * 6), (4, [1] * 4)]
     assert rule.told[-1] == (8, [1] * 8)
 
@@ -379,7 +380,7 @@ def test_all_batches_since_the_last_look_are_forgotten_together():
 def test_the_interval_knows_nothing_of_batches_that_were_refused():
     """Were the first one's size kept, the others would be cut in the wrong places."""
     timer = LevelTimer([9000.0, 5000.0, 1000.0, 1000.0, 1200.0])
-    found = sampled(timer, rule=StoppingRule(0, 60, 60), watch=ScriptedWatch({1}))
+    found = sampled(timer, rule=StoppingRule(0, 60, 60), observing=[ScriptedWatch({1})])
     assert (found.summary.low_ns, found.summary.median_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
     assert any("its 3 batches differ" in warning for warning in found.summary.warnings)
 
@@ -557,8 +558,6 @@ class ScriptedWatch:
         self.lasts = []
         self.before_batches = 0
 
-    settled = True
-
     def before(self):
         self.before_batches += 1
         assert self.before_batches == len(self.seen) + 1
@@ -566,20 +565,18 @@ class ScriptedWatch:
     def after(self, batch, *, last):
         self.seen.append(batch)
         self.lasts.append(last)
-        return "throttled" if len(self.seen) in self.refused else None
-
-    def hopeless(self):
         refused = len([number for number in self.refused if number <= len(self.seen)])
-        return "the device is never fit" if refused >= self.patience else None
+        hopeless = "the device is never fit" if refused >= self.patience else None
+        return Look(fault="throttled" if len(self.seen) in self.refused else None, hopeless=hopeless)
 
-    def finish(self, samples_ns, *, resolution_ns):
-        self.finished = list(samples_ns)
-        return Watched({"sm_mhz": 1980}, ("hot",), None)
+    def finish(self, measurement):
+        self.finished = list(measurement.samples_ns)
+        return with_notes(dataclasses.replace(measurement, state={"sm_mhz": 1980}), "hot")
 
 
 def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
     timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ScriptedWatch({1, 3})
-    found = sampled(timer, watch=watch, rule=StoppingRule(0, 6, 6))
+    found = sampled(timer, observing=[watch], rule=StoppingRule(0, 6, 6))
     assert found.samples_ns == (4.0, 5.0, 3.0, 4.0, 5.0, 6.0)
     assert timer.asked == [2, 1, 2, 2, 1, 2, 2], "after a pause one execution warms the device up"
     assert (found.invalid_samples, found.invalid) == (4, None)
@@ -591,7 +588,7 @@ def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
 
 def test_a_device_that_is_never_fit_makes_it_invalid_and_shows_what_it_read():
     watch = ScriptedWatch({1, 2, 3}, patience=3)
-    found = sampled(ScriptedTimer([1.0, 2.0], most=2), watch=watch, rule=StoppingRule(0, 6, 6))
+    found = sampled(ScriptedTimer([1.0, 2.0], most=2), observing=[watch], rule=StoppingRule(0, 6, 6))
     assert found.invalid == "the device is never fit"
     assert found.stopped == "throttled"
     assert (found.invalid_samples, found.samples_ns) == (6, (1.0, 2.0))
@@ -601,7 +598,9 @@ def test_a_refused_batch_counts_as_executed_and_its_outputs_are_looked_at(monkey
     monkeypatch.setattr(random, "randrange", lambda count: 0)
     looks = []
     timer = ScriptedTimer(WILD)
-    sampled(timer, watch=ScriptedWatch({1}), inspect=lambda: looks.append(1), rule=StoppingRule(0, 120, 120))
+    sampled(
+        timer, observing=[ScriptedWatch({1})], inspect=lambda: looks.append(1), rule=StoppingRule(0, 120, 120)
+    )
     assert looks == [1]
     assert timer.asked == [1, 1, 40, 40, 40], "the second warms up and is not timed"
 
@@ -609,25 +608,21 @@ def test_a_refused_batch_counts_as_executed_and_its_outputs_are_looked_at(monkey
 class SeldomWatch(ScriptedWatch):
     """Looks behind every third batch and at the end."""
 
-    @property
-    def settled(self):
-        return self.lasts[-1] or len(self.seen) % 3 == 0
-
     def after(self, batch, *, last):
         found = super().after(batch, last=last)
-        return found if self.settled else None
+        return found if last or len(self.seen) % 3 == 0 else Look(settled=False)
 
 
 def test_all_samples_since_the_last_look_are_refused_together_and_none_before_it():
     timer, watch = ScriptedTimer([float(n) for n in range(1, 31)], most=1), SeldomWatch({6})
-    found = sampled(timer, watch=watch, rule=StoppingRule(0, 8, 8))
+    found = sampled(timer, observing=[watch], rule=StoppingRule(0, 8, 8))
     assert found.samples_ns == (1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0, 12.0), "7.0 warmed up"
     assert (found.invalid_samples, found.invalid) == (3, None)
 
 
 def test_where_sampling_would_end_the_device_is_looked_at_and_the_rest_taken_again():
     watch = SeldomWatch({5})
-    found = sampled(ScriptedTimer([1000.0], most=1), watch=watch, rule=StoppingRule(0, 5, 5))
+    found = sampled(ScriptedTimer([1000.0], most=1), observing=[watch], rule=StoppingRule(0, 5, 5))
     assert watch.lasts == [False, False, False, False, True, False, True]
     assert (found.summary.n, found.invalid_samples, found.stopped) == (5, 2, "5 samples")
 
@@ -635,7 +630,7 @@ def test_where_sampling_would_end_the_device_is_looked_at_and_the_rest_taken_aga
 def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
     watch = SeldomWatch({6}, patience=1)
     samples = [float(n) for n in range(1, 31)]
-    found = sampled(ScriptedTimer(samples, most=1), watch=watch, rule=StoppingRule(0, 8, 8))
+    found = sampled(ScriptedTimer(samples, most=1), observing=[watch], rule=StoppingRule(0, 8, 8))
     assert found.invalid == "the device is never fit"
     assert (found.samples_ns, found.invalid_samples) == ((1.0, 2.0, 3.0), 3)
 

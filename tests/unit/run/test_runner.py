@@ -17,8 +17,8 @@ from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.measure.watch import BatchWatch
-from pytest_gpukern.run import case_subject, scopes
+from pytest_gpukern.measure.observers import Observation, Observers
+from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.spine import NotRunError, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
@@ -635,12 +635,12 @@ def test_each_scope_has_one_verdict_of_its_own(gpu, timer):
 
 
 def test_a_number_beside_that_cannot_be_trusted_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):
-    class Watch(BatchWatch):
-        def finish(self, samples_ns, *, resolution_ns):
-            seen = super().finish(samples_ns, resolution_ns=resolution_ns)
-            return dataclasses.replace(seen, invalid="impossible" if timer.name == "event" else None)
+    class Suspicious(Observation):
+        def finish(self, measurement):
+            invalid = "impossible" if measurement.timer == "event" else None
+            return dataclasses.replace(measurement, invalid=invalid)
 
-    monkeypatch.setattr(scopes, "BatchWatch", Watch)
+    monkeypatch.setattr(Observers, "observe", lambda *_, **__: [Suspicious()])
     result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto")))
     assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
         MAIN: VerdictKind.NEW,

@@ -1,7 +1,4 @@
-"""Decides whether the samples of a batch may be believed, from what was seen around it. Needs no hardware.
-
-Samples are invalid where the device was disturbed, a time is shorter than the hardware allows, a clock of the
-host was replaced or runs unevenly, or the device's times contradict the host's clock.
+"""Says whether the device was fit while samples were taken: clocks, heat, power, other processes.
 
 What counts as a disturbance is drawn where a pause can help. A card that is too hot, loses its supply, wakes
 up or is shared with another program gives a time that belongs to that moment: the batch is repeated. A power
@@ -12,19 +9,117 @@ H200). That is recorded and reported, with the clocks, and never repeated.
 
 from __future__ import annotations
 
-import inspect
-import sys
+import dataclasses
+import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
-    from pytest_gpukern.gpu.theory import Floor
+    from pytest_gpukern.measure.observers import Call, Instruments
+    from pytest_gpukern.timers.timer import Batch, Timer
+    from pytest_gpukern.values.result import JsonDict, Measurement
+
+_LOOK_EVERY_S = 0.1
+
+
+class ClockObserver(Observer):
+    """Looks at the device's state and clocks around batches."""
+
+    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+        """Begins where there is a GPU."""
+        instruments = self.bench.instruments if call.on_gpu else None
+        return None if instruments is None else ClockObservation(instruments, beside=beside)
+
+
+class ClockObservation(Observation):
+    """Says which batches count, pauses after those that do not, and gives up at last.
+
+    Args:
+        instruments: what the device is looked at with.
+        beside: whether a main timer's samples were taken just before, and looked after: then that look will
+            do for a tenth of a second, and the end alone is no reason for another.
+        recovery: pauses after disturbed batches.
+    """
+
+    def __init__(
+        self, instruments: Instruments, *, beside: bool = False, recovery: Recovery | None = None
+    ) -> None:
+        self._instruments = instruments
+        self._beside = beside
+        self._recovery = recovery or Recovery()
+        self._states: list[DeviceState] = []
+        self._clocks: list[float | None] = []
+
+    def before(self) -> None:
+        """Notes the device's state before the first batch, unless the last one is fresh."""
+        if not self._states:
+            state = (
+                self._instruments.state(within_s=_LOOK_EVERY_S) if self._beside else self._instruments.state()
+            )
+            self._states.append(state)
+
+    def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
+        """Says why the samples since the last look do not count, if so; pauses after such.
+
+        NVML is asked every tenth of a second and at the end: its counters tell of what came and went between.
+        Beside a main timer it is asked every tenth of a second only.
+        The SM clock is measured after each batch, and a low one has NVML asked at once.
+        """
+        clock = self._instruments.probe.read() if self._instruments.probe is not None else None
+        before, highest = self._states[-1], self._instruments.max_sm_mhz
+        slow = bool(clock and highest and clock < LOWEST_CLOCK_SHARE * highest)
+        ends = last and not self._beside
+        self._clocks.append(clock)
+        if not (ends or slow or self._instruments.age_s > _LOOK_EVERY_S):
+            return Look(settled=False)
+        now = self._instruments.state(within_s=0.0)
+        disturbance = batch_fault(
+            before,
+            now,
+            sm_mhz=clock,
+            max_sm_mhz=self._instruments.max_sm_mhz,
+            max_memory_mhz=self._instruments.max_memory_mhz,
+        )
+        self._states.append(now)
+        if disturbance is None:
+            return Look()
+        hopeless = None if self._recovery.pause(disturbance) else self._recovery.reason
+        self._states.append(self._instruments.state())
+        return Look(fault=str(disturbance), hopeless=hopeless)
+
+    def finish(self, measurement: Measurement) -> Measurement:
+        """Adds the device's state over all batches, and what a reader should know of it."""
+        notes = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
+        found = dataclasses.replace(measurement, state=self._state())
+        return with_notes(found, self._recovery.note, *notes)
+
+    def _state(self) -> JsonDict:
+        """What a record keeps: measured clocks, and what NVML said after the last batch."""
+        if not self._states:
+            return {}
+        last = self._states[-1]
+        clocks = [clock for clock in self._clocks if clock is not None]
+        state: dict[str, Any] = {
+            "memory_mhz": last.memory_clock_mhz,
+            "temperature_c": last.temperature_c,
+            "memory_temperature_c": last.memory_temperature_c,
+            "power_w": last.power_w,
+            "clock_events": list(last.clock_events or ()),
+            "memory_used_bytes": last.memory_used_bytes,
+        }
+        if clocks:
+            state["sm_mhz"] = round(statistics.median(clocks), 1)
+            state["sm_mhz_range"] = [round(min(clocks), 1), round(max(clocks), 1)]
+        elif last.sm_clock_mhz is not None:
+            state["sm_mhz"] = float(last.sm_clock_mhz)
+        return {name: value for name, value in state.items() if value is not None}
 
 
 INVALIDATING = {
@@ -305,176 +400,3 @@ class Recovery:
         last = {disturbance.kind: disturbance.seen for disturbance in self._seen}
         counts = Counter(disturbance.kind for disturbance in self._seen)
         return ", ".join(f"{count} × {last[kind]}" for kind, count in counts.most_common())
-
-
-MARGIN = 0.02
-"""How far a time may lie below the floor: clocks are told in steps of up to 0.8 % and timers tick."""
-
-
-def below_floor(median_ns: float, floor: Floor | None, *, resolution_ns: float = 0.0) -> str | None:
-    """Why a median is impossible, in words, or None.
-
-    Args:
-        median_ns: the measured median of a call.
-        floor: the least time that the declared work can take; None where nothing is known.
-        resolution_ns: the smallest difference that the timer can show.
-    """
-    if floor is None or median_ns + resolution_ns >= (1 - MARGIN) * floor.ns:
-        return None
-    return (
-        f"{_micros(median_ns)} is impossible: {floor.bound}, take {_micros(floor.ns)} at least. "
-        "Either the timer missed work (on another stream, in a thread, not waited for), "
-        "or the declared bytes or flops are more than the call needs, or its data were still in a cache"
-    )
-
-
-def _micros(ns: float) -> str:
-    return f"{ns / 1e3:.3g} µs"
-
-
-_NAMES = (
-    "perf_counter",
-    "perf_counter_ns",
-    "monotonic",
-    "monotonic_ns",
-    "time",
-    "time_ns",
-    "process_time",
-    "process_time_ns",
-    "clock_gettime",
-    "clock_gettime_ns",
-)
-_TIME = time
-_KEPT: dict[str, Any] = {name: getattr(time, name) for name in _NAMES if hasattr(time, name)}
-_PACKAGE = __name__.partition(".")[0]
-_INSIDE = f"{_PACKAGE}."
-
-_TRIES = 10
-_SHARE, _SLACK_NS = 0.01, 1_000_000
-"""Clocks of a host differ by the rate at which NTP slews one of them, at most 0.05 %, and by when each is
-read; a device's clock differs from the host's by some parts in a million."""
-
-
-@dataclass(frozen=True)
-class ClockReading:
-    """Two clocks of the host at one moment, in nanoseconds; `raw_ns` is None where there is only one."""
-
-    perf_ns: int
-    raw_ns: int | None
-
-
-class ClockGuard:
-    """Finds replaced and diverging clocks around a measurement.
-
-    References are taken when this file is loaded and compared whenever somebody asks. What is compared: the
-    clock functions of `time`, what this package's own modules use under their names, and what makes the
-    events that times are read from. Events and streams of `cuda.core` are extension types that Python code
-    cannot patch; event classes of other libraries time nothing here. Methods of our own timers are not
-    compared.
-    """
-
-    def __init__(
-        self,
-        perf_counter_ns: Callable[[], int] = _KEPT["perf_counter_ns"],
-        raw_ns: Callable[[], int] | None = None,
-    ) -> None:
-        self._perf_counter_ns = perf_counter_ns
-        self._raw_ns = raw_ns or _raw_clock()
-
-    def read(self) -> ClockReading:
-        """Read both clocks, before what is guarded; again where this thread had to wait between them."""
-        for _ in range(_TRIES):
-            first = self._perf_counter_ns()
-            raw = self._raw_ns() if self._raw_ns else None
-            if raw is None or self._perf_counter_ns() - first < _SLACK_NS / 10:
-                break
-        return ClockReading(first, raw)
-
-    def fault(self, since: ClockReading) -> str | None:
-        """Why times taken since a reading cannot be trusted, naming the clock, or None."""
-        for name, found in replaced_clocks():
-            return (
-                f"the clock {name} was replaced by {_described(found)}; undo the patch while measuring "
-                "(freezegun, monkeypatch, mock)"
-            )
-        now = self.read()
-        if now.raw_ns is None or since.raw_ns is None:
-            return None
-        perf_ns, raw_ns = now.perf_ns - since.perf_ns, now.raw_ns - since.raw_ns
-        if abs(perf_ns - raw_ns) <= _SHARE * abs(raw_ns) + _SLACK_NS:
-            return None
-        return (
-            f"the host's clocks disagree: by time.perf_counter_ns {perf_ns / 1e6:.1f} ms passed, "
-            f"by CLOCK_MONOTONIC_RAW {raw_ns / 1e6:.1f} ms; "
-            "measure on a host whose clock runs evenly, without libfaketime"
-        )
-
-
-def replaced_clocks() -> Iterator[tuple[str, object]]:
-    """Each clock function that is not the one it was, by its full name, with what stands in its place."""
-    if sys.modules.get("time") is not _TIME:
-        yield "module time", sys.modules.get("time")
-    for name, kept in _KEPT.items():
-        found = getattr(_TIME, name, None)
-        if found is not kept or not _genuine(name, kept):
-            yield f"time.{name}", found
-    for module_name, module in list(sys.modules.items()):  # thousands, before and after each measurement
-        own = module_name.startswith(_INSIDE) or module_name == _PACKAGE
-        if not own or module_name == __name__:
-            continue
-        for name, found in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
-            # A function of the module's own may have the name: report.units.time formats a time.
-            its_own = isinstance(found, FunctionType) and found.__globals__ is vars(module)
-            if found is not _KEPT[name] and found is not _TIME and not its_own:
-                yield f"{module_name}.{name}", found
-    device = getattr(sys.modules.get("cuda.core"), "Device", None)
-    make_event = getattr(device, "create_event", None)
-    if make_event is not None and not str(make_event.__module__).startswith("cuda.core"):
-        yield "cuda.core.Device.create_event", make_event
-
-
-def _genuine(name: str, function: object) -> bool:
-    """Whether what was found when this file was loaded was already what it says."""
-    return isinstance(function, BuiltinFunctionType) and (function.__module__, function.__name__) == (
-        "time",
-        name,
-    )
-
-
-def device_time_fault(device_ns: float, wall_ns: float) -> str | None:
-    """Why the device's times of a batch contradict the host's clock, or None.
-
-    The samples of one stream follow each other inside the batch, so their sum cannot exceed the time that the
-    host saw pass around it. The opposite proves nothing: flushes, launches and waiting are in the host's
-    time too.
-
-    Args:
-        device_ns: sum of the batch's samples, each times its iterations.
-        wall_ns: the host's time from before the first was queued until the device was idle.
-    """
-    if device_ns <= (1 + _SHARE) * wall_ns + _SLACK_NS:
-        return None
-    return (
-        f"the samples of a batch add up to {device_ns / 1e6:.1f} ms, but the host saw it take "
-        f"{wall_ns / 1e6:.1f} ms: the device's timer or the host's clock is wrong"
-    )
-
-
-def _raw_clock() -> Callable[[], int] | None:
-    """A clock that nobody slews, read by another system call; None on systems without it."""
-    clock, read = getattr(time, "CLOCK_MONOTONIC_RAW", None), _KEPT.get("clock_gettime_ns")
-    if clock is None or read is None:
-        return None
-    try:
-        read(clock)
-    except OSError:  # some sandboxes do not have it
-        return None
-    return lambda: int(read(clock))
-
-
-def _described(found: object) -> str:
-    try:
-        place = inspect.getsourcefile(found)  # type: ignore[arg-type]
-    except TypeError:
-        place = None
-    return f"{found!r} of {place}" if place else repr(found)

@@ -1,20 +1,19 @@
-"""What is looked at around batches: how often, what makes samples void, and what is told in the end."""
+"""How the device is looked at around batches: how often, what makes samples void, and what is told."""
 
 from __future__ import annotations
 
 import json
-import threading
 from types import SimpleNamespace
 
 import pytest
 from fake_nvml import state
 
 from pytest_gpukern.gpu.nvml import GpuProcess
-from pytest_gpukern.gpu.theory import Floor
-from pytest_gpukern.measure import watch as watch_module
-from pytest_gpukern.measure.validity import PausePolicy, Recovery
-from pytest_gpukern.measure.watch import BatchWatch, Instruments
+from pytest_gpukern.measure import observers as observers_module
+from pytest_gpukern.measure.device_clocks import ClockObservation, PausePolicy, Recovery
+from pytest_gpukern.measure.observers import Instruments
 from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.result import Measurement, Summary
 
 HOT = {"clock_events": ("hw_thermal_slowdown",), "temperature_c": 92}
 BATCH = Batch([1000.0] * 10)
@@ -51,7 +50,7 @@ class FakeInstruments:
 def watching(instruments, *, total_s=3.0, **arguments):
     """A watch whose pauses are kept in `.pauses` instead of waited for."""
     pauses = []
-    made = BatchWatch(
+    made = ClockObservation(
         instruments, recovery=Recovery(PausePolicy(total_s=total_s), sleep=pauses.append), **arguments
     )
     made.pauses = pauses
@@ -64,12 +63,14 @@ def batches(watch, instruments, *ages_s):
     for number, age_s in enumerate(ages_s, start=1):
         watch.before()
         instruments.age_s = age_s
-        said.append((watch.after(BATCH, last=number == len(ages_s)), watch.settled))
+        look = watch.after(BATCH, last=number == len(ages_s))
+        said.append((look.fault, look.settled))
     return said
 
 
-def finished(watch, samples_ns=(1000.0,)):
-    return watch.finish(list(samples_ns), resolution_ns=1.0)
+def finished(watch):
+    summary = Summary(1000.0, 1000.0, 1000.0, 1, ())
+    return watch.finish(Measurement("kernel", "cupti", "", "cold", (1000.0,), 1, summary, ""))
 
 
 # how often
@@ -86,13 +87,6 @@ def test_nvml_is_asked_before_the_first_batch_every_tenth_of_a_second_and_at_the
         (None, True),
     ]
     assert instruments.asked == 1 + 1 + 1
-
-
-def test_until_it_is_looked_at_a_batch_is_in_doubt():
-    instruments = FakeInstruments()
-    watch = watching(instruments)
-    assert not watch.settled
-    assert batches(watch, instruments, 0.01) == [(None, True)]
 
 
 def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_a_second():
@@ -120,9 +114,9 @@ def test_a_low_clock_has_nvml_asked_at_once():
     instruments = FakeInstruments(clock=1484.0)
     watch = watching(instruments)
     watch.before()
-    found = watch.after(BATCH, last=False)
-    assert found.startswith("the SM clock was 1484 MHz, 75 % of 1980 MHz")
-    assert watch.settled
+    look = watch.after(BATCH, last=False)
+    assert look.fault.startswith("the SM clock was 1484 MHz, 75 % of 1980 MHz")
+    assert look.settled
 
 
 def test_a_clock_of_three_quarters_is_not_low():
@@ -135,7 +129,7 @@ def test_a_low_clock_that_a_power_limit_explains_is_asked_about_and_accepted():
     instruments = FakeInstruments(state(clock_events=("sw_power_cap",)), clock=1200.0)
     watch = watching(instruments)
     assert batches(watch, instruments, 0.01, 0.01) == [(None, True), (None, True)]
-    (note,) = finished(watch).warnings
+    (note,) = finished(watch).summary.warnings
     assert note == "clocks held down by the power limit: SM clock 1200 MHz of 1980"
 
 
@@ -167,7 +161,6 @@ def test_what_came_and_went_since_the_last_look_is_found_by_nvmls_counters():
     assert (quiet, in_doubt) == (None, False)
     assert "hw_thermal_slowdown for 20 % of the batch" in said
     assert watch.pauses == [0.05]
-    assert watch.hopeless() is None
 
 
 def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared_with_that():
@@ -179,116 +172,33 @@ def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared
     assert said[0].startswith("another process began to use the device during the batch: ")
     assert said[1] is None, "it was there already, and idle"
     assert instruments.asked == 1 + 2 + 1
-    assert finished(watch).warnings[0].startswith("1 batch was disturbed and repeated: 1 × another process")
+    assert (
+        finished(watch)
+        .summary.warnings[0]
+        .startswith("1 batch was disturbed and repeated: 1 × another process")
+    )
 
 
 def test_pauses_get_longer_until_the_measurement_is_given_up():
     instruments = FakeInstruments(state(**HOT))
     watch = watching(instruments, total_s=0.5)
     for pauses in ([0.05], [0.05, 0.1], [0.05, 0.1, 0.2]):
-        assert watch.hopeless() is None
         watch.before()
         instruments.age_s = 0.2
-        assert "too hot" in watch.after(BATCH, last=False)
+        look = watch.after(BATCH, last=False)
+        assert "too hot" in look.fault
+        assert look.hopeless is None
         assert watch.pauses == pauses
     watch.before()
     instruments.age_s = 0.2
-    assert "too hot" in watch.after(BATCH, last=False)
+    look = watch.after(BATCH, last=False)
+    assert "too hot" in look.fault
     assert len(watch.pauses) == 3, "the next would be too long"
-    assert watch.hopeless().startswith("could not be measured cleanly: 4 batches were disturbed")
-    assert "improve the cooling" in watch.hopeless()
-
-
-# without a device
-
-
-def test_on_the_host_every_batch_counts_at_once_and_there_is_no_state():
-    watch = watching(None)
-    assert watch.settled
-    watch.before()
-    assert watch.after(BATCH, last=False) is None
-    assert watch.settled
-    found = finished(watch)
-    assert (found.state, found.invalid) == ({}, None)
-
-
-# what makes it invalid
-
-
-def test_a_time_below_what_the_hardware_can_do_is_invalid():
-    floor = Floor(2000.0, "1 GB at 4.8 TB/s")
-    watch = watching(None, floor=floor)
-    found = finished(watch, [900.0, 1000.0, 90_000.0]).invalid
-    assert found.startswith("1 µs is impossible: 1 GB at 4.8 TB/s, take 2 µs at least")
-    assert finished(watch, [1990.0]).invalid is None
-    assert watch.finish([1000.0], resolution_ns=1000.0).invalid is None, "the timer cannot tell"
-
-
-@pytest.mark.parametrize(
-    ("samples_ns", "iterations", "device_timed", "fault"),
-    [
-        ([9e12], 1, True, "the samples of a batch add up to 9000000.0 ms, but the host saw it take "),
-        ([9e10] * 2, 100, True, "the samples of a batch add up to 18000000.0 ms, but the host saw it take "),
-        ([100.0], 100, True, None),
-        ([9e12], 1, False, None),
-    ],
-)
-def test_device_times_that_add_up_to_more_than_the_host_saw_pass_are_invalid(
-    samples_ns, iterations, device_timed, fault
-):
-    watch = watching(None, device_timed=device_timed)
-    for batch in (Batch(samples_ns, iterations=iterations), BATCH):
-        watch.before()
-        watch.after(batch, last=batch is BATCH)
-    found = finished(watch, samples_ns).invalid
-    assert found is None if fault is None else found.startswith(fault)
-
-
-def test_a_thread_that_the_calls_left_running_is_invalid_and_named():
-    watch, end = watching(FakeInstruments()), threading.Event()
-    watch.before()
-    thread = threading.Thread(target=end.wait, name="does the work")
-    thread.start()
-    try:
-        assert "still running: does the work" in finished(watch).invalid
-    finally:
-        end.set()
-        thread.join()
-    assert finished(watch).invalid is None
-
-
-def test_threads_that_ran_before_are_nobodys_fault():
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    try:
-        assert finished(watching(None)).invalid is None
-    finally:
-        end.set()
-        thread.join()
-
-
-def test_a_patched_clock_is_invalid(monkeypatch):
-    watch = watching(FakeInstruments())
-    watch.before()
-    monkeypatch.setattr("time.perf_counter_ns", lambda: 0)
-    assert "time.perf_counter_ns" in finished(watch).invalid
+    assert look.hopeless.startswith("could not be measured cleanly: 4 batches were disturbed")
+    assert "improve the cooling" in look.hopeless
 
 
 # what is told
-
-
-@pytest.mark.parametrize("nvml", [True, False])
-def test_the_devices_memory_is_read_behind_each_batch_with_the_launches_so_far(nvml):
-    instruments = FakeInstruments() if nvml else None
-    log = []
-    series = SimpleNamespace(note=log.append, end=lambda: log.append("end"))
-    watch = watching(instruments, memory=SimpleNamespace(series=lambda: series))
-    for last in (False, True):
-        watch.before()
-        watch.after(BATCH, last=last)
-    finished(watch)
-    assert log == [len(BATCH.samples_ns) * BATCH.iterations] * 2 + ["end"]
 
 
 def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():
@@ -342,7 +252,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(watch_module, "time", made)
+    monkeypatch.setattr(observers_module, "time", made)
     return made
 
 
@@ -362,14 +272,14 @@ def test_a_state_of_20_ms_ago_is_still_taken_and_an_older_one_asked_again(clock)
 def test_a_state_lasts_from_one_measurement_to_the_next_but_not_over_a_pause(clock):
     asked = []
     instruments = Instruments(SimpleNamespace(state=lambda: asked.append(1) or state(**HOT)))
-    watch = BatchWatch(
+    watch = ClockObservation(
         instruments, recovery=Recovery(sleep=lambda pause_s: setattr(clock, "now", clock.now + pause_s))
     )
     watch.before()
     clock.now += 0.2
-    assert "too hot" in watch.after(BATCH, last=False)
+    assert "too hot" in watch.after(BATCH, last=False).fault
     assert len(asked) == 3, "before, behind, and after the pause"
-    BatchWatch(instruments).before()
+    ClockObservation(instruments).before()
     assert len(asked) == 3
 
 

@@ -1,4 +1,4 @@
-"""Impossible times, patched and diverging clocks, threads left running, growing memory, energy."""
+"""Impossible times, patched and diverging clocks, threads left running."""
 
 from __future__ import annotations
 
@@ -15,23 +15,13 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
-from fake_nvml import state
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import live_threads as threads_module
 from pytest_gpukern.measure import measure
-from pytest_gpukern.measure import validity as clocks
-from pytest_gpukern.measure.device_memory import Leak, MemoryReading, kept_bytes, launch_leak
-from pytest_gpukern.measure.energy import (
-    COUNTER_STANDS,
-    HOST_BOUND,
-    NO_COUNTER,
-    TOO_SHORT,
-    Energy,
-    energy_per_call,
-)
+from pytest_gpukern.measure import plausibility as clocks
 from pytest_gpukern.measure.live_threads import (
     Threads,
     running_threads,
@@ -39,7 +29,15 @@ from pytest_gpukern.measure.live_threads import (
     thread_left_working,
     thread_note,
 )
-from pytest_gpukern.measure.validity import ClockGuard, below_floor, device_time_fault
+from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.plausibility import (
+    ClockGuard,
+    PlausibilityObservation,
+    below_floor,
+    device_time_fault,
+)
+from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.result import Measurement, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,13 +130,13 @@ def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() 
         import time
         real = time.perf_counter_ns
         time.perf_counter_ns = lambda: real() // 2
-        from pytest_gpukern.measure.validity import ClockGuard
+        from pytest_gpukern.measure.plausibility import ClockGuard
         guard = ClockGuard()
         print(guard.fault(guard.read()))
         time.perf_counter_ns = time.monotonic_ns = time.process_time_ns
         import sys, importlib
-        importlib.reload(sys.modules["pytest_gpukern.measure.validity"])
-        guard = sys.modules["pytest_gpukern.measure.validity"].ClockGuard()
+        importlib.reload(sys.modules["pytest_gpukern.measure.plausibility"])
+        guard = sys.modules["pytest_gpukern.measure.plausibility"].ClockGuard()
         print(guard.fault(guard.read()))
     """
     done = subprocess.run(
@@ -378,139 +376,77 @@ def test_the_number_of_native_threads_is_known_on_linux() -> None:
         assert found.native >= len(found.python)
 
 
-# memory
+# around a measurement
+
+BATCH = Batch([1000.0] * 10)
 
 
-def readings(*mib: float, live: bool = False) -> list[MemoryReading]:
-    """Behind batches of ten launches each: use in MiB, or what is alive."""
-    sizes = [round(each * 2**20) for each in mib]
-    return [
-        MemoryReading(10 * number, 2**30 if live else size, size if live else 0)
-        for number, size in enumerate(sizes)
-    ]
+def plausible(timer: str = "host", *, floor: Floor | None = None, resolution_ns: float = 1.0):
+    timer = SimpleNamespace(name=timer, resolution_ns=resolution_ns)
+    return PlausibilityObservation(Call("kernel", on_gpu=True, floor=floor), timer)
 
 
-def text(leak: Leak | None) -> str:
-    assert leak is not None
-    return leak.text
+def finished(watch, median_ns: float = 1000.0) -> Measurement:
+    summary = Summary(median_ns, median_ns, median_ns, 1, ())
+    return watch.finish(Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, ""))
 
 
-def test_use_that_grows_with_every_batch_is_a_leak() -> None:
-    leak = launch_leak(readings(*range(1000, 1400, 40)))
-    assert text(leak).startswith("70 launches left 280 MiB behind (about 4 MiB each), of the device's memory")
-    assert leak is not None
-    assert not leak.exact
-
-
-def test_arrays_that_stay_alive_are_an_exact_leak_however_small_each_is() -> None:
-    leak = launch_leak(readings(*(0.5 * number for number in range(4)), live=True))
-    assert leak == Leak(
-        "30 launches left 1.5 MiB behind (about 51 KiB each), and all of it is still alive", True
-    )
-
-
-def test_a_leak_that_a_pool_turns_into_steps_is_one_too() -> None:
-    assert launch_leak(readings(*(20 * (batch // 4) for batch in range(24)))) is not None
-
-
-NO_LEAKS = {
-    "nothing": [],
-    "one": [1000],
-    "constant": [1000] * 12,
-    "a pool that fills": [0, 500, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000],
-    "a garbage collector": [1000, 1020, 1040, 1060, 1000, 1020, 1040, 1060],
-    "settles": [0, 10, 20, 30, 40, 50, 60, 70, 80, 80, 80, 80, 80, 80, 80, 80],
-    "one granule": [1000, 1000, 1000.5, 1001, 1001.5, 1002],
-}
-
-
-@pytest.mark.parametrize("used", NO_LEAKS.values(), ids=NO_LEAKS)
-def test_use_that_settles_or_falls_is_no_leak(used: list[float]) -> None:
-    assert launch_leak(readings(*used)) is None
-
-
-@pytest.mark.parametrize("alive", [[5, 5, 5, 5, 5], [0, 8, 8, 8, 8, 8], [0, 1, 2, 3, 1], [0, 0.1, 0.2, 0.3]])
-def test_arrays_that_are_made_once_or_given_back_or_tiny_are_no_leak(alive: list[float]) -> None:
-    assert launch_leak(readings(*alive, live=True)) is None
-
-
-def test_what_a_garbage_collector_takes_in_the_end_was_no_leak() -> None:
-    grown = readings(*range(0, 40, 4), live=True)
-    assert launch_leak(grown) is not None
-    assert launch_leak(grown, MemoryReading(90, 2**30, 0)) is None
-
-
-@given(st.lists(st.integers(0, 2**20), min_size=4, max_size=40))
-def test_use_that_ever_falls_after_the_warm_up_is_no_leak(used: list[int]) -> None:
-    warm = used[len(used) // 4 :]
-    if launch_leak(readings(*used)) is not None:
-        assert warm == sorted(warm)
-        assert warm[-1] > warm[0]
-
-
-ARRAYS = {("cupy", 1): 8 * 2**20, ("cupy", 2): 4 * 2**20, ("torch", 1): 2**20}
-
-
-def test_a_test_keeps_the_arrays_that_are_new() -> None:
-    before = {("cupy", 1): 8 * 2**20}
-    assert kept_bytes(before, ARRAYS, {"cupy": 4 * 2**20, "torch": 2**20}) == 5 * 2**20
-
-
-def test_what_is_gone_since_hides_nothing() -> None:
-    """The last test of a module is torn down with the module's arrays."""
-    before = {("cupy", 9): 100 * 2**20}
-    after = {("cupy", 1): 8 * 2**20}
-    assert kept_bytes(before, after, {"cupy": -92 * 2**20}) == 8 * 2**20
-    assert kept_bytes(before, {}, {"cupy": -100 * 2**20}) == 0
-
-
-def test_a_workspace_of_a_library_is_no_array_and_an_array_in_the_place_of_another_is_no_growth() -> None:
-    assert kept_bytes(ARRAYS, ARRAYS, {"cupy": 32 * 2**20}) == 0
-    assert kept_bytes({}, ARRAYS, {"cupy": 0, "torch": -5}) == 0
-    assert kept_bytes({}, {("cupy", 1): 2**19}, {"cupy": 2**19}) == 0, "too little to be worth a line"
-
-
-# energy
-
-
-def energy(
-    seconds: float = 1.2,
-    calls: int = 1000,
-    starved_s: float = 0.0,
-    busy_ms: float | None = None,
-    **changes: object,
-) -> Energy:
-    after = state(1e3 * seconds, **({"energy_mj": 1_000_000 + 840_000} | changes))
-    busy_ns = None if busy_ms is None else 1e6 * busy_ms
-    return energy_per_call(state(0), after, calls, starved_ns=1e9 * starved_s, busy_ns=busy_ns)
-
-
-def test_energy_is_what_the_board_drew_per_call_and_power_what_it_drew_a_second() -> None:
-    assert energy() == Energy(pytest.approx(840.0), pytest.approx(700.0))
-
-
-def test_a_device_that_may_have_waited_for_a_tenth_of_the_time_is_still_told() -> None:
-    assert energy(starved_s=0.11).call_mj == pytest.approx(840.0)
-    assert energy(starved_s=0.13) == Energy(untold=HOST_BOUND)
-
-
-def test_kernels_that_fill_the_time_need_no_queue_if_they_are_too_long_for_the_cache_to_matter() -> None:
-    waits = {"seconds": 1.2, "starved_s": 1.2}
-    assert energy(calls=1000, busy_ms=1.19, **waits).call_mj == pytest.approx(840.0)
-    assert energy(calls=1000, busy_ms=1.0, **waits) == Energy(untold=HOST_BOUND)
-    assert energy(calls=2000, busy_ms=0.59, **waits) == Energy(untold=HOST_BOUND)
-    assert energy(calls=1000, busy_ms=None, **waits) == Energy(untold=HOST_BOUND)
+def test_a_time_below_what_the_hardware_can_do_is_invalid():
+    floor = Floor(2000.0, "1 GB at 4.8 TB/s")
+    watch = plausible(floor=floor)
+    found = finished(watch, 1000.0).invalid
+    assert found.startswith("1 µs is impossible: 1 GB at 4.8 TB/s, take 2 µs at least")
+    assert finished(watch, 1990.0).invalid is None
+    coarse = plausible(floor=floor, resolution_ns=1000.0)
+    assert finished(coarse, 1000.0).invalid is None, "the timer cannot tell"
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("samples_ns", "iterations", "device_timed", "fault"),
     [
-        ({"seconds": 0.9, "calls": 750}, TOO_SHORT),
-        ({"calls": 0}, TOO_SHORT),
-        ({"energy_mj": None}, NO_COUNTER),
-        ({"energy_mj": 1_000_000}, COUNTER_STANDS),
+        ([9e12], 1, True, "the samples of a batch add up to 9000000.0 ms, but the host saw it take "),
+        ([9e10] * 2, 100, True, "the samples of a batch add up to 18000000.0 ms, but the host saw it take "),
+        ([100.0], 100, True, None),
+        ([9e12], 1, False, None),
     ],
-    ids=["too short for the counter", "no calls", "no counter", "a counter that stands"],
 )
-def test_energy_that_cannot_be_told_has_a_reason(changes: dict[str, object], reason: str) -> None:
-    assert energy(**changes) == Energy(untold=reason)
+def test_device_times_that_add_up_to_more_than_the_host_saw_pass_are_invalid(
+    samples_ns, iterations, device_timed, fault
+):
+    watch = plausible("event" if device_timed else "host")
+    for batch in (Batch(samples_ns, iterations=iterations), BATCH):
+        watch.before()
+        watch.after(batch, last=batch is BATCH)
+    found = finished(watch).invalid
+    assert found is None if fault is None else found.startswith(fault)
+
+
+def test_a_thread_that_the_calls_left_running_is_invalid_and_named():
+    watch, end = plausible(), threading.Event()
+    watch.before()
+    thread = threading.Thread(target=end.wait, name="does the work")
+    thread.start()
+    try:
+        assert "still running: does the work" in finished(watch).invalid
+    finally:
+        end.set()
+        thread.join()
+    assert finished(watch).invalid is None
+
+
+def test_threads_that_ran_before_are_nobodys_fault():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert finished(plausible()).invalid is None
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_patched_clock_is_invalid(monkeypatch):
+    watch = plausible()
+    watch.before()
+    monkeypatch.setattr("time.perf_counter_ns", lambda: 0)
+    assert "time.perf_counter_ns" in finished(watch).invalid

@@ -1,0 +1,289 @@
+"""Says what an observer is: it looks at the device around what is timed, never inside it.
+
+To add one, write a file with a class derived from `Observer`, and its row in `OBSERVERS`. What it finds
+travels under its name in `Measurement.observations` and `Result.observations`; nothing else needs to know of
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pytest_gpukern.values.result import Finding, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpukern.gpu.clock_probe import ClockProbe
+    from pytest_gpukern.gpu.nvml import DeviceState
+    from pytest_gpukern.gpu.processes import DeviceWatch
+    from pytest_gpukern.gpu.theory import Floor
+    from pytest_gpukern.timers.timer import Batch, Executions, Timer
+    from pytest_gpukern.values.result import JsonDict, Measurement, Result
+    from pytest_gpukern.values.settings import Settings
+
+
+class ObserverRow(NamedTuple):
+    """Where an observer's class is."""
+
+    module: str
+    class_name: str
+
+
+OBSERVERS = {
+    "plausibility": ObserverRow("pytest_gpukern.measure.plausibility", "Plausibility"),
+    "memory": ObserverRow("pytest_gpukern.measure.device_memory", "MemoryObserver"),
+    "clocks": ObserverRow("pytest_gpukern.measure.device_clocks", "ClockObserver"),
+    "energy": ObserverRow("pytest_gpukern.measure.energy", "EnergyObserver"),
+}
+"""Name → its row. The first is nearest to what is timed: the last to look before it, the first behind it."""
+
+_FRESH_S = 0.02
+
+
+@dataclass
+class Instruments:
+    """What a device is looked at with; one a process.
+
+    Attributes:
+        states: asks NVML.
+        probe: measures the SM clock; None where it cannot be launched.
+        max_sm_mhz: highest SM clock of the device, where it is told.
+        max_memory_mhz: highest memory clock.
+    """
+
+    states: DeviceWatch
+    probe: ClockProbe | None = None
+    max_sm_mhz: float | None = None
+    max_memory_mhz: float | None = None
+
+    def __post_init__(self) -> None:
+        self._last: DeviceState | None = None
+        self._asked = float("-inf")
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since NVML was asked."""
+        return time.monotonic() - self._asked
+
+    def state(self, *, within_s: float = _FRESH_S) -> DeviceState:
+        """Returns the device's state; one of 20 ms ago will do, since asking takes some, unless told else."""
+        if self._last is None or self.age_s > within_s:
+            self._last = self.states.state()
+            self._asked = time.monotonic()
+        return self._last
+
+
+class Bench(Protocol):
+    """What observers may ask of the process that measures.
+
+    Attributes:
+        settings: what the run was asked to do.
+    """
+
+    settings: Settings
+
+    @property
+    def measures(self) -> bool:
+        """Whether kernels are timed in this run, on a real GPU."""
+
+    @property
+    def instruments(self) -> Instruments | None:
+        """What the device is looked at with; None without a GPU. Opens it: ask while holding the device."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is measured in one scope, by one timer or several.
+
+    Attributes:
+        scope: `kernel`, `transfer` or `end_to_end`.
+        on_gpu: whether it uses a GPU at all.
+        executions: of the call, which is warm and was checked; None where it may not be run for longer than
+            it takes to time it.
+        synchronize: waits for the device.
+        mark: marks the place in the queue of the timed stream.
+        floor: the least time that the declared work can take, where that is known.
+    """
+
+    scope: str
+    on_gpu: bool
+    executions: Executions | None = None
+    synchronize: Callable[[], None] | None = None
+    mark: Callable[[], Any] | None = None
+    floor: Floor | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What an observer saw behind a batch.
+
+    Attributes:
+        settled: whether the samples count for good; otherwise another look is needed to say so.
+        fault: why the samples since the last look do not count, in words, or None.
+        hopeless: why measuring again is no use, in words, or None while it is.
+    """
+
+    settled: bool = True
+    fault: str | None = None
+    hopeless: str | None = None
+
+
+class Observation:
+    """Looks at one measurement by one timer. By default it does nothing."""
+
+    def before(self) -> None:
+        """A batch comes next; the device is idle."""
+
+    def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
+        """Says whether the samples of a batch count. May pause before it returns; the device is idle.
+
+        Args:
+            batch: what was taken.
+            last: whether sampling ends here, unless the batch does not count.
+        """
+        return Look()
+
+    def finish(self, measurement: Measurement) -> Measurement:
+        """Adds what was seen of all batches, once sampling has ended."""
+        return measurement
+
+
+class Observer:
+    """Looks at the device for a whole process. By default it does nothing.
+
+    Args:
+        name: of its row.
+        bench: what it may ask.
+    """
+
+    def __init__(self, name: str, bench: Bench) -> None:
+        self.name = name
+        self.bench = bench
+
+    def begin_test(self) -> None:
+        """A test that measures is about to be set up; this process holds the device."""
+
+    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+        """Begins to look at one measurement of a warm call; None where there is nothing to see.
+
+        Args:
+            call: what is measured.
+            timer: takes the times.
+            beside: whether a main timer's samples were taken just before.
+        """
+        return None
+
+    def measured(self, call: Call, measurement: Measurement) -> Measurement:  # noqa: ARG002
+        """Adds to the main measurement what is found once all timers are done; may execute the call."""
+        return measurement
+
+    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
+        """Says what it saw of the test, which was torn down; this process holds the device.
+
+        Args:
+            passed: whether the test's body did; what a failure's traceback refers to is not kept by the test.
+            let_go: drops what pytest itself still refers to, such as values of fixtures.
+        """
+        return None
+
+    @classmethod
+    def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:
+        """Adds what `end_test` saw to the test's result, in the process that reports."""
+        return dataclasses.replace(result, observations={**result.observations, name: values})
+
+
+@dataclass(frozen=True)
+class SeenInTest:
+    """What an observer saw of a test.
+
+    Attributes:
+        values: plain JSON, for the result.
+        finding: what is worth a line, or None.
+    """
+
+    values: JsonDict
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True)
+class ObservedTest:
+    """What all observers saw of a test; travels on the report of its teardown.
+
+    Attributes:
+        values: name of the observer → what it saw.
+        findings: what is worth a line.
+    """
+
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    def to_json(self) -> JsonDict:
+        """Returns it as plain JSON values."""
+        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, data: JsonDict) -> ObservedTest:
+        """The inverse of `to_json`."""
+        return cls(data["values"], tuple(Finding(**finding) for finding in data["findings"]))
+
+    def added_to(self, result: Result) -> Result:
+        """Returns the test's result with it."""
+        for name, values in self.values.items():
+            result = _class_of(OBSERVERS[name]).add_to(result, name, values)
+        return dataclasses.replace(result, findings=(*result.findings, *self.findings))
+
+
+class Observers:
+    """Opens all observers for a process, and asks them in turn.
+
+    Args:
+        bench: what they may ask.
+        rows: by name.
+    """
+
+    def __init__(self, bench: Bench, rows: Mapping[str, ObserverRow] | None = None) -> None:
+        rows = OBSERVERS if rows is None else rows
+        self._all: list[Observer] = [_class_of(row)(name, bench) for name, row in rows.items()]
+
+    def begin_test(self) -> None:
+        """Tells all of them; raises CudaError where the context is lost."""
+        for each in self._all:
+            each.begin_test()
+
+    def observe(self, call: Call, timer: Timer, *, beside: bool = False) -> list[Observation]:
+        """Returns what looks at one measurement of a warm call, the nearest to what is timed first."""
+        begun = (each.observe(call, timer, beside=beside) for each in reversed(self._all))
+        return [observation for observation in begun if observation is not None][::-1]
+
+    def measured(self, call: Call, measurement: Measurement) -> Measurement:
+        """Returns a call's main measurement with what they add once all timers are done."""
+        for each in self._all:
+            measurement = each.measured(call, measurement)
+        return measurement
+
+    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
+        """Returns what they saw of a test; raises CudaError where the context is lost."""
+        values, findings = {}, []
+        for each in self._all:
+            seen = each.end_test(passed=passed, let_go=let_go)
+            if seen is not None:
+                values[each.name] = seen.values
+                findings += [seen.finding] if seen.finding is not None else []
+        return ObservedTest(values, tuple(findings))
+
+
+def with_notes(measurement: Measurement, *notes: str | None) -> Measurement:
+    """Returns the measurement with notes that are said behind its others; None is no note."""
+    summary = measurement.summary
+    told = tuple(note for note in notes if note)
+    summary = dataclasses.replace(summary, warnings=(*summary.warnings, *told))
+    return dataclasses.replace(measurement, summary=summary)
+
+
+def _class_of(row: ObserverRow) -> type[Observer]:
+    return getattr(importlib.import_module(row.module), row.class_name)  # type: ignore[no-any-return]

@@ -1,0 +1,115 @@
+"""A new observer is one file and one row: what it sees travels, and nothing else knows of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from fakes import FakeEnvironment, case_of, right, run
+
+from pytest_gpukern.measure import observers
+from pytest_gpukern.measure.observers import (
+    OBSERVERS,
+    Call,
+    Look,
+    Observation,
+    ObservedTest,
+    Observer,
+    ObserverRow,
+    Observers,
+    SeenInTest,
+    with_notes,
+)
+from pytest_gpukern.values.result import Finding, Result
+
+
+class Draft(Observer):
+    """Feels a draft around each batch."""
+
+    log: ClassVar[list[str]] = []
+
+    def begin_test(self):
+        self.log.append("test begins")
+
+    def observe(self, call, timer, *, beside):
+        return DraftObservation(self.log)
+
+    def measured(self, call, measurement):
+        self.log.append(f"measured {call.scope}")
+        return measurement
+
+    def end_test(self, *, passed, let_go):
+        return SeenInTest({"windows": 2}, Finding("draft", "a window is open"))
+
+
+class DraftObservation(Observation):
+    def __init__(self, log):
+        self.log, self.batches = log, 0
+
+    def before(self):
+        self.log.append("before")
+
+    def after(self, batch, *, last):
+        self.batches += 1
+        self.log.append("after")
+        return Look(fault="a gust" if self.batches == 1 else None)
+
+    def finish(self, measurement):
+        seen = {**measurement.observations, "draft": {"batches": self.batches}}
+        return with_notes(dataclasses.replace(measurement, observations=seen), "it is cold")
+
+
+@pytest.fixture
+def draft(monkeypatch):
+    """The file and the row."""
+    module = ModuleType("draft_of_tests")
+    module.Draft = Draft
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow(module.__name__, "Draft"))
+    Draft.log.clear()
+    return Draft
+
+
+def test_what_it_sees_of_a_measurement_travels_with_it(draft, gpu, timer):
+    result = run(case_of(right), FakeEnvironment(gpu))
+    (measurement,) = result.measurements
+    assert measurement.observations == {"draft": {"batches": draft.log.count("after")}}
+    assert "it is cold" in measurement.summary.warnings
+    assert measurement.invalid_samples > 0, "those of the gust"
+    assert Result.from_json(result.to_json()) == result
+    assert draft.log[:2] == ["before", "after"]
+    assert draft.log[-1] == "measured kernel"
+
+
+def test_what_it_sees_of_a_test_travels_to_the_process_that_reports(draft, gpu, timer):
+    watching = Observers(FakeEnvironment(gpu))
+    watching.begin_test()
+    told = watching.end_test(passed=True, let_go=lambda: None).to_json()
+    result = ObservedTest.from_json(told).added_to(run(case_of(right), FakeEnvironment(gpu)))
+    assert result.observations == {"draft": {"windows": 2}}
+    assert result.findings == (Finding("draft", "a window is open"),)
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_results_that_nobody_observed_are_stored_as_ever(gpu, timer):
+    stored = run(case_of(right), FakeEnvironment(gpu)).to_json()
+    assert "observations" not in stored
+    assert "observations" not in stored["measurements"][0]
+
+
+def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
+    order = []
+
+    def class_of(row):
+        def observe(call, timer, *, beside):
+            order.append(row)
+            return row
+
+        return lambda name, bench: SimpleNamespace(observe=observe)
+
+    monkeypatch.setattr(observers, "_class_of", class_of)
+    found = Observers(None, {"near": "near", "far": "far"}).observe(Call("kernel", on_gpu=True), None)
+    assert (order, found) == (["far", "near"], ["near", "far"])
