@@ -1,4 +1,4 @@
 """Turns what a run found out into text and files.
 
-Start with `terminal.py`; `run_file.py` is the file of a run.
+Start with `forms.py`: it lists the forms of a report, and holds the one value that each is made of.
 """

@@ -62,10 +62,6 @@ def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
     lines.fnmatch_lines([f"gpukern: {number} of 4 · doubling/host.* · *" for number in (1, 2, 3, 4)])
 
 
-def test_a_short_run_shows_no_progress(host):
-    host("--gpu-benchmark").stdout.no_fnmatch_line("gpukern: * of 4 *")
-
-
 def test_an_expected_failure_is_listed_with_its_reason_and_not_with_its_traceback(host, pytester):
     pytester.makepyfile(
         test_doubling=HOST_PROBLEM.replace(
