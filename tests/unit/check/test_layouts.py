@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cuda_memory import driver, runtime  # noqa: F401 - fixtures
+from test_gpu_backend import driver, runtime  # noqa: F401 - fixtures
 
 from pytest_gpukern import Output, ProblemError, Tolerance
 from pytest_gpukern.arrays.compare import POISON

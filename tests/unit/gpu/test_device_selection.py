@@ -1,19 +1,211 @@
-"""--gpukern-device: one device by position, UUID or name, and never one of two."""
+"""Which devices are visible, which is chosen, and pinning it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, gpu, split_gpu
+from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.selection import select, visible_devices
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 
-if TYPE_CHECKING:
-    from pytest_gpukern.gpu.model import Device
+TWO = FakeNvml((gpu(0), gpu(1)))
+THREE = FakeNvml((gpu(0), gpu(1), gpu(2)))
+TWO_MODELS = FakeNvml((gpu(0, "NVIDIA T400", compute_capability=(7, 5)), gpu(1)))
+SPLIT = FakeNvml((split_gpu(0), gpu(1)))
+
+
+def never_asked() -> list[str]:
+    raise AssertionError("CUDA was asked for its order without need")
+
+
+def uuids(nvml: FakeNvml, value: str | None, **environ: str) -> list[str]:
+    if value is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = value
+    return [device.uuid for device in visible_devices(nvml, environ, never_asked)]
+
+
+def test_without_the_variable_all_devices_are_visible_in_the_order_of_nvml() -> None:
+    assert uuids(THREE, None) == list(UUIDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0", [0]),
+        ("2,1", [2, 1]),
+        (" 1 , 0", [1, 0]),
+        ("+1", [1]),
+        ("0,", [0]),
+        ("0,2,-1,1", [0, 2]),
+        (UUIDS[1], [1]),
+        ("GPU-9e", [1]),
+        ("GPU-e4,GPU-99", [2, 0]),
+    ],
+)
+def test_a_valid_value_shows_its_devices_in_its_order(value: str, expected: list[int]) -> None:
+    assert uuids(THREE, value) == [UUIDS[index] for index in expected]
+
+
+@pytest.mark.parametrize("value", ["", "  ", "-1", "-1,0", "NoDevFiles"])
+def test_a_value_that_hides_everything_on_purpose_is_no_error(value: str) -> None:
+    assert uuids(TWO, value) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "entry", "problem"),
+    [
+        ("10DE 1B06 63933842", "10DE 1B06 63933842", "neither an index nor a UUID"),
+        ("7", "7", "out of range: there is only 0 to 1"),
+        ("0,5,1", "5", "out of range"),
+        ("0,-2", "-2", "neither an index nor a UUID"),
+        ("0,,1", "", "is empty"),
+        ("1gpu2", "1gpu2", "neither an index nor a UUID"),
+        ("0,1,0", "0", "same device as '0'"),
+        (f"{UUIDS[0]},GPU-9942", "GPU-9942", "same device"),
+        ("GPU-9", "GPU-9", "start of 2 UUIDs"),
+        ("GPU-", "GPU-", "no GPU's UUID"),
+        ("GPU-0000", "GPU-0000", "no GPU's UUID"),
+        ("gpu-9942", "gpu-9942", "neither an index nor a UUID"),
+        ("0,GPU-9e8d", "GPU-9e8d", "another form"),
+        ("GPU-9e8d,0", "0", "another form"),
+        ("MIG-12345678", "MIG-12345678", "no MIG instance's UUID"),
+        ("²", "²", "neither an index nor a UUID"),
+    ],
+)
+def test_an_error_shows_value_entry_devices_and_valid_spellings(value: str, entry: str, problem: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        uuids(TWO, value)
+    message = str(caught.value)
+    assert f"CUDA_VISIBLE_DEVICES={value!r}: the entry {entry!r} " in message
+    assert problem in message
+    for uuid in UUIDS[:2]:
+        assert f"NVIDIA H200, {uuid}" in message
+    assert "CUDA_VISIBLE_DEVICES=0 or CUDA_VISIBLE_DEVICES=GPU-9942190a\n" in message
+
+
+def test_the_spelling_that_an_error_offers_is_long_enough_to_be_unique() -> None:
+    twin = UUIDS[0][:14] + "f" + UUIDS[0][15:]
+    nvml = FakeNvml((gpu(0), gpu(1, uuid=twin)))
+    with pytest.raises(DeviceError, match=rf"or CUDA_VISIBLE_DEVICES={UUIDS[0][:15]}\n"):
+        uuids(nvml, "nonsense")
+
+
+def shown(value: str) -> list[str] | str:
+    try:
+        return uuids(THREE, value)
+    except DeviceError as error:
+        return str(error)
+
+
+@given(st.text(alphabet="0123456789-,+ GPUMIGabcdef/"))
+def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value: str) -> None:
+    found = shown(value)
+    if isinstance(found, str):
+        assert f"CUDA_VISIBLE_DEVICES={value!r}" in found
+        return
+    assert len(set(found)) == len(found)
+    assert found or value.split(",")[0].strip() in {"", "-1"}
+
+
+def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
+    def fastest_first() -> list[str]:
+        return [UUIDS[1], UUIDS[0]]
+
+    devices = visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, fastest_first)
+    assert [device.uuid for device in devices] == [UUIDS[1]]
+    assert devices[0].index == 1
+
+
+def test_indices_by_pci_bus_id_are_those_of_nvml_whatever_the_models() -> None:
+    assert uuids(TWO_MODELS, "0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [UUIDS[0]]
+
+
+def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids() -> None:
+    with pytest.raises(DeviceError, match=rf"Name them by UUID: CUDA_VISIBLE_DEVICES={UUIDS[0]}"):
+        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda: [UUIDS[1]])
+
+
+def test_without_the_variable_a_split_gpu_is_its_instances() -> None:
+    assert uuids(SPLIT, None) == [*MIG_UUIDS, UUIDS[1]]
+
+
+@pytest.mark.parametrize("value", [MIG_UUIDS[1], f"MIG-{UUIDS[0]}/8/0"])
+def test_a_mig_instance_is_named_by_its_uuid_or_in_the_old_form(value: str) -> None:
+    (device,) = visible_devices(SPLIT, {"CUDA_VISIBLE_DEVICES": value}, never_asked)
+    assert (device.uuid, device.mig_profile, device.index) == (MIG_UUIDS[1], "1g.18gb", 0)
+
+
+@pytest.mark.parametrize("value", ["0", UUIDS[0]])
+def test_naming_a_split_gpu_as_a_whole_shows_its_first_instance(value: str) -> None:
+    assert uuids(SPLIT, value) == [MIG_UUIDS[0]]
+
+
+def test_a_second_mig_instance_is_an_error_because_cuda_shows_only_one() -> None:
+    with pytest.raises(DeviceError, match="one MIG instance only"):
+        uuids(SPLIT, ",".join(MIG_UUIDS))
+
+
+def test_a_gpu_in_mig_mode_without_instances_cannot_be_named() -> None:
+    with pytest.raises(DeviceError, match="in MIG mode without any MIG instance"):
+        uuids(FakeNvml((split_gpu(0, instances=0),)), "0")
+
+
+def reason(nvml: FakeNvml | NvmlUnavailable, cuda: CudaError | None = None, **environ: str) -> str | None:
+    def open_library() -> FakeNvml:
+        if isinstance(nvml, NvmlUnavailable):
+            raise nvml
+        return nvml
+
+    def load_cuda() -> None:
+        if cuda is not None:
+            raise cuda
+
+    return missing_gpu_reason(environ, open_library=open_library, load_cuda=load_cuda)
+
+
+def test_no_reason_is_given_where_a_gpu_is_visible_and_nvml_is_closed_again() -> None:
+    nvml = FakeNvml()
+    assert reason(nvml) is None
+    assert nvml.closed
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_hiding_every_gpu_on_purpose_is_a_reason_that_names_the_variable(value: str) -> None:
+    assert (
+        reason(FakeNvml(), CUDA_VISIBLE_DEVICES=value) == f"CUDA_VISIBLE_DEVICES={value!r} hides all of 1 GPU"
+    )
+
+
+def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu() -> None:
+    nvml = FakeNvml()
+    with pytest.raises(DeviceError, match="10DE"):
+        reason(nvml, CUDA_VISIBLE_DEVICES="10DE 1B06 63933842")
+    assert nvml.closed
+
+
+def test_a_malformed_value_does_not_matter_where_there_is_no_gpu() -> None:
+    missing = NvmlUnavailable("no NVIDIA driver library")
+    found = reason(missing, CudaError("CUDA library missing"), CUDA_VISIBLE_DEVICES="nonsense")
+    assert found == "no NVIDIA driver library; CUDA library missing"
+
+
+def test_a_reason_says_which_half_of_the_driver_is_missing() -> None:
+    assert (
+        reason(FakeNvml(), CudaError("CUDA library missing (x)"))
+        == "NVML lists 1 GPU, but CUDA library missing (x)"
+    )
+    assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
+
+
+def test_a_machine_whose_only_gpu_is_in_mig_mode_without_instances_has_no_gpu() -> None:
+    assert (
+        reason(FakeNvml((split_gpu(0, instances=0),))) == "every GPU is in MIG mode and has no MIG instance"
+    )
+
 
 TWINS = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
 MIXED = visible_devices(
@@ -51,7 +243,7 @@ def test_a_position_counts_in_the_visible_list_and_not_in_nvml() -> None:
     assert select("0", visible_devices(FakeNvml((gpu(0), gpu(1))), environ)).uuid == UUIDS[1]
 
 
-@pytest.mark.parametrize("spec", ["3", "42", "-1", "A100", "GPU-123", "gpu-", "mig-", "", " "])
+@pytest.mark.parametrize("spec", ["3", "40", "42", "-1", "A100", "GPU-123", "gpu-", "mig-", "", " "])
 def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(spec: str) -> None:
     with pytest.raises(DeviceError) as caught:
         select(spec, MIXED)
@@ -60,11 +252,6 @@ def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(
     for position, device in enumerate(MIXED):
         assert f"{position}: {device.name}, {device.uuid}" in message
     assert "--gpukern-device=0 or --gpukern-device=GPU-9942190a" in message
-
-
-def test_a_number_out_of_range_does_not_turn_into_a_part_of_a_name() -> None:
-    with pytest.raises(DeviceError, match="names no visible device"):
-        select("40", MIXED)
 
 
 def test_two_cards_of_one_name_are_told_apart_by_uuid_only() -> None:
@@ -123,3 +310,67 @@ def test_whatever_is_asked_for_the_answer_is_the_only_device_that_it_describes_o
     assert found in described or MIXED[int(wanted)] is found
     starts = [device for device in MIXED if device.uuid.lower().startswith(wanted)]
     assert not (wanted.startswith("gpu-") and starts != [found])
+
+
+FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
+
+
+def seen(*uuids: str) -> tuple[CudaDevice, ...]:
+    return tuple(CudaDevice(bare_uuid(uuid), 132, 1) for uuid in uuids)
+
+
+def test_a_pinned_device_is_the_only_one_by_uuid() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1,0"}
+    pin(SECOND, environ, cuda=FakeCuda())
+    assert environ == {"CUDA_VISIBLE_DEVICES": UUIDS[1], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def test_a_mig_instance_is_pinned_by_its_own_uuid() -> None:
+    (device, _) = visible_devices(FakeNvml((split_gpu(0),)), {})
+    environ: dict[str, str] = {}
+    pin(device, environ, cuda=FakeCuda())
+    assert environ["CUDA_VISIBLE_DEVICES"] == MIG_UUIDS[0]
+
+
+def test_restoring_puts_back_what_was_there_and_removes_what_was_not() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
+    pin(FIRST, environ, cuda=FakeCuda()).restore()
+    assert environ == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
+
+
+def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_and_remedy() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    cuda = FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1]))
+    with pytest.raises(DeviceError) as caught:
+        pin(SECOND, environ, ["sys", "torch", "cupy"], cuda=cuda)
+    message = str(caught.value)
+    assert "(imported so far: cupy, torch)" in message
+    assert f"its device 0 is the one with the UUID {bare_uuid(UUIDS[0])}" in message
+    assert f"Start with CUDA_VISIBLE_DEVICES={UUIDS[1]}" in message
+    assert environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_are_pinned() -> None:
+    environ: dict[str, str] = {}
+    pin(FIRST, environ, cuda=FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1])))
+    assert environ["CUDA_VISIBLE_DEVICES"] == UUIDS[0]
+
+
+def test_a_cuda_initialised_without_devices_is_an_error() -> None:
+    with pytest.raises(DeviceError, match="it shows no device"):
+        pin(FIRST, {}, cuda=FakeCuda(initialized=True))
+
+
+def test_a_cuda_that_fails_after_a_fork_is_an_error_with_its_own_words() -> None:
+    class Broken(FakeCuda):
+        def devices(self) -> tuple[CudaDevice, ...]:
+            raise CudaError("cuInit failed with CUDA_ERROR_NOT_INITIALIZED (3)")
+
+    with pytest.raises(DeviceError, match="cuInit failed"):
+        pin(FIRST, {}, cuda=Broken(initialized=True))
+
+
+def test_the_simulator_needs_no_pin() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1"}
+    pin(Device.simulated(), environ, cuda=FakeCuda(initialized=True)).restore()
+    assert environ == {"CUDA_VISIBLE_DEVICES": "1"}

@@ -1,4 +1,4 @@
-"""Who else is on the GPU, and which GPUs cannot reach each other."""
+"""Which processes use the GPU, and which of them are ours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 from fake_nvml import FakeNvml
 
 from pytest_gpukern.gpu.model import Device
-from pytest_gpukern.gpu.nvml import GpuProcess
+from pytest_gpukern.gpu.nvml import GpuProcess, Utilization
 from pytest_gpukern.gpu.processes import (
     FAMILY,
+    DeviceWatch,
     ancestors,
     foreign_process_warning,
     foreign_processes,
@@ -80,3 +81,64 @@ def test_a_process_that_has_ended_is_not_alive() -> None:
     child.wait()
     assert not is_alive(child.pid)
     assert not is_alive(0)
+
+
+ME = os.getpid()
+
+# whose processes
+
+
+def watch(nvml: FakeNvml, *strangers: GpuProcess) -> DeviceWatch:
+    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
+
+
+def foreign_now(nvml: FakeNvml, *strangers: GpuProcess) -> tuple[GpuProcess, ...]:
+    return watch(nvml, *strangers).state().foreign
+
+
+def test_this_process_its_ancestors_and_its_children_are_not_foreign() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
+        found = foreign_now(FakeNvml(processes=(*ours, STRANGER)))
+        child.communicate(b"\n")
+    assert found == (STRANGER,)
+
+
+def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not() -> None:
+    us_as_the_host_sees_us = GpuProcess(2**22 + 77, "python", 500)
+    nvml = FakeNvml(processes=(STRANGER, us_as_the_host_sees_us))
+    watching = watch(nvml, STRANGER)
+    assert watching.state().foreign == (STRANGER,)
+    assert us_as_the_host_sees_us.pid in watching.ours
+    assert STRANGER.pid not in watching.ours
+    newcomer = GpuProcess(2**22 + 99, "train.py", 9000)
+    nvml.processes += (newcomer,)
+    assert watching.state().foreign == (STRANGER, newcomer)
+
+
+def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
+        watching = watch(nvml)
+        nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
+        found = watching.state().foreign
+        child.communicate(b"\n")
+    assert [process.name for process in found] == ["train.py"]
+
+
+def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
+    nvml = FakeNvml(processes=(GpuProcess(ME, "us", 1), STRANGER))
+    nvml.samples = (Utilization(STRANGER.pid, 100, 99),)
+    watching = watch(nvml)
+    assert watching.state().foreign == (STRANGER,), "what was before we watched does not count"
+    nvml.samples += (
+        Utilization(STRANGER.pid, 200, 30),
+        Utilization(STRANGER.pid, 300, 40),
+        Utilization(STRANGER.pid, 400, 0),
+        Utilization(ME, 400, 60),
+    )
+    (busy,) = watching.state().foreign
+    assert busy.sm_percent == 40
+    assert str(busy).endswith("1024 MiB, kernels 40 % of the time)")
+    (quiet,) = watching.state().foreign
+    assert quiet.sm_percent is None

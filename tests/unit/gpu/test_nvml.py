@@ -1,33 +1,210 @@
-"""The state of a device at one moment, and which of its processes are not ours."""
+"""NVML through pynvml: reasons in words, and no crash where a driver does not answer."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakeNvml, FakePynvml, NvmlError, field_values, state
+from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, NvmlError, field_values, state
 
-from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess, PowerLimits, Utilization, open_nvml
-from pytest_gpukern.gpu.processes import DeviceWatch
-from pytest_gpukern.gpu.selection import visible_devices
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import Nvml
 
-NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, OPERATING_SYSTEM, UNKNOWN = 3, 13, 15, 17, 999
-ME = os.getpid()
-STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
+
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 13, 15
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
     monkeypatch.setitem(sys.modules, "pynvml", module)
     return open_nvml()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (12, r"no NVIDIA driver library \(libnvidia-ml.so.1 not found\)"),
+        (9, "the kernel driver is not loaded"),
+        (4, "this user has no permission"),
+        (18, "driver/library version mismatch"),
+        (28, "found no GPU"),
+        (999, "NVML could not start: code 999"),
+    ],
+)
+def test_why_nvml_did_not_start_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    with pytest.raises(NvmlUnavailable, match=reason):
+        opened(monkeypatch, FakePynvml({"nvmlInit": code}))
+
+
+def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlUnavailable, match="the package nvidia-ml-py is not usable"):
+        open_nvml()
+
+
+def test_a_driver_without_gpus_is_a_reason_and_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    module = FakePynvml(nvmlDeviceGetCount=0, nvmlShutdown=lambda: closed.append(True))
+    with pytest.raises(NvmlUnavailable, match="found no GPU"):
+        opened(monkeypatch, module)
+    assert closed == [True]
+
+
+def test_closing_twice_shuts_down_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    with opened(monkeypatch, FakePynvml(nvmlShutdown=lambda: closed.append(True))) as nvml:
+        nvml.close()
+    assert closed == [True]
+
+
+def test_a_gpu_is_described_whether_strings_are_text_or_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = opened(monkeypatch, FakePynvml()).gpus()
+    in_bytes = FakePynvml(
+        nvmlDeviceGetUUID=UUIDS[0].encode(),
+        nvmlDeviceGetName=b"NVIDIA H200",
+        nvmlDeviceGetPciInfo=SimpleNamespace(busId=b"00000000:01:00.0"),
+    )
+    assert opened(monkeypatch, in_bytes).gpus() == text
+    (gpu,) = text
+    assert (gpu.index, gpu.name, gpu.uuid, gpu.pci_bus_id) == (0, "NVIDIA H200", UUIDS[0], "00000000:01:00.0")
+    assert (gpu.compute_capability, gpu.memory_total_bytes, gpu.mig_enabled) == ((9, 0), 150754820096, False)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION])
+def test_what_a_driver_does_not_tell_is_left_open(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    silent = [
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetMaxClockInfo",
+        "nvmlSystemGetCudaDriverVersion",
+        "nvmlSystemGetDriverVersion",
+    ]
+    nvml = opened(monkeypatch, FakePynvml(dict.fromkeys(silent, code)))
+    assert nvml.gpus()[0].name == "NVIDIA GPU of unknown name"
+    assert nvml.compute_processes(UUIDS[0]) == ()
+    assert nvml.limits(UUIDS[0]) == PowerLimits(None, None, None)
+    assert nvml.driver_version() is None
+    assert nvml.cuda_version() is None
+
+
+def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def open_gpu(index: int) -> int:
+        if index == 0:
+            raise NvmlError(GPU_IS_LOST)
+        return index
+
+    module = FakePynvml(
+        nvmlDeviceGetCount=2,
+        nvmlDeviceGetHandleByIndex=open_gpu,
+        nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
+    )
+    assert [(gpu.index, gpu.uuid) for gpu in opened(monkeypatch, module).gpus()] == [(1, UUIDS[1])]
+
+
+def test_a_broken_gpu_is_an_error_and_no_missing_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(monkeypatch, FakePynvml({"nvmlDeviceGetMaxClockInfo": GPU_IS_LOST}))
+    with pytest.raises(DeviceError, match="NVML failed to ask clocks"):
+        nvml.limits(UUIDS[0])
+
+
+def test_units_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(monkeypatch, FakePynvml(nvmlSystemGetCudaDriverVersion=12090))
+    assert nvml.cuda_version() == (12, 9)
+    assert nvml.limits(UUIDS[0]).power_w == 700.0
+
+
+def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = opened(monkeypatch, FakePynvml({"nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}))
+    assert nvml.gpus()[0].memory_total_bytes > 2**28
+    assert 0 < nvml.memory_free_bytes(UUIDS[0]) <= nvml.gpus()[0].memory_total_bytes
+
+
+def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20),
+        SimpleNamespace(pid=0, usedGpuMemory=None),
+    ]
+    module = FakePynvml({"nvmlSystemGetProcessName": NOT_FOUND}, nvmlDeviceGetComputeRunningProcesses=found)
+    processes = opened(monkeypatch, module).compute_processes(UUIDS[0])
+    assert processes == (GpuProcess(41, None, 500), GpuProcess(0, None, None))
+    assert [str(process) for process in processes] == [
+        "pid 41 (name unknown, 500 MiB)",
+        "unknown pid (name unknown, memory unknown)",
+    ]
+
+
+def test_an_older_driver_is_asked_for_processes_in_the_older_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = FakePynvml(
+        {"nvmlDeviceGetComputeRunningProcesses": FUNCTION_NOT_FOUND},
+        nvmlDeviceGetComputeRunningProcesses_v2=[SimpleNamespace(pid=7, usedGpuMemory=2**20)],
+    )
+    assert opened(monkeypatch, module).compute_processes(UUIDS[0]) == (GpuProcess(7, "/usr/bin/python3", 1),)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "1c.3g.71gb")]
+)
+def test_mig_instances_are_listed_with_ids_and_profile(
+    monkeypatch: pytest.MonkeyPatch, name: str, profile: str
+) -> None:
+    def slot(_parent: object, index: int) -> str:
+        if index != 3:
+            raise NvmlError(NOT_FOUND)
+        return "mig"
+
+    attributes = SimpleNamespace(gpuInstanceSliceCount=3, computeInstanceSliceCount=1, memorySizeMB=72704)
+    module = FakePynvml(
+        nvmlDeviceGetMigMode=[1, 1],
+        nvmlDeviceGetMaxMigDeviceCount=7,
+        nvmlDeviceGetMigDeviceHandleByIndex=slot,
+        nvmlDeviceGetUUID=lambda handle: "MIG-1" if handle == "mig" else UUIDS[0],
+        nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200",
+        nvmlDeviceGetGpuInstanceId=9,
+        nvmlDeviceGetComputeInstanceId=0,
+        nvmlDeviceGetAttributes=attributes,
+    )
+    (mig,) = opened(monkeypatch, module).gpus()[0].mig_instances
+    assert (mig.uuid, mig.name, mig.profile) == ("MIG-1", f"NVIDIA H200 MIG {profile}", profile)
+    assert (mig.gpu_instance_id, mig.compute_instance_id) == (9, 0)
+
+
+def test_a_device_that_nvml_no_longer_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match="NVML lists no device with the UUID MIG-gone"):
+        opened(monkeypatch, FakePynvml()).memory_free_bytes("MIG-gone")
+
+
+def test_the_real_module_has_every_function_that_is_asked() -> None:
+    import pynvml
+
+    optional_in_old_versions: set[str] = set()
+    asked = {name for name in vars(FakePynvml()) if name.startswith("nvml")}
+    asked |= {
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetAttributes",
+    }
+    asked |= {"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"}
+    asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}
+    assert {name for name in asked if not hasattr(pynvml, name)} == optional_in_old_versions
+
+
+OPERATING_SYSTEM, UNKNOWN = 17, 999
+STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 
 
 # what NVML tells
@@ -41,31 +218,6 @@ def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(monkeypatch: py
     assert (found.clock_events, found.memory_used_bytes) == ((), 754820096)
     assert found.limited_ns == {"sw_power_cap": 7, "sw_thermal_slowdown": 0}
     assert found.foreign == ()
-
-
-def test_two_states_are_apart_by_the_time_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = opened(monkeypatch, FakePynvml())
-    first, second = nvml.state(UUIDS[0]), nvml.state(UUIDS[0])
-    assert 0 < second.at_ns - first.at_ns < 1e9
-
-
-def test_a_state_takes_six_calls_of_nvml_once_the_device_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = FakePynvml()
-    calls: list[str] = []
-    for name in [name for name in vars(module) if name.startswith("nvmlDevice")]:
-        answer = getattr(module, name)
-        setattr(module, name, lambda *args, name=name, answer=answer: (calls.append(name), answer(*args))[1])
-    nvml = opened(monkeypatch, module)
-    nvml.state(UUIDS[0])
-    calls.clear()
-    nvml.state(UUIDS[0])
-    assert len(calls) == 6
-
-
-@pytest.mark.parametrize("bit", CLOCK_EVENTS)
-def test_each_bit_has_a_name(monkeypatch: pytest.MonkeyPatch, bit: int) -> None:
-    module = FakePynvml(nvmlDeviceGetCurrentClocksEventReasons=bit)
-    assert opened(monkeypatch, module).state(UUIDS[0]).clock_events == (CLOCK_EVENTS[bit],)
 
 
 def test_several_bits_are_several_names_and_one_that_is_new_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,66 +383,3 @@ def test_a_state_survives_json() -> None:
         foreign=(STRANGER,), clock_events=("sw_power_cap",)
     )
     assert DeviceState(0).to_json()["clock_events"] is None
-
-
-# whose processes
-
-
-def watch(nvml: FakeNvml, *strangers: GpuProcess) -> DeviceWatch:
-    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
-
-
-def foreign(nvml: FakeNvml, *strangers: GpuProcess) -> tuple[GpuProcess, ...]:
-    return watch(nvml, *strangers).state().foreign
-
-
-def test_this_process_its_ancestors_and_its_children_are_not_foreign() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
-        found = foreign(FakeNvml(processes=(*ours, STRANGER)))
-        child.communicate(b"\n")
-    assert found == (STRANGER,)
-
-
-def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not() -> None:
-    us_as_the_host_sees_us = GpuProcess(2**22 + 77, "python", 500)
-    nvml = FakeNvml(processes=(STRANGER, us_as_the_host_sees_us))
-    watching = watch(nvml, STRANGER)
-    assert watching.state().foreign == (STRANGER,)
-    assert us_as_the_host_sees_us.pid in watching.ours
-    assert STRANGER.pid not in watching.ours
-    newcomer = GpuProcess(2**22 + 99, "train.py", 9000)
-    nvml.processes += (newcomer,)
-    assert watching.state().foreign == (STRANGER, newcomer)
-
-
-def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
-        watching = watch(nvml)
-        nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
-        found = watching.state().foreign
-        child.communicate(b"\n")
-    assert [process.name for process in found] == ["train.py"]
-
-
-def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
-    nvml = FakeNvml(processes=(GpuProcess(ME, "us", 1), STRANGER))
-    nvml.samples = (Utilization(STRANGER.pid, 100, 99),)
-    watching = watch(nvml)
-    assert watching.state().foreign == (STRANGER,), "what was before we watched does not count"
-    nvml.samples += (
-        Utilization(STRANGER.pid, 200, 30),
-        Utilization(STRANGER.pid, 300, 40),
-        Utilization(STRANGER.pid, 400, 0),
-        Utilization(ME, 400, 60),
-    )
-    (busy,) = watching.state().foreign
-    assert busy.sm_percent == 40
-    assert str(busy).endswith("1024 MiB, kernels 40 % of the time)")
-    (quiet,) = watching.state().foreign
-    assert quiet.sm_percent is None
-
-
-def test_a_watched_state_holds_what_nvml_tells() -> None:
-    assert watch(FakeNvml(states=[state(5, temperature_c=60)])).state() == state(5, temperature_c=60)
