@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(
             yield
         refuse_bad_items(config, items)
         if measures(config):
-            from pytest_gpukern.run.known_cases import note_known_cases
+            from pytest_gpukern.run.collection import note_known_cases
 
             note_known_cases(session, items, deselected=collected - len(items))
 

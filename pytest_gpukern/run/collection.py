@@ -1,4 +1,4 @@
-"""What happens before a test runs: early options, cases to items, refusals, the header."""
+"""Does what comes before a test runs: makes items of cases, refuses bad ones, shows the header."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.run.stash import (
+    KNOWN_CASES,
+    KNOWN_CASES_OF_A_WORKER,
     MARKER,
     USAGE_ERROR,
     case_of,
@@ -20,9 +22,10 @@ from pytest_gpukern.run.stash import (
 from pytest_gpukern.values.options import TRY_THE_SIMULATOR, asked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.problem import Problem
     from pytest_gpukern.values.result import CaseInfo
 
@@ -200,3 +203,78 @@ def header(config: pytest.Config) -> list[str]:
 def notes(config: pytest.Config) -> list[str]:
     """A line for each library that works here only with help, once collecting has opened it."""
     return [f"gpukern note: {note}" for note in environment_of(config).notes]
+
+
+def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
+    """Notes the cases of all selected files, for the controller, where all of their tests were selected.
+
+    Args:
+        session: of pytest.
+        items: what was selected.
+        deselected: tests of these files that were not.
+
+    Raises:
+        pytest.UsageError: the run is to prune, and something was left out.
+    """
+    config = session.config
+    settings = settings_of(config)
+    if settings.baseline == "off":
+        return
+    left_out = _left_out(session, deselected)
+    if left_out is not None:
+        if settings.prune:
+            raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, and {left_out}")
+        return
+    known = _known_cases(config, items)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [
+            [each.folder, each.name, sorted(each.ids)] for each in known
+        ]
+    else:
+        config.stash[KNOWN_CASES] = known
+
+
+def _left_out(session: pytest.Session, deselected: int) -> str | None:
+    """Why not everything was selected of the files that were, in words, or None."""
+    config = session.config
+    settings = settings_of(config)
+    for name, chosen in (
+        ("backend", settings.backends),
+        ("axis", settings.axes),
+        ("scope", settings.scopes),
+        ("size", settings.size),
+    ):
+        if chosen:
+            return f"--gpukern-{name} chooses a part"
+    single = [argument for argument in config.args if "::" in argument]
+    if single:
+        return f"{single[0]} names single tests"
+    if deselected:
+        return f"{deselected} tests were deselected"
+    if config.getoption("lf", False):
+        return "--lf leaves out what passed"
+    if session.testsfailed:
+        return "not all files could be collected"
+    return None
+
+
+def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[KnownCases, ...]:
+    """The cases of all selected files by baseline: of problems at all sizes, not only those selected."""
+    from pytest_gpukern.baseline.store import KnownCases
+    from pytest_gpukern.problems.cases import cases_of
+
+    shared = settings_of(config).baseline_dir
+    found: dict[tuple[str, str], set[str]] = {}
+    problems: set[tuple[int, Path]] = set()
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        info = None if declared is not None and declared[1] else measured_case(config, item)
+        if info is None:
+            continue
+        ids = found.setdefault((str(shared or info.baseline_dir), info.baseline_name), set())
+        ids.add(info.id)
+        if declared is not None and (id(declared[0]), item.path) not in problems:
+            problems.add((id(declared[0]), item.path))
+            for size in ("smoke", "full"):
+                ids.update(case.id for case in cases_of(declared[0], size, {}))
+    return tuple(KnownCases(folder, name, frozenset(ids)) for (folder, name), ids in found.items())

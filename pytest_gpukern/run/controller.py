@@ -83,7 +83,7 @@ class Controller:
 
         Raises:
             pytest.UsageError: a worker said what is wrong while it collected (see
-                `collecting.telling_the_controller`), or died of it before.
+                `collection.telling_the_controller`), or died of it before.
         """
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback

@@ -1,6 +1,6 @@
 """What runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
 
-The other end is `measuring.py`, in the process that reports. Both send pairs as JSON: a word, and what
+The other end is `isolated_process.py`, in the process that reports. Both send pairs as JSON: a word, and what
 belongs to it. This one is told
 
 - `run`, with the names of a test and of the next one (or None), whose fixtures stay;
