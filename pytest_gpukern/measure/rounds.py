@@ -157,10 +157,10 @@ def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     Raises:
         TypeError: it is neither (args, kwargs) nor a tuple of positional arguments.
     """
-    if isinstance(made, (tuple, list)):
-        if len(made) == 2 and isinstance(made[0], (tuple, list)) and isinstance(made[1], dict):
-            return tuple(made[0]), made[1]
-        return tuple(made), {}
+    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[1], dict):
+        return tuple(made[0]), made[1]
+    if isinstance(made, tuple):
+        return made, {}
     raise TypeError(
         f"setup returned {type(made).__name__}: it returns (args, kwargs), a tuple of positional arguments, "
         "or nothing"

@@ -118,7 +118,7 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
     result = recorded("--gpukern-baseline=update", "-k", "first")
     assert len(record_of(baseline_file(pytester))["epochs"]) == 1
     result.stdout.fnmatch_lines(
-        ["gpukern: 0 passed, 1 failed otherwise *", f"gpukern: not recorded: its test failed ({FIRST})"]
+        ["gpukern: 0 passed, 1 failed otherwise*", f"gpukern: not recorded: its test failed ({FIRST})"]
     )
 
 

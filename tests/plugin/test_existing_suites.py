@@ -497,7 +497,7 @@ assert benchmark.pedantic(double, args=(x,), setup=reset, rounds=3) == 2
             "args=(1,), setup=lambda: ((), {'b': 1})",
             "TypeError: pedantic: give args and kwargs, or a setup *",
         ),
-        ("setup=lambda: 3", "TypeError: setup returned 3: it returns (args, kwargs), or nothing"),
+        ("setup=lambda: 3", "TypeError: setup returned int: it returns (args, kwargs), *"),
     ],
 )
 def test_what_pytest_benchmark_refuses_is_refused(suite, arguments, message):

@@ -102,7 +102,7 @@ def test_pedantic_refuses_what_it_cannot_mean(plain):
     result = plain(
         """
 def test_both(gpu_benchmark):
-    gpu_benchmark.pedantic(print, (1,), setup=lambda: ((), {}))
+    gpu_benchmark.pedantic(print, (1,), setup=lambda: ((2,), {}))
 
 def test_list(gpu_benchmark):
     gpu_benchmark.pedantic(print, setup=lambda: [1])
@@ -111,7 +111,7 @@ def test_list(gpu_benchmark):
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "E * TypeError: pedantic: give setup, or args and kwargs, not both",
+            "E * TypeError: pedantic: give args and kwargs, or a setup that returns them, not both",
             "E * TypeError: setup returned list: it returns (args, kwargs), *",
         ]
     )
