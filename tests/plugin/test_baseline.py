@@ -170,7 +170,7 @@ def test_the_file_of_a_run_holds_every_result_with_its_verdict(recorded, pyteste
     run = recorded("--gpukern-output=some/folder/run.json")
     run.stdout.fnmatch_lines(["gpukern: wrote *some/folder/run.json"])
     content = json.loads((pytester.path / "some/folder/run.json").read_text())
-    assert content["schema"] == 3
+    assert content["schema"] == 4
     for result in content["results"]:
         assert result["verdicts"]["kernel/event/cold"]["kind"] == "SAME"
         assert content["fingerprints"][result["fingerprint"]]["device_name"] == "Fake GPU"
