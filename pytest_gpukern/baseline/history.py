@@ -69,7 +69,7 @@ def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | 
     sessions = [session for session in epoch.sessions if key is None or key in session.measurements]
     return Past(
         epoch.problem_version,
-        epoch.measured_point,
+        dict(epoch.measured_point),
         tuple(_past_session(baseline, session) for session in sessions),
     )
 

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
@@ -127,7 +129,7 @@ class Merge:
             self._put(case, Record(case.point, (epoch,)))
             self.added.append(case.id)
         else:
-            self._put(case, dataclasses.replace(record, point=case.point).opening(epoch))
+            self._put(case, structs.replace(record, point=case.point).opening(epoch))
             self.updated.append(case.id)
 
     def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> bool:
@@ -146,7 +148,7 @@ class Merge:
         for index, keys in places.items():
             parts = (session.only(keys) for session in sessions if keys & session.measurements.keys())
             epochs[index] = epochs[index].adding(parts)
-        self._put(case, dataclasses.replace(record, epochs=tuple(epochs)))
+        self._put(case, structs.replace(record, epochs=tuple(epochs)))
         return True
 
     def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
@@ -177,7 +179,7 @@ class Merge:
     def _session(self, entry: Entry) -> RecordedSession:
         """An entry's session, with what it shares with the session's other cases stored once."""
         fingerprint = self._fingerprint(entry.fingerprint)
-        session = dataclasses.replace(entry.session, fingerprint=fingerprint)
+        session = structs.replace(entry.session, fingerprint=fingerprint)
         if session.session is None:
             return session
         known = self.baseline.sessions.get(session.session)
@@ -185,10 +187,10 @@ class Merge:
             known = SessionEntry(session.recorded, fingerprint)
         elif known.fingerprint != fingerprint:
             return session  # two processes under one id: it keeps what is its own
-        known = dataclasses.replace(known, canaries={**entry.canaries, **known.canaries})
+        known = structs.replace(known, canaries={**entry.canaries, **known.canaries})
         sessions = {**self.baseline.sessions, session.session: known}
         self.baseline = dataclasses.replace(self.baseline, sessions=sessions)
-        return dataclasses.replace(session, recorded=known.recorded)
+        return structs.replace(session, recorded=known.recorded)
 
     def _fingerprint(self, values: JsonDict) -> str:
         """The id of a fingerprint, stored under it if it was not yet."""

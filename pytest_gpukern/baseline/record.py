@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct, field, structs
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
@@ -35,56 +39,95 @@ NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
 
 
-@dataclass(frozen=True)
-class RecordedTime:
-    """One measurement of one session, in nanoseconds, without its samples.
+Text = Annotated[str, Meta(min_length=1, description="a text")]
+Moment = Annotated[
+    str,
+    Meta(
+        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$",
+        description="a time such as 2026-11-20T10:00:00Z",
+    ),
+]
+Number = Annotated[float, Meta(ge=0, description="a number that is not negative")]
+Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$", description="a key of the form scope/timer/cache")]
+
+NOTHING: Any = MappingProxyType({})
+"""No unknown fields. While a file is read, also in the place of what stands with an epoch or a record."""
+
+
+class _Inherited(tuple[KernelFacts, ...]):
+    """No kernels of its own."""
+
+
+INHERITED: Any = _Inherited()
+"""While a file is read, in the place of kernels that a session has by its epoch."""
+
+
+class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One measurement of one session, in nanoseconds, without its samples; its fields are a file's columns.
 
     Attributes:
+        n: number of samples.
         median_ns: median of the samples.
         low_ns: lower bound of its 95 % interval within the session.
         high_ns: upper bound.
-        n: number of samples.
-        quantiles_ns: the `QUANTILES` of the samples.
-        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
+        q05_ns: quantile of the samples, as `q25_ns`, `q75_ns`, `q95_ns` and `q50_ns`.
         sm_mhz: clock of the multiprocessors meanwhile, or None.
         memory_mhz: clock of the memory, or None.
-        invalid_samples: samples that were taken besides and not used, because the device was not fit.
-        jitter_ns: standard deviation of the median from what the timer itself adds; 0 where not known.
+        invalid_samples: samples that were taken besides and not used, because the device was not fit, if any.
+        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
+        jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
+        q50_ns: the middle quantile where it is not the median.
         extra: unknown fields.
     """
 
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    n: int
-    quantiles_ns: tuple[float, ...]
-    fixed_cost_ns: float | None = None
-    sm_mhz: float | None = None
-    memory_mhz: float | None = None
-    invalid_samples: int = 0
-    jitter_ns: float = 0.0
-    extra: JsonDict = field(default_factory=dict)
+    n: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+    median_ns: Annotated[float, Meta(gt=0, description="a number that is positive")]
+    low_ns: Number
+    high_ns: Number
+    q05_ns: Number
+    q25_ns: Number
+    q75_ns: Number
+    q95_ns: Number
+    sm_mhz: Number | None = None
+    memory_mhz: Number | None = None
+    invalid_samples: Whole | None = None
+    fixed_cost_ns: Number | None = None
+    jitter_ns: Number | None = None
+    q50_ns: Number | None = None
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
+
+    @property
+    def quantiles_ns(self) -> tuple[float, ...]:
+        """The `QUANTILES` of the samples."""
+        middle = self.median_ns if self.q50_ns is None else self.q50_ns
+        return (self.q05_ns, self.q25_ns, middle, self.q75_ns, self.q95_ns)
 
     @classmethod
     def of(cls, measurement: Measurement) -> RecordedTime:
-        """What a record keeps of a measurement, rounded to `DIGITS` significant digits."""
+        """Returns what a record keeps of a measurement, rounded to `DIGITS` significant digits."""
         summary = measurement.summary
+        median_ns = rounded(summary.median_ns)
+        q05, q25, q50, q75, q95 = (rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES))
         return cls(
-            median_ns=rounded(summary.median_ns),
+            n=summary.n,
+            median_ns=median_ns,
             low_ns=rounded(summary.low_ns),
             high_ns=rounded(summary.high_ns),
-            n=summary.n,
-            quantiles_ns=tuple(rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES)),
-            fixed_cost_ns=_finite(measurement.fixed_cost_ns),
+            q05_ns=q05,
+            q25_ns=q25,
+            q75_ns=q75,
+            q95_ns=q95,
             sm_mhz=_finite(measurement.state.get("sm_mhz")),
             memory_mhz=_finite(measurement.state.get("memory_mhz")),
-            invalid_samples=measurement.invalid_samples,
-            jitter_ns=_finite(measurement.jitter_ns) or 0.0,
+            invalid_samples=measurement.invalid_samples or None,
+            fixed_cost_ns=_finite(measurement.fixed_cost_ns),
+            jitter_ns=_finite(measurement.jitter_ns) or None,
+            q50_ns=q50 if q50 != median_ns else None,
         )
 
 
-@dataclass(frozen=True)
-class OutputAccuracy:
+class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
     """How far one output was from its reference; None where nothing finite was compared.
 
     Attributes:
@@ -97,27 +140,18 @@ class OutputAccuracy:
         extra: unknown fields.
     """
 
-    max_abs: float | None
-    max_rel: float | None
-    max_ulp: float | None
-    bits: str | None = None
-    determinism: str | None = None
-    extra: JsonDict = field(default_factory=dict)
+    max_abs: Number | None
+    max_rel: Number | None
+    max_ulp: Number | None
+    bits: Text | None = None
+    determinism: Text | None = None
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
-        """What a record keeps of an output's comparison; non-finite errors become None."""
-        return cls(
-            _finite(error.max_abs),
-            _finite(error.max_rel),
-            _finite(error.max_ulp),
-            error.bits,
-            error.determinism,
-        )
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return as_json(self)
+        """Returns what a record keeps of an output's comparison; non-finite errors become None."""
+        errors = (_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp))
+        return cls(*errors, error.bits, error.determinism)
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
@@ -133,8 +167,7 @@ def as_recorded(kernel: KernelFacts) -> KernelFacts:
     )
 
 
-@dataclass(frozen=True)
-class SessionEntry:
+class SessionEntry(Struct, frozen=True, omit_defaults=True):
     """What holds for all that one session measured; each file stores it once.
 
     Attributes:
@@ -144,62 +177,73 @@ class SessionEntry:
         extra: unknown fields.
     """
 
-    recorded: str
-    fingerprint: str
-    canaries: dict[str, float | None] = field(default_factory=dict)
-    extra: JsonDict = field(default_factory=dict)
-
-    def to_json(self) -> JsonDict:
-        """The value as plain JSON."""
-        return as_json(self)
+    recorded: Moment
+    fingerprint: Text
+    canaries: dict[str, Number | None] = {}
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
 
-@dataclass(frozen=True)
-class RecordedSession:
+class RecordedSession(Struct, frozen=True, omit_defaults=True):
     """What one process measured of one case.
 
     Attributes:
-        recorded: when, as an ISO 8601 time with its offset.
-        fingerprint: key into `Baseline.fingerprints`.
+        recorded: when, as an ISO 8601 time with its offset; a file has it where the session's entry differs.
+        fingerprint: key into `Baseline.fingerprints`; likewise.
         first_call_ns: time of the first call, compilation included, or None.
-        correctness: output name → accuracy.
+        correctness: output name → accuracy; a file has it where it differs from that of its epoch.
         measurements: `scope/timer/cache` → time; never empty. Of a scope that two timers read, both.
         compile_ns: time that compiling took, or None.
-        kernels: what the case launches, where a timer saw it; each launch configuration once.
+        kernels: what the case launches, where a timer saw it; each launch configuration once. As
+            `correctness`, a file has them where they differ.
         session: key into `Baseline.sessions`; None in records of older releases.
         extra: unknown fields.
     """
 
-    recorded: str
-    fingerprint: str
-    first_call_ns: float | None
-    correctness: dict[str, OutputAccuracy]
-    measurements: dict[str, RecordedTime]
-    compile_ns: float | None = None
-    kernels: tuple[KernelFacts, ...] = ()
-    session: str | None = None
-    extra: JsonDict = field(default_factory=dict)
+    recorded: Moment = ""
+    fingerprint: Text = ""
+    first_call_ns: Number | None = None
+    correctness: Mapping[str, OutputAccuracy] = NOTHING
+    measurements: Annotated[
+        Mapping[Key, RecordedTime], Meta(min_length=1, description="at least one measurement")
+    ] = field(default=NOTHING, name="times")
+    compile_ns: Number | None = None
+    kernels: tuple[KernelFacts, ...] = INHERITED
+    session: Text | None = None
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """The same session with some of its measurements."""
         kept = {key: time for key, time in self.measurements.items() if key in keys}
-        return dataclasses.replace(self, measurements=kept)
+        return structs.replace(self, measurements=kept)
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(Struct, frozen=True, omit_defaults=True):
     """The sessions of a record between two deliberate updates.
 
     The problem version and the point as measured belong here, not to the record: an update may follow a
     change of either, and the older epochs keep what they were measured with.
+
+    Attributes:
+        opened: when, as an ISO 8601 time with its offset.
+        problem_version: the version that was measured.
+        sessions: oldest first, never empty.
+        measured_point: values of the axes as run; a file has them where they differ from the record's point.
+        reason: why the epoch was opened, where somebody said.
+        correctness: what its sessions share, in a file; empty in memory, where each session has its own.
+        kernels: likewise.
+        extra: unknown fields.
     """
 
-    opened: str
-    reason: str | None
-    problem_version: int
-    measured_point: JsonDict
-    sessions: tuple[RecordedSession, ...]
-    extra: JsonDict = field(default_factory=dict)
+    opened: Moment
+    problem_version: Whole
+    sessions: Annotated[
+        tuple[RecordedSession, ...], Meta(min_length=1, description="a list with at least one entry")
+    ]
+    measured_point: Mapping[str, Any] = NOTHING
+    reason: Text | None = None
+    correctness: Mapping[str, OutputAccuracy] = NOTHING
+    kernels: tuple[KernelFacts, ...] = INHERITED
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @property
     def keys(self) -> set[str]:
@@ -212,7 +256,7 @@ class Epoch:
 
     def adding(self, sessions: Iterable[RecordedSession]) -> Epoch:
         """The epoch with further sessions; of every measurement it keeps the newest `MOST_SESSIONS`."""
-        longer = dataclasses.replace(self, sessions=(*self.sessions, *sessions))
+        longer = structs.replace(self, sessions=(*self.sessions, *sessions))
         surplus: dict[int, set[str]] = {}
         for key in longer.keys:
             holders = [i for i, each in enumerate(longer.sessions) if key in each.measurements]
@@ -222,16 +266,15 @@ class Epoch:
             each.only(each.measurements.keys() - surplus[i]) if i in surplus else each
             for i, each in enumerate(longer.sessions)
         )
-        return dataclasses.replace(longer, sessions=tuple(each for each in trimmed if each.measurements))
+        return structs.replace(longer, sessions=tuple(each for each in trimmed if each.measurements))
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True, omit_defaults=True):
     """What a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
 
-    point: JsonDict
-    epochs: tuple[Epoch, ...]
-    extra: JsonDict = field(default_factory=dict)
+    point: dict[str, Any]
+    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1, description="a list with at least one entry")]
+    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @property
     def keys(self) -> set[str]:
@@ -251,7 +294,7 @@ class Record:
 
         Of the older ones stay the newest two, and the oldest and the newest of every measurement.
         """
-        return dataclasses.replace(self, epochs=(*self.epochs, epoch)).with_newest(NEWEST_EPOCHS)
+        return structs.replace(self, epochs=(*self.epochs, epoch)).with_newest(NEWEST_EPOCHS)
 
     def with_newest(self, count: int) -> Record:
         """The record with its newest epochs, and the oldest and the newest of every measurement."""
@@ -260,7 +303,7 @@ class Record:
         for key in self.keys:
             holders = [index for index, each in enumerate(epochs) if key in each.keys]
             kept |= {holders[0], holders[-1]}
-        return dataclasses.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
+        return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
 
 @dataclass(frozen=True)
@@ -278,10 +321,10 @@ class Baseline:
 
     problem: str
     device_model: str
-    fingerprints: dict[str, JsonDict] = field(default_factory=dict)
-    cases: dict[str, Record] = field(default_factory=dict)
-    sessions: dict[str, SessionEntry] = field(default_factory=dict)
-    extra: JsonDict = field(default_factory=dict)
+    fingerprints: dict[str, JsonDict] = dataclasses.field(default_factory=dict)
+    cases: dict[str, Record] = dataclasses.field(default_factory=dict)
+    sessions: dict[str, SessionEntry] = dataclasses.field(default_factory=dict)
+    extra: JsonDict = dataclasses.field(default_factory=dict)
 
     def lookup(self, case_id: str) -> Record | None:
         """The record of a case, or None."""
@@ -362,22 +405,3 @@ def rounded(value: float) -> float:
 
 def _finite(value: float | None) -> float | None:
     return rounded(value) if value is not None and math.isfinite(value) else None
-
-
-def as_json(value: Any) -> JsonDict:
-    """A value of this module as a dict: unknown fields, then known ones.
-
-    A field that has its default is left out: releases before this one did not know it.
-    """
-    known = [
-        each.name
-        for each in dataclasses.fields(value)
-        if each.name != "extra" and not _is_default(value, each)
-    ]
-    return {**value.extra, **{name: getattr(value, name) for name in known}}
-
-
-def _is_default(value: Any, each: dataclasses.Field[Any]) -> bool:
-    factory = each.default_factory
-    default = each.default if factory is dataclasses.MISSING else factory()
-    return bool(getattr(value, each.name) == default)

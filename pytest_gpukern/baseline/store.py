@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline import schema
+from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.history import Past, past_of
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
@@ -279,7 +279,7 @@ class Store:
                 join[self.mode](group)
             written = bool(merge.added or merge.appended or merge.updated or removed)
             if written:
-                file.replace(path, schema.render(merge.baseline.referenced()))
+                file.replace(path, codec.render(merge.baseline.referenced()))
         return dataclasses.replace(
             report,
             written=(*report.written, *([path] if written else [])),
@@ -296,7 +296,7 @@ class Store:
         merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), _stamp(self._now()), self._reason)
         try:
             merge.update([entry])
-            schema.parse(schema.render(merge.baseline), path)
+            codec.parse(codec.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename what has this character in its name") from error
@@ -323,7 +323,7 @@ def _stamp(moment: datetime) -> str:
 def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
     """The file's content, or None where there is no file; a file copied from elsewhere is an error."""
     try:
-        baseline = schema.load(path)
+        baseline = codec.load(path)
     except FileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
@@ -384,14 +384,14 @@ def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
     Raises:
         FileError: it cannot be read or written; it is as it was.
     """
-    schema.load(path)  # before the lock, which would make a folder
+    codec.load(path)  # before the lock, which would make a folder
     with file.locked(path.parent):
-        before = schema.load(path)
+        before = codec.load(path)
         changed = change(before).referenced()
         if changed == before:
             pass
         elif changed.cases:
-            file.replace(path, schema.render(changed))
+            file.replace(path, codec.render(changed))
         else:
             file.remove(path)
     return changed

@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal, unselected
-from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST

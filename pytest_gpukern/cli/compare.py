@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
-from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
@@ -223,7 +223,7 @@ def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
             1,
             Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
             "recorded",
-            jitter_ns=recorded.jitter_ns,
+            jitter_ns=recorded.jitter_ns or 0.0,
         )
         yield Timed(measurement, time.conditions, time.device)
 

@@ -28,7 +28,7 @@ from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
 from pytest_gpukern.values.result import Result, plain
-from pytest_gpukern.values.untrusted_json import ShapeError, bounded, check_shape, decoded
+from pytest_gpukern.values.untrusted_json import bounded, built, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -349,7 +349,7 @@ class Heard:
         for line in whole.splitlines():
             try:
                 self._take(decoded(line))
-            except (ValueError, KeyError, TypeError, ShapeError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
         return bool(whole)
 
@@ -361,7 +361,6 @@ class Heard:
             nodeid = _text(told["nodeid"])
             found.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
             if told["result"] is not None:  # a failed teardown tells of none
-                check_shape(told["result"], Result, "result")
                 found.results[nodeid] = Result.from_json(told["result"])
         elif kind == "modules":
             found.modules = tuple(LoadedModule(*map(_text, module)) for module in told["modules"])
@@ -371,8 +370,7 @@ class Heard:
         elif kind == "listed":
             found.listed[_text(told["nodeid"])] = dict(told["listed"])
         elif kind == "observed" and told["nodeid"] in found.results:
-            check_shape(told["observed"], ObservedTest, "observed")
-            observed, nodeid = ObservedTest.from_json(told["observed"]), told["nodeid"]
+            observed, nodeid = built(told["observed"], ObservedTest), told["nodeid"]
             found.results[nodeid] = observed.added_to(found.results[nodeid])
         elif kind == "others":
             found.others = tuple(map(_text, told["nodeids"]))

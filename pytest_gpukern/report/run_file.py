@@ -12,7 +12,7 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, check_shape, decoded
+from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -239,13 +239,10 @@ def _result(entry: object, fingerprints: JsonDict, where: str, path: Path) -> Re
         raise FileError(path, problem, _DAMAGED, where=f"{where}.fingerprint")
     plain = {**entry, "fingerprint": fingerprints[identity]}
     try:
-        check_shape(plain, Result, where)
-    except ShapeError as error:
-        raise FileError(path, error.problem, _DAMAGED, where=error.where) from error
-    try:
         return Result.from_json(plain)
-    except KeyError as error:
-        raise FileError(path, "is missing", _DAMAGED, where=f"{where}.{error.args[0]}") from error
+    except ShapeError as error:
+        error = error.inside(where)
+        raise FileError(path, error.problem, _DAMAGED, where=error.where) from error
 
 
 def _kind(value: object) -> str:

@@ -6,10 +6,8 @@ A file is one JSON object with a line for each session. What is as it is by defa
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
-import typing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pytest_gpukern.package import __version__
 from pytest_gpukern.selftest.gate_kernels import PLANTED_SHARES, GateCase, gate_cases
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, check_shape, decoded
+from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, built, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -501,27 +499,7 @@ def _decoded(path: Path) -> JsonDict:
 def _built(data: JsonDict, kind: type[Shaped], path: Path) -> Shaped:
     """Returns plain JSON as the dataclass `kind`, every field checked."""
     try:
-        check_shape(data, kind, "", null_floats=False)
+        found: Shaped = built(data, kind, null_floats=False)
     except ShapeError as error:
-        raise _damaged(path, error.where.lstrip("."), error.problem) from error
-    found: Shaped = _of_kind(data, kind)
+        raise _damaged(path, error.where, error.problem) from error
     return found
-
-
-def _of_kind(value: Any, kind: Any) -> Any:
-    """Returns plain JSON that has the shape of `kind`, as that."""
-    arguments = typing.get_args(kind)
-    if value is None:
-        return None
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = _hints(kind)
-        return kind(**{name: _of_kind(item, hints[name]) for name, item in value.items()})
-    if typing.get_origin(kind) is tuple:
-        return tuple(_of_kind(item, arguments[0]) for item in value)
-    inner = [part for part in arguments if dataclasses.is_dataclass(part)]
-    return _of_kind(value, inner[0]) if inner else value
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)

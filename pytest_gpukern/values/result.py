@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -406,7 +408,7 @@ class Result:
 
     def to_json(self) -> JsonDict:
         """The result as plain JSON values."""
-        data: JsonDict = plain(dataclasses.asdict(self))
+        data: JsonDict = plain(self)
         for each in (data, *data["measurements"]):
             if not each["observations"]:
                 del each["observations"]
@@ -414,54 +416,11 @@ class Result:
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """The inverse of `to_json`, also of an older release's; raises KeyError or TypeError for others."""
-        data = dict(data)
-        data["case"] = CaseInfo(**data["case"])
-        data["correctness"] = Correctness(data["correctness"])
-        data["errors"] = {name: OutputError(**error) for name, error in data["errors"].items()}
-        data["measurements"] = tuple(_measurement(entry) for entry in data["measurements"])
-        data["kernels"] = tuple(_kernel(entry) for entry in data.get("kernels", ()))
-        data["verdicts"] = {
-            key: Verdict(
-                **{
-                    **verdict,
-                    "kind": VerdictKind(verdict["kind"]),
-                    "because": tuple(verdict.get("because", ())),
-                    "unchanged": tuple(verdict.get("unchanged", ())),
-                }
-            )
-            for key, verdict in data["verdicts"].items()
-        }
-        data["notes"] = tuple(data["notes"])
-        data["corners"] = tuple(data.get("corners", ()))
-        data["findings"] = tuple(Finding(**finding) for finding in data.get("findings", ()))
-        memory = data.get("memory")
-        data["memory"] = None if memory is None else DeviceMemory(**memory)
-        data["role"] = SessionRole(data.get("role", SessionRole.MEASURED))
-        return cls(**data)
-
-
-def _measurement(data: JsonDict) -> Measurement:
-    summary = dict(data["summary"])
-    summary["warnings"] = tuple(summary["warnings"])
-    return Measurement(
-        **{
-            **data,
-            "summary": Summary(**summary),
-            "samples_ns": tuple(data["samples_ns"]),
-            "work": tuple(_work(entry) for entry in data.get("work", ())),
-        }
-    )
-
-
-def _work(data: JsonDict) -> DeviceWork:
-    kernel = data["kernel"]
-    return DeviceWork(**{**data, "kernel": None if kernel is None else _kernel(kernel)})
-
-
-def _kernel(data: JsonDict) -> KernelFacts:
-    sizes = {name: tuple(data[name]) for name in ("grid", "block") if data.get(name) is not None}
-    return KernelFacts(**{**data, **sizes})
+        """Returns what `to_json` was made of, also by an older release; raises ShapeError for the rest."""
+        for name in ("correctness", "errors", "measurements", "verdicts", "notes"):  # of every release
+            if name not in data:
+                raise ShapeError(name, "is missing")
+        return built(data, cls)  # type: ignore[no-any-return]
 
 
 def hash_method(text: str) -> str:
@@ -473,13 +432,16 @@ def hash_method(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turns tuples into lists, enums into strings and non-finite numbers into None, recursively."""
+    """Turns dataclasses into dicts, tuples into lists, enums into strings, non-finite numbers into None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
+    if dataclasses.is_dataclass(value):
+        known = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {**known.pop(EXTRA, {}), **known}
     if value is None or type(value) in (bool, str, int):
         return value
     if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only

@@ -7,11 +7,13 @@ import enum
 import functools
 import json
 import math
+import re
 import types
 import typing
 import unicodedata
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +50,7 @@ def decoded(content: bytes) -> Any:
         raise JsonError(f"is no complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
         raise JsonError("is nested too deeply") from error
-    if _deep(value):
+    if deep(value):
         raise JsonError("is nested too deeply")
     return value
 
@@ -79,8 +81,8 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _deep(value: Any) -> bool:
-    """Whether a value is nested deeper than what is recursive should have to follow."""
+def deep(value: Any) -> bool:
+    """Returns whether a value is nested deeper than what is recursive should have to follow."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -92,92 +94,196 @@ def _deep(value: Any) -> bool:
     return bool(level)
 
 
-_MOST = 2**63
-
-
-class ShapeError(Exception):
+class ShapeError(ValueError):
     """A field that is missing, unknown or of another type; `where` is its path, `problem` says what."""
 
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
-        super().__init__(f"{where}: {problem}")
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+    def inside(self, step: str) -> ShapeError:
+        """Returns the same error with a longer path: `step` is where its holder stands."""
+        dot = "." if self.where and not self.where.startswith("[") else ""
+        return ShapeError(f"{step}{dot}{self.where}", self.problem)
 
 
-def check_shape(value: object, kind: Any, where: str, *, null_floats: bool = True) -> None:
-    """Checks a value against a type: a dataclass, an enum, str, int, float, bool, dict, tuple or a union.
+def built(value: object, kind: Any, *, null_floats: bool = True) -> Any:
+    """Returns plain JSON as a value of `kind`, every field checked.
 
-    Fields with a default may be missing.
+    The model is the schema: dataclasses and msgspec's Structs, enums, str, int, float, bool, dict, tuple,
+    unions with None, and `Annotated` with a `msgspec.Meta`. Fields with a default may be missing. Unknown
+    ones go into the field `extra`, or are refused where there is none.
 
     Args:
         value: as read from JSON.
         kind: the type that it should become.
-        where: path of the value, for the error.
-        null_floats: whether a float may be null, which is how a `Result` writes infinity.
+        null_floats: whether any float may be null, which is how a `Result` writes infinity.
 
     Raises:
         ShapeError: it does not fit.
     """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return
-    if origin in (types.UnionType, typing.Union):
-        if value is not None:
-            check_shape(
-                value,
-                next(part for part in arguments if part is not type(None)),
-                where,
-                null_floats=null_floats,
-            )
-    elif origin is dict:
-        for name, item in _expect(value, dict, where).items():
-            check_shape(item, arguments[1], f"{where}[{name!r}]", null_floats=null_floats)
-    elif origin is tuple:
-        items = _expect(value, list, where)
-        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
-            raise ShapeError(where, f"has {len(items)} entries instead of {len(arguments)}")
-        for index, item in enumerate(items):
-            check_shape(item, arguments[0], f"{where}[{index}]", null_floats=null_floats)
-    elif dataclasses.is_dataclass(kind):
-        _check_fields(_expect(value, dict, where), kind, where, null_floats)
-    elif isinstance(kind, enum.EnumMeta):
-        allowed = [member.value for member in kind]  # type: ignore[var-annotated]
-        if value not in allowed:
-            raise ShapeError(where, f"is {value!r}, none of {', '.join(map(str, allowed))}")
-    elif kind is float:
-        null = value is None and null_floats
-        if not null and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ShapeError(where, f"is {value!r} instead of a number")
-    elif kind is int and isinstance(value, int) and abs(value) > _MOST:
-        raise ShapeError(where, "is a whole number of more than 64 bits")
-    elif isinstance(value, bool) is not (kind is bool):
-        raise ShapeError(where, f"is {value!r} instead of {kind.__name__}")
-    else:
-        _expect(value, kind, where)
+    return _reader(kind, null_floats)(value)
 
 
-def _check_fields(value: dict[str, Any], kind: Any, where: str, null_floats: bool) -> None:
-    hints = _hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if name in value:
-            check_shape(value[name], hints[name], f"{where}.{name}", null_floats=null_floats)
-        elif required:
-            raise ShapeError(f"{where}.{name}", "is missing")
-    for name in value:
-        if name not in fields:
-            raise ShapeError(f"{where}.{name}", "is no known field")
+_MOST = 2**64
+_SCALARS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_Reader = Callable[[Any], Any]
+
+
+def unexpected(wanted: str, found: object) -> ShapeError:
+    """Returns the error of a value that is not what it should be."""
+    return ShapeError("", f"expected {wanted}, found {bounded(repr(found), 60)}")
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _reader(kind: Any, null_floats: bool) -> _Reader:
+    """Returns the function that turns plain JSON into one type; made once a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if origin is Annotated:
+        scalar = typing.get_origin(arguments[0]) is None
+        return _constrained(_reader(arguments[0], null_floats), arguments[1], scalar=scalar)
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (_reader(part, null_floats) for part in arguments if part is not type(None))
+        return lambda value: None if value is None else inner(value)
+    if origin in (dict, Mapping):
+        return _of_object(*(_reader(part, null_floats) for part in arguments))
+    if origin is tuple:
+        size = None if arguments[-1] is Ellipsis else len(arguments)
+        return _of_list(_reader(arguments[0], null_floats), size)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+        return _of_fields(kind, null_floats)
+    if isinstance(kind, enum.EnumMeta):
+        return _of_enum(kind)
+    return _of_scalar(kind, nullable=kind is float and null_floats)
 
 
-def _expect(value: object, kind: type, where: str) -> Any:
-    if not isinstance(value, kind):
-        raise ShapeError(where, f"is {value!r:.60} instead of {kind.__name__}")
-    return value
+def _of_scalar(kind: type, *, nullable: bool) -> _Reader:
+    taken: Any = (int, float) if kind is float else kind
+
+    def read(value: Any) -> Any:
+        if value is None and nullable:
+            return None
+        if not isinstance(value, taken) or isinstance(value, bool) is not (kind is bool):
+            raise unexpected(_SCALARS[kind], value)
+        if kind is int and abs(value) >= _MOST:
+            raise unexpected("a whole number of 64 bits", value)
+        return float(value) if kind is float else value
+
+    return read
+
+
+def _of_enum(kind: enum.EnumMeta) -> _Reader:
+    members: dict[Any, Any] = {member.value: member for member in kind}  # type: ignore[var-annotated]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in members:
+            raise unexpected(f"one of {', '.join(members)}", value)
+        return members[value]
+
+    return read
+
+
+def _constrained(inner: _Reader, meta: Any, *, scalar: bool) -> _Reader:
+    """Returns a reader that also holds a value to `ge`, `gt`, `min_length` and `pattern`."""
+
+    def read(value: Any) -> Any:
+        try:
+            found = inner(value)
+        except ShapeError as error:
+            raise unexpected(meta.description, value) if scalar else error from None
+        fits = (
+            (meta.ge is None or found >= meta.ge)
+            and (meta.gt is None or found > meta.gt)
+            and (meta.min_length is None or len(found) >= meta.min_length)
+            and (meta.pattern is None or re.search(meta.pattern, found) is not None)
+        )
+        if not fits:
+            raise unexpected(meta.description, value)
+        return found
+
+    return read
+
+
+def _of_object(name_of: _Reader, item_of: _Reader) -> _Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise unexpected("an object", value)
+        found = {}
+        for name, item in value.items():
+            try:
+                known = name_of(name)
+                found[known] = item_of(item)
+            except ShapeError as error:
+                raise error.inside(f"[{name!r}]") from None
+        return found
+
+    return read
+
+
+def _of_list(item_of: _Reader, size: int | None) -> _Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or (size is not None and len(value) != size):
+            raise unexpected("a list" if size is None else f"a list of {size}", value)
+        found = []
+        for index, item in enumerate(value):
+            try:
+                found.append(item_of(item))
+            except ShapeError as error:
+                raise error.inside(f"[{index}]") from None
+        return tuple(found)
+
+    return read
+
+
+def _of_fields(kind: Any, null_floats: bool) -> _Reader:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if dataclasses.is_dataclass(kind):
+        stored = {field.name: field.name for field in dataclasses.fields(kind)}
+        missing = dataclasses.MISSING
+        required = {
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.default is missing and field.default_factory is missing
+        }
+    else:
+        names = kind.__struct_fields__
+        stored = dict(zip(kind.__struct_encode_fields__, names, strict=True))
+        required = set(names[: len(names) - len(kind.__struct_defaults__)])
+    known = {
+        name: (field, _reader(hints[field], null_floats)) for name, field in stored.items() if field != EXTRA
+    }
+    needed = {name for name, (field, _) in known.items() if field in required}
+    keeps = EXTRA in stored.values()
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise unexpected("an object", value)
+        found, unknown = {}, {}
+        for name, item in value.items():
+            if name in known:
+                field, item_of = known[name]
+                try:
+                    found[field] = item_of(item)
+                except ShapeError as error:
+                    raise error.inside(name) from None
+            elif keeps:
+                unknown[name] = item
+            else:
+                raise ShapeError(name, "is no known field")
+        for name in known:
+            if name in needed and name not in value:
+                raise ShapeError(name, "is missing")
+        if unknown:
+            found[EXTRA] = unknown
+        return kind(**found)
+
+    return read
+
+
+EXTRA = "extra"
+"""The field of a model that takes what a file has and this release does not know."""
 
 
 _LONGEST_WHERE = 200

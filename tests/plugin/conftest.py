@@ -179,23 +179,25 @@ def recorded(gpu, pytester):
 
 def repeat_sessions(folder, times):
     """Makes every session of the baselines beside a test as many, by processes of their own."""
-    from pytest_gpukern.baseline.schema import load, render
+    from msgspec import structs
+
+    from pytest_gpukern.baseline.codec import load, render
 
     for path in (folder / "baselines").iterdir():
         found = load(path)
 
         def repeated(session):
             return [
-                dataclasses.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
+                structs.replace(session, session=session.session and f"{session.session[:-1]}{number:x}")
                 for number in range(times)
             ]
 
         def longer(epoch):
             sessions = tuple(each for session in epoch.sessions for each in repeated(session))
-            return dataclasses.replace(epoch, sessions=sessions)
+            return structs.replace(epoch, sessions=sessions)
 
         cases = {
-            name: dataclasses.replace(record, epochs=tuple(map(longer, record.epochs)))
+            name: structs.replace(record, epochs=tuple(map(longer, record.epochs)))
             for name, record in found.cases.items()
         }
         known = {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_gpukern.baseline.compact_rows import COLUMNS
+from pytest_gpukern.baseline.codec import COLUMNS
 
 from .conftest import FIRST, results_in
 

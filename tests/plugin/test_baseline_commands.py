@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
 
 from .conftest import FIRST, SECOND
@@ -87,7 +87,7 @@ def test_list_goes_on_behind_a_bad_file_and_says_what_is_wrong_with_it(recorded,
     status, shown, complaints = gpukern("baseline", "list", file.parent)
     assert status == 3
     assert "doubling" in shown
-    assert f"gpukern baseline list: {bad}: fingerprints: is missing" in complaints
+    assert f"gpukern baseline list: {bad}: columns: is missing" in complaints
 
 
 def test_list_where_there_is_nothing(gpukern, tmp_path):

@@ -4,8 +4,9 @@ import dataclasses
 import json
 
 import pytest
+from msgspec import structs
 
-from pytest_gpukern.baseline.schema import load, render
+from pytest_gpukern.baseline.codec import load, render
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY
@@ -67,13 +68,13 @@ def of_one_block(baseline):
     record = baseline.cases[FIRST]
     *older, last = record.epochs
     sessions = tuple(
-        dataclasses.replace(
+        structs.replace(
             session,
             kernels=tuple(dataclasses.replace(kernel, grid=(1, 1, 1)) for kernel in session.kernels),
         )
         for session in last.sessions
     )
-    record = dataclasses.replace(record, epochs=(*older, dataclasses.replace(last, sessions=sessions)))
+    record = structs.replace(record, epochs=(*older, structs.replace(last, sessions=sessions)))
     return dataclasses.replace(baseline, cases={**baseline.cases, FIRST: record})
 
 

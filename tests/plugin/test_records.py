@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.codec import load
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused, repeat_sessions
 

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions

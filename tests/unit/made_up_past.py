@@ -36,7 +36,7 @@ def facts(name="saxpy", code="beef", *, registers=32, local=0, shared=0, grid=(6
 def session(*kernels, sm_mhz=1980.0, memory_mhz=2619.0, fingerprint=BEFORE, key=KEY, scale=1.0, **changes):
     """A recorded session that took `scale` times 50 µs."""
     ns = 50_000.0 * scale
-    time = RecordedTime(ns, ns * 0.998, ns * 1.002, 100, (), sm_mhz=sm_mhz, memory_mhz=memory_mhz)
+    time = RecordedTime(100, ns, ns * 0.998, ns * 1.002, ns, ns, ns, ns, sm_mhz=sm_mhz, memory_mhz=memory_mhz)
     values = {"outputs": {"y": accuracy()}, "bits": {}, "canaries": {}}
     return PastSession(fingerprint, {key: time}, kernels or (kernel(),), **{**values, **changes})
 

@@ -14,9 +14,9 @@ import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 from mutations import Mutations
 
+from pytest_gpukern.baseline.codec import load, parse
+from pytest_gpukern.baseline.codec import render as render_baseline
 from pytest_gpukern.baseline.history import past_of
-from pytest_gpukern.baseline.schema import load, parse
-from pytest_gpukern.baseline.schema import render as render_baseline
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import explained

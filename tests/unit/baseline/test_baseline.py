@@ -27,7 +27,7 @@ from made_up_records import (
     store_of,
 )
 
-from pytest_gpukern.baseline.compact_rows import COLUMNS
+from pytest_gpukern.baseline.codec import COLUMNS, MIGRATIONS, load, parse, render
 from pytest_gpukern.baseline.merge import Refusal
 from pytest_gpukern.baseline.record import (
     Baseline,
@@ -38,7 +38,6 @@ from pytest_gpukern.baseline.record import (
     RecordedTime,
     SessionEntry,
 )
-from pytest_gpukern.baseline.schema import MIGRATIONS, load, parse, render
 from pytest_gpukern.baseline.store import Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
@@ -247,7 +246,7 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
             "abc",
             f"{SESSION_WHERE}.times['{KERNEL}'].median_ns: expected a number",
         ),
-        ((*TIME, COLUMNS.index("median_ns")), 0, "median_ns: expected a positive number, found 0"),
+        ((*TIME, COLUMNS.index("median_ns")), 0, "median_ns: expected a number that is positive, found 0"),
         ((*TIME, COLUMNS.index("median_ns")), True, "median_ns: expected a number"),
         ((*TIME, COLUMNS.index("median_ns")), 10**400, "is out of range"),
         ((*TIME, COLUMNS.index("low_ns")), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
@@ -379,17 +378,24 @@ unknown = st.dictionaries(st.sampled_from(["zz_future", "zz_comment"]), plain, m
 @st.composite
 def recorded_times(draw):
     low, median, high = sorted(draw(st.tuples(numbers, numbers, numbers)))
+    median = median or 1.0
+    points = sorted(draw(st.tuples(*[numbers] * 5)))
+    q05, q25, q50, q75, q95 = (max(median, q) if i > 2 else min(median, q) for i, q in enumerate(points))
     return RecordedTime(
-        median_ns=median or 1.0,
+        median_ns=median,
         low_ns=low,
-        high_ns=max(high, median or 1.0),
+        high_ns=max(high, median),
         n=draw(st.integers(1, 10**6)),
-        quantiles_ns=tuple(sorted(draw(st.tuples(*[numbers] * 5)))),
+        q05_ns=q05,
+        q25_ns=q25,
+        q50_ns=draw(st.none() | st.just(q50)),
+        q75_ns=q75,
+        q95_ns=q95,
         fixed_cost_ns=draw(st.none() | numbers),
         sm_mhz=draw(st.none() | numbers),
         memory_mhz=draw(st.none() | numbers),
-        invalid_samples=draw(st.integers(0, 10**6)),
-        jitter_ns=draw(numbers),
+        invalid_samples=draw(st.none() | st.integers(0, 10**6)),
+        jitter_ns=draw(st.none() | numbers),
         extra=draw(unknown_in_a_row),
     )
 
@@ -476,9 +482,7 @@ VALID = render(
                 (
                     Epoch(
                         "2026-11-20T10:00:00Z",
-                        None,
                         1,
-                        {"n": 1},
                         (
                             RecordedSession(
                                 "2026-11-20T10:00:00Z",
@@ -487,7 +491,7 @@ VALID = render(
                                 {"out": OutputAccuracy(0.0, None, 1.0)},
                                 {
                                     KERNEL: RecordedTime(
-                                        2.0, 1.0, 3.0, 9, (1.0, 1.5, 2.0, 2.5, 3.0), 0.5, 1980.0, 3201.0
+                                        9, 2.0, 1.0, 3.0, 1.0, 1.5, 2.5, 3.0, 1980.0, 3201.0, None, 0.5
                                     )
                                 },
                                 4.0,

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_records import case_of, record, result_of
 
-from pytest_gpukern.baseline.record import as_json
-from pytest_gpukern.baseline.schema import SCHEMA, load, parse, render
+from pytest_gpukern.baseline.codec import SCHEMA, as_stored, load, parse, render
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -37,8 +36,8 @@ def test_nothing_that_an_old_file_says_is_lost():
         assert (epoch.opened, epoch.measured_point) == (was["opened"], was["measured_point"])
         assert (session.recorded, session.fingerprint) == (said["recorded"], said["fingerprint"])
         assert (session.first_call_ns, session.compile_ns) == (said["first_call_ns"], said["compile_ns"])
-        assert session.correctness["cv"].to_json() == said["correctness"]["cv"]
-        assert [as_json(kernel) for kernel in session.kernels] == said["kernels"]
+        assert as_stored(session.correctness["cv"]) == said["correctness"]["cv"]
+        assert [as_stored(kernel) for kernel in session.kernels] == said["kernels"]
         for key, time in said["measurements"].items():
             found = session.measurements[key]
             assert {name: getattr(found, name) for name in time} == {

@@ -23,8 +23,8 @@ from made_up_records import (
     store_of,
 )
 
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal
-from pytest_gpukern.baseline.schema import load
 from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.result import KernelFacts, OutputError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from made_up_past import facts
+from msgspec import structs
 
 from pytest_gpukern.baseline.history import past_of
 from pytest_gpukern.baseline.record import (
@@ -19,7 +20,7 @@ from pytest_gpukern.baseline.record import (
 )
 from pytest_gpukern.values.result import KernelFacts
 
-TIME = RecordedTime(100.0, 99.0, 101.0, 10, (96.0, 98.0, 100.0, 102.0, 104.0))
+TIME = RecordedTime(10, 100.0, 99.0, 101.0, 96.0, 98.0, 102.0, 104.0)
 STAMP = "2026-11-20T10:00:00Z"
 
 
@@ -30,9 +31,7 @@ def recorded(*keys, **changes):
 
 
 def baseline(*epochs, **changes):
-    made = tuple(
-        Epoch(STAMP, None, number, {"n": number}, sessions) for number, sessions in enumerate(epochs, 1)
-    )
+    made = tuple(Epoch(STAMP, number, sessions, {"n": number}) for number, sessions in enumerate(epochs, 1))
     values = {"fingerprints": {"f1": {"driver_version": "580"}}, "cases": {"a": Record({"n": 1}, made)}}
     return Baseline("saxpy", "nvidia-h200", **{**values, **changes})
 
@@ -63,7 +62,7 @@ def test_a_session_has_its_fingerprint_and_its_kernels():
 
 def test_what_the_file_holds_elsewhere_is_put_to_each_session():
     kernel = KernelFacts("saxpy", 32, 64, 0, grid=(63, 1, 1), block=(256, 1, 1))
-    session = dataclasses.replace(
+    session = structs.replace(
         recorded(kernels=(kernel,)),
         session="s1",
         correctness={"y": OutputAccuracy(0.0, 0.0, 0.0, bits="splitmix64:1"), "z": OutputAccuracy(0, 0, 0)},

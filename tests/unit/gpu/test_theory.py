@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import suites
-from pytest_gpukern.baseline.schema import load
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.gpu.model import Device, FixedValues
 from pytest_gpukern.gpu.theory import RATES, Floor, Peaks, peaks_of
 from pytest_gpukern.measure.plausibility import below_floor

@@ -413,7 +413,7 @@ def test_quantiles_agree_with_numpy():
     assert quantiles([7.0], (0.05, 0.95)) == (7.0, 7.0)
 
 
-def test_stats_gate_and_baseline_load_only_the_standard_library():
+def test_stats_gate_and_baseline_load_only_the_standard_library_and_msgspec():
     code = (
         "import sys, pytest_gpukern.measure.statistics, pytest_gpukern.gate.judge;"
         "import pytest_gpukern.baseline.store;"

@@ -191,7 +191,7 @@ def test_a_line_that_makes_no_sense_is_a_problem(child):
 
 def test_a_result_of_another_shape_is_a_problem_that_names_the_field(child):
     found = child("FOUND['simulated'] = 'maybe'; passed(spec['nodeids'][0]); tell('end', status=0)")
-    assert "result.simulated: is 'maybe' instead of bool" in found.problem
+    assert "simulated: expected true or false, found 'maybe'" in found.problem
 
 
 def test_a_torn_line_is_not_read_until_it_is_whole(tmp_path):

@@ -94,7 +94,7 @@ def test_a_session_of_an_unknown_role_is_refused(tmp_path):
     def forged(data):
         data["sessions"] = [{**data["results"][0], "role": "best"}]
 
-    with pytest.raises(FileError, match=r"sessions\[0\]\.role: is 'best', none of measured"):
+    with pytest.raises(FileError, match=r"sessions\[0\]\.role: expected one of measured"):
         read_run(edited(tmp_path / "run.json", forged))
 
 

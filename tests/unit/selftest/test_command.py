@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_used_is_status_two_with_file_and_field(tmp_path, 
     file = tmp_path / "run.json"
     write_recording(file, dataclasses.replace(timer_recording(), elapsed_s="long"))
     assert selftest("--replay", str(file)) == 2
-    assert f"{file}: elapsed_s: is 'long' instead of a number" in capsys.readouterr().err
+    assert f"{file}: elapsed_s: expected a number, found 'long'" in capsys.readouterr().err
 
 
 def test_the_real_children_run_a_session_of_their_kind(monkeypatch, tmp_path):
