@@ -1,4 +1,4 @@
-"""What is wrong with an installation, and what to do about it: values in, advice out."""
+"""Says what is wrong with an installation, and what to do about it: values in, advice out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HARD_LIMITERS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown
 
 
 class Level(enum.StrEnum):
-    """How bad it is."""
+    """Says how bad it is."""
 
     ERROR = "error"
     """Nothing, or a part of what is installed, works."""
@@ -33,7 +33,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing that was found.
+    """Holds one thing that was found.
 
     Attributes:
         level: how bad it is.
@@ -49,7 +49,7 @@ class Advice:
 
 
 def advise(machine: Machine) -> list[Advice]:
-    """Everything that is worth saying about an installation, the worst first."""
+    """Returns everything that is worth saying about an installation, the worst first."""
     found = [advice for check in _CHECKS for advice in check(machine)]
     order = list(Level)
     return sorted(found, key=lambda advice: order.index(advice.level))
@@ -69,7 +69,7 @@ def _driver(machine: Machine) -> Iterator[Advice]:
 
 
 def _cuda_versions(machine: Machine) -> Iterator[Advice]:
-    """Whether what is installed was built for a CUDA that the driver knows.
+    """Checks that what is installed was built for a CUDA that the driver knows.
 
     A driver runs programs of its own CUDA's major version and older ones
     (https://docs.nvidia.com/deploy/cuda-compatibility/).
@@ -144,7 +144,7 @@ def _timers(machine: Machine) -> Iterator[Advice]:
 
 
 def _sanitizer(machine: Machine) -> Iterator[Advice]:
-    """Whether `--gpukern-sanitize` has something to run; a release knows the drivers of its CUDA version."""
+    """Checks that `--gpukern-sanitize` can run; a release knows the drivers of its CUDA version."""
     if machine.sanitizer_problem is None:
         return
     if machine.sanitizer is None:

@@ -1,4 +1,4 @@
-"""What an installation consists of: driver, GPUs, libraries, environment; values and who asks for them."""
+"""Asks an installation for its driver, GPUs, libraries and environment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PROBE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """One physical GPU as it is now.
+    """Holds one physical GPU as it is now.
 
     Attributes:
         record: name, UUID, memory and MIG instances.
@@ -73,7 +73,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """An installation, as far as it can be asked without changing anything.
+    """Holds an installation, as far as it can be asked without changing anything.
 
     Attributes:
         gpus: every GPU that NVML lists.
@@ -166,7 +166,7 @@ def examine(
 def _sanitizer(
     environ: Mapping[str, str], probe: Callable[[str], str | None] | None
 ) -> tuple[str | None, str | None]:
-    """The version of compute-sanitizer, and why it cannot be used: it is shown a fault to find."""
+    """Returns the version of compute-sanitizer, and why it cannot be used: it is shown a fault to find."""
     try:
         program = find_tool(environ)
     except ToolMissingError as error:
@@ -196,7 +196,7 @@ def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
 
 
 def _lock_problem(uuid: str) -> str | None:
-    """Why a GPU cannot be locked; one that somebody holds for long is no problem of the installation."""
+    """Says why a GPU cannot be locked, or returns None, also where somebody holds it for long."""
     lock = DeviceLock(uuid)
     if lock.unavailable_reason is not None:
         return lock.unavailable_reason
@@ -227,7 +227,7 @@ def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None
 
 
 def read_answer(status: int, out: str, err: str) -> str | None:
-    """What a probe's process said: why the library cannot be used, or None.
+    """Reads what a probe's process said: why the library cannot be used, or None.
 
     Libraries print what they like, so the answer is the last line of the output that is JSON with `problem`.
 
@@ -262,7 +262,7 @@ def _nvcc() -> tuple[int, int] | None:
 
 
 def nvcc_version(text: str) -> tuple[int, int] | None:
-    """The release in what `nvcc --version` prints, as (13, 0)."""
+    """Returns the release in what `nvcc --version` prints, as (13, 0)."""
     found = re.search(r"release (\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -284,7 +284,7 @@ ON_GPU, IMPORT_ONLY = "gpu", "import"
 
 
 def problem_of(name: str, how: str) -> str | None:
-    """Why a backend, or CUPTI as a timer, cannot be used, in words, or None.
+    """Says why a backend, or CUPTI as a timer, cannot be used, or returns None.
 
     Args:
         name: of a backend, or `cupti`.

@@ -64,7 +64,7 @@ class Revisions:
 
     @property
     def identical(self) -> bool:
-        """Whether both sides are the same code."""
+        """Returns whether both sides are the same code."""
         return self.base == self.head and not self.changed
 
     def __str__(self) -> str:
@@ -240,7 +240,7 @@ WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 
 @dataclass(frozen=True)
 class Worktree:
-    """A detached checkout of the base in a temporary folder, ours until `remove`.
+    """Holds a detached checkout of the base in a temporary folder, ours until `remove`.
 
     Attributes:
         path: its top folder, named like the working tree's, since that name is a package's where the top

@@ -59,14 +59,14 @@ class CaseRuns:
 
     @property
     def shown(self) -> Result | None:
-        """What is reported: an incorrect result of the working tree, else its last valid one, or its last."""
+        """Returns what is reported: the working tree's wrong result, else its last valid one, or its last."""
         found = [told.result for told in self.head if told is not None and told.result is not None]
         wrong = [result for result in found if result.correctness is Correctness.INCORRECT]
         valid = [result for result in found if result.valid]
         return next((each[-1] for each in (wrong, valid, found) if each), None)
 
     def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
-        """What the working tree's sessions found, of those that passed and are valid, in a role."""
+        """Returns what the working tree's sessions found that passed and are valid, in a role."""
         passed = [told.result for told in self.head if told is not None and told.outcome == "passed"]
         return tuple(
             dataclasses.replace(result, role=role)
@@ -75,12 +75,12 @@ class CaseRuns:
         )
 
     def pairs(self, key: str) -> list[Pair]:
-        """The measurements under `scope/timer/cache` of neighbouring sessions, where both have one."""
+        """Returns the measurements of neighbouring sessions under a key, where both have one."""
         found = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
         return [(base, head) for base, head in found if base is not None and head is not None]
 
     def judged_keys(self) -> list[str]:
-        """What is judged of the shown result, a key a scope: the main timer's, or else one that both have."""
+        """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
         result = self.shown
         chosen = []
         for main in result.measurements if result is not None else ():
@@ -92,7 +92,7 @@ class CaseRuns:
 
     @property
     def same_code(self) -> bool | None:
-        """Whether its kernels' machine code is the same on both sides; None where that is not known."""
+        """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
         codes = [_codes(side) for side in (self.base, self.head)]
         return None if None in codes else codes[0] == codes[1]
 
@@ -117,19 +117,19 @@ class Conclusion:
 
     @property
     def suspected(self) -> bool:
-        """Whether it is suspected to be slower."""
+        """Returns whether it is suspected to be slower."""
         return any(verdict.suspected for verdict in self.verdicts.values())
 
     @property
     def confirmed(self) -> bool:
-        """Whether fresh sessions confirmed that it is slower."""
+        """Returns whether fresh sessions confirmed that it is slower."""
         slower = [each for each in self.verdicts.values() if each.kind is VerdictKind.SLOWER]
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
         return again and not all(verdict.suspected for verdict in slower)
 
     @classmethod
     def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
-        """That of a test whose times were judged; one that failed in the working tree is not compared.
+        """Returns that of a test whose times were judged; one that fails in the working tree has no verdict.
 
         Where `hosts`, times of host variants can fail it too.
         """

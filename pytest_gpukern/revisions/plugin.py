@@ -32,7 +32,7 @@ PAIRS_AGAIN = 2
 
 
 class Against:
-    """The plugin of a run that was given `--gpukern-against`; registered in the process that reports.
+    """Is the plugin of a run that was given `--gpukern-against`; registered in the process that reports.
 
     Args:
         config: of the run.

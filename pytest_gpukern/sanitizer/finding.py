@@ -1,4 +1,4 @@
-"""What a tool of compute-sanitizer has found, whatever the tool."""
+"""Holds what a tool of compute-sanitizer has found, and says it in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Index = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is in a source, as far as a stack frame says it."""
+    """Says where something is in a source, as far as a stack frame says it."""
 
     function: str | None = None
     file: str | None = None
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Access:
-    """One of the two accesses of a hazard.
+    """Holds one of the two accesses of a hazard.
 
     Attributes:
         what: the tool's word for it: `Write`, `Read`.
@@ -45,7 +45,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Finding:
-    """One record of a tool.
+    """Holds one record of a tool.
 
     Attributes:
         kind: the tool's word for it, such as `Precise`, `Hazard`, `Initcheck`, `Synccheck`.
@@ -78,7 +78,7 @@ _HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")
 
 
 def in_words(finding: Finding, home: Home) -> str:
-    """What was found and where: of a hazard both accesses, else the thread that is at fault.
+    """Says what was found and where: of a hazard both accesses, else the thread that is at fault.
 
     `invalid __global__ write of 4 bytes, out of bounds, in add_flat, block (1, 0, 0), thread (63, 0, 0),
     on_numba.py:31`, or `RAW hazard in tiled: write by thread (31, 0, 0), on_numba.py:24; read by thread …`.
@@ -97,7 +97,7 @@ def in_words(finding: Finding, home: Home) -> str:
 
 
 def _said(text: str) -> str:
-    """`Invalid … of size 4 bytes is out of bounds` as `invalid … of 4 bytes, out of bounds`."""
+    """Shortens `Invalid … of size 4 bytes is out of bounds` to `invalid … of 4 bytes, out of bounds`."""
     said = text.replace(" of size ", " of ").replace(" bytes is ", " bytes, ").rstrip(".")
     return said[:1].lower() + said[1:] if said[1:2].islower() else said
 
@@ -129,7 +129,7 @@ _OURS = str(FOLDER)
 
 @dataclass(frozen=True)
 class Home:
-    """What is known of a test without any stack.
+    """Holds what is known of a test without any stack.
 
     Attributes:
         what: `variant` or `test`.
@@ -145,7 +145,7 @@ class Home:
 
 
 def python_line(finding: Finding, home: Home) -> str:
-    """Where to look, the best that is known.
+    """Says where to look, the best that is known.
 
     `on_numba.py:31` is in the kernel itself, by its line information; `launched at …` is the innermost frame
     of the user's when it was launched; `variant at …` or `test at …` is where that begins. A line of a kernel
@@ -159,7 +159,7 @@ def python_line(finding: Finding, home: Home) -> str:
 
 
 def launch_line(finding: Finding, home: Home) -> str:
-    """Where the kernel was launched from, else where the variant or the test begins."""
+    """Says where the kernel was launched from, else where the variant or the test begins."""
     launch = next((place for place in finding.host if _is_the_users(place)), None)
     if launch is not None:
         return f"launched at {shown(launch, home)}"
@@ -167,17 +167,17 @@ def launch_line(finding: Finding, home: Home) -> str:
 
 
 def has_python_line(finding: Finding) -> bool:
-    """Whether a finding tells the line of Python without the stack of its launch."""
+    """Returns whether a finding tells the line of Python without the stack of its launch."""
     return any(is_python(place) and place.line for place in finding.device)
 
 
 def is_python(place: Place) -> bool:
-    """Whether a place is in a file of Python."""
+    """Returns whether a place is in a file of Python."""
     return place.file is not None and place.file.endswith(".py")
 
 
 def _is_the_users(place: Place) -> bool:
-    """Whether a frame is Python that neither this package nor an installed one brings."""
+    """Returns whether a frame is Python that neither this package nor an installed one brings."""
     if not is_python(place) or not place.line or place.file is None:
         return False
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -186,7 +186,7 @@ def _is_the_users(place: Place) -> bool:
 
 
 def shown(place: Place, home: Home) -> str:
-    """A place as `file:line`, the file relative to the root of the tests where it is below that."""
+    """Shows a place as `file:line`, the file relative to the root of the tests where it is below that."""
     return f"{_relative(place.file or '', home.root)}:{place.line}"
 
 

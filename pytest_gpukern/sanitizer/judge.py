@@ -1,4 +1,12 @@
-"""What one session under a tool comes to: clean, at fault, or not checked; values in, a judgement out."""
+"""Reads what a session under a tool left behind, and judges it: clean, at fault, or not checked.
+
+NVIDIA documents a part of the XML, for suppressions
+(https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html#error-suppression), and promises
+nothing of the rest. The names here are those of recorded files (`tests/unit/data/sanitizer`). A record with
+other parts is a finding all the same. Recorded logs hold a banner, a report of several lines for each
+finding, and a summary. Any other line that speaks of an error, a warning or of something that was not done
+counts as an admission that not everything was looked at: which ones there are is documented nowhere.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +29,7 @@ _OF_PYTEST = (0, 1, 5)  # fine, tests failed, none were selected
 
 
 class State(enum.StrEnum):
-    """Whether the tool has vouched for what ran."""
+    """Says whether the tool has vouched for what ran."""
 
     CLEAN = "clean"
     FOUND = "found"
@@ -59,7 +67,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a session under a tool comes to.
+    """Holds what a session under a tool comes to.
 
     Attributes:
         state: clean, found or not checked.
@@ -75,12 +83,12 @@ class Judgement:
 
     @property
     def is_in_a_kernel(self) -> bool:
-        """Whether a finding names a kernel or a thread, so that the tool did not only complain."""
+        """Returns whether a finding names a kernel or a thread, so that the tool did not only complain."""
         return any(finding.kernel is not None or finding.thread is not None for finding in self.findings)
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Clean only where log, XML and exit status all say so; found where any of them names a fault."""
+    """Judges clean only where log, XML and exit status all say so; found where any of them names a fault."""
     log, damage = read_log(evidence.log), None
     findings: tuple[Finding, ...] = ()
     try:
@@ -136,7 +144,7 @@ class ReportError(Exception):
 
 
 def findings_in(text: str) -> tuple[Finding, ...]:
-    """Every record, in the order of the file.
+    """Returns every record, in the order of the file.
 
     Raises:
         ReportError: it is no XML, not all of it, or not compute-sanitizer's.
@@ -176,7 +184,7 @@ def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
 
 
 def _said(record: ElementTree.Element) -> str:
-    """The sentence of a record, and the type that a barrier's error has besides; else all its short texts."""
+    """Returns the sentence of a record, with the type of a barrier's error; else all its short texts."""
     what = record.find("what")
     if what is None:
         return ""
@@ -189,7 +197,7 @@ def _said(record: ElementTree.Element) -> str:
 
 
 def _accesses(record: ElementTree.Element) -> tuple[Access, ...]:
-    """Both accesses of a hazard."""
+    """Returns both accesses of a hazard."""
     threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
     return tuple(
         Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
@@ -220,7 +228,7 @@ def _index(record: ElementTree.Element, name: str) -> Index | None:
 
 
 def _own(element: ElementTree.Element, name: str) -> str | None:
-    """The text of a child of this name."""
+    """Returns the text of a child of this name."""
     text = element.findtext(name)
     return text.strip() or None if text is not None else None
 
@@ -240,7 +248,7 @@ _AMISS = re.compile(
 
 @dataclass(frozen=True)
 class Log:
-    """What a tool's log comes to.
+    """Holds what a tool's log comes to.
 
     Attributes:
         count: errors and hazards by its own summary; None where it has not come to one.
@@ -254,13 +262,13 @@ class Log:
 
     @property
     def last_words(self) -> str:
-        """Its last lines in one, or that there are none."""
+        """Returns its last lines in one, or that there are none."""
         lines = [line.strip("= \t") for line in self.text.splitlines() if line.strip("= \t")]
         return " / ".join(lines[-3:])[-500:] or "it said nothing"
 
 
 def read_log(text: str) -> Log:
-    """What a log says; several summaries, as of several processes, are added up."""
+    """Returns what a log says; several summaries, as of several processes, are added up."""
     said = [line.removeprefix(PREFIX).rstrip() for line in text.splitlines() if line.startswith(PREFIX)]
     counts = [count for line in said if (count := _count(line.strip())) is not None]
     blind = tuple(line for line in _outside_reports(said) if _AMISS.search(line))
@@ -280,7 +288,7 @@ def _count(line: str) -> int | None:
 
 
 def _outside_reports(lines: list[str]) -> Iterator[str]:
-    """What is said that is neither report nor banner nor summary, each with the lines indented below it."""
+    """Yields what is neither report nor banner nor summary, each with the lines indented below it."""
     said: list[list[str]] = []
     for line in lines:
         if line.startswith(_INDENT) and said:

@@ -30,7 +30,7 @@ _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup
 
 
 class Sanitizer:
-    """The plugin of a run that was given `--gpukern-sanitize`; registered in the process that reports.
+    """Is the plugin of a run that was given `--gpukern-sanitize`; registered in the process that reports.
 
     Args:
         config: of the run.

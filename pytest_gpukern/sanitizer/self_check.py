@@ -1,4 +1,4 @@
-"""Whether a tool finds anything here at all: it is shown a planted fault before it vouches for tests.
+"""Shows each tool a planted fault before it vouches for tests: whether it finds anything here at all.
 
 A tool that does not know the device, is kept from instrumenting kernels or was told to filter them may well
 end with a summary of no errors. Only one that has found what is there to be found is believed.
@@ -31,7 +31,7 @@ _TIMEOUT_S = 180.0
 def why_not_believed(
     program: Tool, tool: str, environ: Mapping[str, str] = os.environ, *, timeout_s: float = _TIMEOUT_S
 ) -> str | None:
-    """Why a tool cannot be believed that finds nothing, in words; None where it found the planted fault.
+    """Says why a tool that finds nothing cannot be believed; returns None where it found the planted fault.
 
     Args:
         program: the installed compute-sanitizer.

@@ -73,7 +73,7 @@ Outcome = tuple[str, str]
 
 @dataclass(frozen=True)
 class ToolRun:
-    """One session under a tool.
+    """Holds what one session under a tool left behind.
 
     Attributes:
         judgement: what the tool says of all of it.
@@ -90,7 +90,7 @@ class ToolRun:
 
 @dataclass(frozen=True)
 class TestRun:
-    """What a tool has to say of one test.
+    """Holds what a tool has to say of one test.
 
     Attributes:
         judgement: clean, found or not checked.
@@ -108,7 +108,7 @@ class TestRun:
 
 
 def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) -> dict[str, TestRun]:
-    """What each test has to do with what a tool finds, by as many sessions as that takes.
+    """Finds the tests that a tool's findings belong to, by as many sessions as that takes.
 
     A test is clean only where a session that it was in came to its end and was clean as a whole. A finding
     that only comes up when tests run together is held against each of them.
@@ -134,7 +134,7 @@ def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) 
 
 
 def _worth_halving(session: ToolRun) -> bool:
-    """Whether fewer tests may fare better: not where the tool itself does not work here."""
+    """Returns whether fewer tests may fare better: not where the tool itself does not work here."""
     return session.judgement.state is State.FOUND or session.died_in is not None
 
 

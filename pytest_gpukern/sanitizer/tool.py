@@ -45,7 +45,7 @@ class ToolMissingError(Exception):
 
 @dataclass(frozen=True)
 class Tool:
-    """An installed compute-sanitizer.
+    """Is an installed compute-sanitizer.
 
     Attributes:
         path: of the program.
