@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_records import case_of, record, result_of
 
+from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.codec import SCHEMA, as_stored, load, parse, render
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.untrusted_json import FileError
@@ -124,3 +125,32 @@ def test_an_old_file_with_any_value_replaced_loads_or_raises_a_baseline_error(wa
     except FileError:
         return
     assert parse(render(found), OLD) == found
+
+
+COMMITTED = sorted(Path(__file__).parents[3].glob("suites/*/baselines/*.json"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_both_ways_of_reading_find_the_same_and_the_quick_one_is_taken_for_what_we_wrote(path, monkeypatch):
+    content = path.read_bytes()
+    assert codec._quickly(content) is not None
+    quick = parse(content, path)
+    assert render(quick) == content
+    monkeypatch.setattr(codec, "_quickly", lambda content: None)
+    assert parse(content, path) == quick
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"problem": "matmul"', b'"problem": "x", "problem": "matmul"'),
+        (b'"problem": "matmul"', b'"future": 1, "problem": "matmul"'),
+        (b'"problem": "matmul"', b'"problem" : "x", "problem": "matmul"'),
+        (b'"registers": ', b'"future": null, "registers": '),
+        (b'"registers": ', b'"registers": 7, "registers": '),
+        (b'"max_abs": ', b'"bits": null, "max_abs": '),
+    ],
+)
+def test_a_key_that_stands_twice_or_is_not_known_is_never_read_quickly(old, new):
+    (path,) = [path for path in COMMITTED if path.stem.startswith("matmul.")]
+    assert codec._quickly(path.read_bytes().replace(old, new, 1)) is None

@@ -92,6 +92,7 @@ measurement_fields = {
     "busy_ns": maybe,
     "work": st.lists(works, max_size=2).map(tuple),
     "buffer_sets": whole,
+    "observations": st.dictionaries(words, st.dictionaries(words, words, max_size=1), max_size=1),
     "invalid_samples": whole,
     "state": mappings,
     "energy_mj": maybe,
