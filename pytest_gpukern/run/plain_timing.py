@@ -29,7 +29,7 @@ class PlainTiming:
     Attributes:
         timed: has outputs poisoned now and then while executions are timed.
         inspect: looks at what a timed call left, where that can be looked at.
-        environment: instruments of the device.
+        environment: the observers.
         marker: the test's own timer, bytes and flops.
         cache: `cold` or `hot`.
         floor: the least time that the call can take, or None.

@@ -47,22 +47,12 @@ def log():
     return []
 
 
-def test_it_says_how_many_sets_there_are(log):
-    assert rotation(log, sets=2).buffer_sets == 2
-
-
 def test_cold_executions_go_to_each_set_in_turn_with_poison_ahead(log):
     execute(rotation(log).take(4, cold=True))
     assert log == [
         *("poison 0", "call 0", "poison 1", "call 1"),
         *("poison 2", "call 2", "poison 0", "call 0"),
     ]
-
-
-def test_taking_does_nothing_yet(log):
-    rotation(log).take(20, cold=True)
-    rotation(log).take(20, cold=False)
-    assert log == []
 
 
 def test_the_turn_goes_on_over_batches(log):
@@ -130,12 +120,3 @@ def test_the_set_of_the_last_execution_is_known(log, cold, count, last):
     executions = rotation(log)
     executions.take(count, cold=cold)
     assert executions.last.number == last
-
-
-def test_over_many_cold_executions_every_set_gets_its_share(log):
-    execute(rotation(log).take(300, cold=True))
-    assert {line: log.count(line) for line in set(log) if "call" in line} == {
-        "call 0": 100,
-        "call 1": 100,
-        "call 2": 100,
-    }
