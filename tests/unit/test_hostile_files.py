@@ -317,6 +317,7 @@ def test_a_damaged_self_test_is_judged_or_is_one_clear_error(tmp_path, made):
 
 
 def test_damaged_ceilings_are_used_or_measured_again_with_one_warning(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent / "measure")
     from test_ceilings_cache import CEILINGS as MEASURED
     from test_ceilings_cache import FINGERPRINT, H200
 
