@@ -1,11 +1,10 @@
 """Tells what the libraries of this process account for of their device memory.
 
-Only libraries that a test has imported are asked; none is imported here.
+Only libraries that a test has imported are asked; none is imported here. PyCUDA keeps no account.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any, Protocol
 
@@ -18,13 +17,7 @@ def synchronize() -> None:
 
 
 class Account(Protocol):
-    """One allocator.
-
-    Attributes:
-        is_quick: whether it can be asked behind each batch.
-    """
-
-    is_quick: bool
+    """One allocator."""
 
     def live_bytes(self) -> int:
         """Bytes that it has given out and that were not given back."""
@@ -41,8 +34,6 @@ class Account(Protocol):
 
 class _Plain:
     """An account that keeps nothing and tells no peak."""
-
-    is_quick = True
 
     def peak_bytes(self) -> int:
         return 0
@@ -121,20 +112,6 @@ def _on_device(memory: Any) -> bool:
     return not any(kind.__name__ in ("MappedMemory", "MappedOwnedPointer") for kind in type(memory).__mro__)
 
 
-class PycudaAccount(_Plain):
-    """PyCUDA's arrays, which it does not count: all that Python sees, but for views and others' memory."""
-
-    is_quick = False
-
-    def __init__(self, gpuarray: Any) -> None:
-        self._kind = gpuarray.GPUArray
-
-    def live_bytes(self) -> int:
-        """The sum of their bytes; looking through all objects takes tens of milliseconds."""
-        arrays = [thing for thing in gc.get_objects() if issubclass(type(thing), self._kind)]
-        return sum(int(array.nbytes) for array in arrays if array.base is None and array.gpudata)
-
-
 class PoolAccount(_Plain):
     """The driver's default memory pool: what cudaMallocAsync, by whatever library, has given out."""
 
@@ -180,8 +157,6 @@ def accounts() -> list[Account]:
     numba = _loaded("numba.cuda", "devicearray")
     if numba is not None and numba.is_available():  # one that does not work here has allocated nothing
         found.append(NumbaAccount(numba))
-    if (gpuarray := _loaded("pycuda.gpuarray", "GPUArray")) is not None:
-        found.append(PycudaAccount(gpuarray))
     return found
 
 

@@ -62,7 +62,7 @@ class MemoryObserver(Observer):
 
     def look(self) -> None:
         """Notes what is alive now, where that is the most so far."""
-        self._peak = max(self._peak, sum(account.live_bytes() for account in accounts() if account.is_quick))
+        self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
         """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault.

@@ -115,7 +115,7 @@ def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
     (work,) = main["work"]
     assert "double" in work["name"]
     assert (work["kind"], work["count"]) == ("kernel", 1.0), "no poison, no flush and no warming"
-    assert (work["shape"]["grid"], work["shape"]["block"]) == ([8, 1, 1], [128, 1, 1])
+    assert (work["kernel"]["grid"], work["kernel"]["block"]) == ([8, 1, 1], [128, 1, 1])
     assert 500 < main["summary"]["median_ns"] < 10_000
     assert main["busy_ns"] == pytest.approx(main["summary"]["median_ns"], abs=1)
     assert main["invalid"] is beside["invalid"] is None

@@ -70,7 +70,7 @@ def test_buffers_and_objects_tell_the_same_of_a_call(runtime, spin, array, reque
 
     def found():
         batch = CuptiTimer(runtime).collect([Iteration(call)] * 8, cold=True)
-        return [(work.kind, work.name, work.count, work.size_bytes, work.shape) for work in batch.work]
+        return [(work.kind, work.name, work.count, work.size_bytes, work.kernel) for work in batch.work]
 
     from_buffers = found()
     request.getfixturevalue("read_as_objects")

@@ -70,26 +70,6 @@ def test_after(gpu_benchmark):
     gpu_benchmark(fill[x.size // 256, 256], x)
 """
 
-PYCUDA = """
-import numpy as np
-import pycuda.autoprimaryctx
-from pycuda import gpuarray
-
-KEPT = []
-
-def test_clean(gpu_benchmark):
-    x = gpuarray.zeros(4 << 20, np.float32)
-    gpu_benchmark(lambda: x.fill(1))
-
-def test_keeps(gpu_benchmark):
-    KEPT.append(gpuarray.zeros(8 << 20, np.float32))
-    gpu_benchmark(lambda: KEPT[0].fill(1))
-
-def test_after(gpu_benchmark):
-    x = gpuarray.zeros(4 << 20, np.float32)
-    gpu_benchmark(lambda: x.fill(1))
-"""
-
 TORCH = """
 import torch
 
@@ -153,13 +133,6 @@ def test_what_leaks_through_numba_is_said_of_its_test(found):
     told = findings(found(NUMBA))
     assert told.keys() == {"test_leaks"}, told
     assert LEFT in told["test_leaks"][0]
-
-
-def test_what_pycuda_keeps_is_said_of_its_test_though_nobody_counts_it(found):
-    pytest.importorskip("pycuda")
-    told = findings(found(PYCUDA))
-    assert told.keys() == {"test_keeps"}, told
-    assert told["test_keeps"][0].startswith(f"the test leaves 32 MiB {LEFT}")
 
 
 def test_torchs_workspace_for_cublas_is_no_leak_and_its_tensors_are_one(found):

@@ -77,7 +77,7 @@ def test_contiguous(gpu_benchmark, made):
     x, out = made(host), made(np.zeros_like(host))
     gpu_benchmark(launcher(double), x, out)
     gpu_benchmark.verify(out, 2 * host.astype(np.float64), rtol=1e-6)
-    (error,) = gpu_benchmark.result.errors.values()
+    (error,) = gpu_benchmark._test.result.errors.values()
     assert error.determinism == "bitwise"
 
 @pytest.mark.parametrize("made", [of_numba, of_cupy])
@@ -120,7 +120,7 @@ def test_returned(gpu_benchmark):
     cupy = pytest.importorskip("cupy")
     x = cupy.asarray(host)
     gpu_benchmark.verify(gpu_benchmark(lambda x: 2 * x, x), 2 * host.astype(np.float64), rtol=1e-6)
-    (error,) = gpu_benchmark.result.errors.values()
+    (error,) = gpu_benchmark._test.result.errors.values()
     assert error.determinism == "bitwise"
 
 @declared

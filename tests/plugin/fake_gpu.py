@@ -54,8 +54,6 @@ class Array:
 class Account:
     """What the only library of the fake device says of its memory."""
 
-    is_quick = True
-
     def live_bytes(self):
         return sum(each.nbytes for each in ALIVE)
 

@@ -26,7 +26,7 @@ def put(monkeypatch, name, **contents):
 @pytest.fixture(autouse=True)
 def device(monkeypatch):
     """The driver, with a pool; and no library that this process has imported."""
-    for name in ("cupy", "cupy.fft._cache", "torch", "numba.cuda", "pycuda.gpuarray"):
+    for name in ("cupy", "cupy.fft._cache", "torch", "numba.cuda"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     pool = {POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: 3, POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH: 54}
     found = SimpleNamespace(pool=pool, trimmed=[], has_pool=True)
@@ -145,19 +145,6 @@ def test_numba_knows_each_allocation_and_mapped_host_memory_is_none(only, monkey
     assert only().live_bytes() == 0
     works[0] = False
     assert accounts() == []
-
-
-class GPUArray:
-    def __init__(self, gpudata, nbytes, base=None):
-        self.gpudata, self.nbytes, self.base = gpudata, nbytes, base
-
-
-def test_pycudas_arrays_are_those_that_python_sees_without_views(only, monkeypatch):
-    put(monkeypatch, "pycuda.gpuarray", GPUArray=GPUArray)
-    whole = GPUArray(4096, 64)
-    kept = [whole, GPUArray(4112, 32, base=whole)]
-    assert (only().live_bytes(), only().is_quick) == (64, False)
-    del kept
 
 
 def test_numbas_own_classes_have_what_is_asked_of_them():

@@ -16,8 +16,8 @@ MIB = 2**20
 class Library:
     """One library whose arrays are `alive`: address → bytes, and which `told` of a peak."""
 
-    def __init__(self, *, is_quick=True):
-        self.alive, self.told, self.is_quick = {}, 0, is_quick
+    def __init__(self):
+        self.alive, self.told = {}, 0
         self.released = 0
 
     def live_bytes(self):
@@ -68,16 +68,6 @@ def test_what_a_librarys_own_mark_tells_counts_for_the_most(library):
     watch.begin_test()
     library.told = 100 * MIB
     assert finished(watch)[0] == (0, 100 * MIB, 0, 0)
-
-
-def test_a_library_that_is_slow_to_ask_is_not_asked_behind_batches(library):
-    library.is_quick = False
-    watch = observer()
-    watch.begin_test()
-    library.alive[1] = 64 * MIB
-    watch.look()
-    library.alive.clear()
-    assert finished(watch)[0] == (0, 0, 0, 0)
 
 
 def test_what_stays_alive_is_said_of_the_test_that_made_it_and_of_no_other(library):
