@@ -7,6 +7,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpukern.values.garbage import uncollected
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -23,11 +25,12 @@ _CHUNK = 1 << 22
 def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
     """Returns `function` of each item, in the items' order, by as many threads as there are processors.
 
-    A single item is done without a thread.
+    A single item is done without a thread. Garbage is collected in none of them: what it holds may be arrays
+    of PyCUDA's, which can be freed only in the thread that has their context.
     """
     if len(items) < 2:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+    with uncollected(), ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
         return list(pool.map(function, items))
 
 

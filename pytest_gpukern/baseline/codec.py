@@ -10,10 +10,8 @@ have taken wrongly, is read again field by field: older files, unknown fields, a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import gc
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -33,6 +31,7 @@ from pytest_gpukern.baseline.record import (
     Text,
     Whole,
 )
+from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.untrusted_json import (
     EXTRA,
     FileError,
@@ -105,7 +104,7 @@ def parse(content: bytes, path: Path) -> Baseline:
     Every known field is checked, and required unless it has a default. Unknown ones are kept. Numbers are
     finite, keys are unique.
     """
-    with _uncollected():
+    with uncollected():
         file = _quickly(content) or _by_field(content, path)
     try:
         _resolve(file)
@@ -119,19 +118,6 @@ def parse(content: bytes, path: Path) -> Baseline:
         sessions=file.sessions,
         extra=dict(file.extra),
     )
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keeps the garbage collector from walking through all that is being read, again and again."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @functools.cache

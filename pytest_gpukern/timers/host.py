@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.garbage import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,9 +67,7 @@ class HostTimer:
         """
         flush = self._flush if cold else None
         samples: list[float] = []
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with uncollected():
             if flush or any(iteration.fresh for iteration in iterations):
                 self._iterations = 1
             elif iterations:
@@ -78,9 +76,6 @@ class HostTimer:
             samples += [
                 self._sample(iteration, self._iterations, flush) for iteration in iterations[len(samples) :]
             ]
-        finally:
-            if collecting:
-                gc.enable()
         return Batch(samples, self._iterations)
 
     def suspicion(self, iteration: Iteration) -> str | None:  # noqa: ARG002

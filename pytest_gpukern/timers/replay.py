@@ -11,7 +11,6 @@ which every fixed cost cancels: on an H200, kernels in a graph took within 0.04 
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 import statistics
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.gpu.runtime import CudaError, checked, cuda_source
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
+from pytest_gpukern.values.garbage import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,23 +184,19 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
         )
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     graphs: list[Any] = []
-    collecting = gc.isenabled()
-    gc.disable()  # an array that is freed during a capture would end it
-    try:
-        checked("cuStreamBeginCapture", stream.handle, mode)
+    with uncollected():  # an array that is freed during a capture would end it
         try:
-            yield graphs
-        except BaseException:
-            _discard(stream)
+            checked("cuStreamBeginCapture", stream.handle, mode)
+            try:
+                yield graphs
+            except BaseException:
+                _discard(stream)
+                raise
+            graphs.append(checked("cuStreamEndCapture", stream.handle))
+        except TimerUnavailable:
             raise
-        graphs.append(checked("cuStreamEndCapture", stream.handle))
-    except TimerUnavailable:
-        raise
-    except Exception as error:  # the call has run before: what fails now is capturing it
-        raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
-    finally:
-        if collecting:
-            gc.enable()
+        except Exception as error:  # the call has run before: what fails now is capturing it
+            raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
 
 
 def _discard(stream: Any) -> None:
