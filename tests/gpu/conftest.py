@@ -36,6 +36,12 @@ def _torch_stays_imported():
         importlib.import_module("torch")
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    """What runs inside print is looked for in whole lines."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture
 def plugin_option():
     """For an inner pytest, where the package is on the path but not installed."""
