@@ -6,6 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from fakes import FakeGpu, FakeTimer
+from hypothesis import settings
+
+settings.register_profile("unhurried", deadline=None)  # a loaded machine is no failure
+settings.load_profile("unhurried")
 
 
 @pytest.fixture

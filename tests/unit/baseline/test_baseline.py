@@ -463,7 +463,7 @@ baselines = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(baselines)
 def test_what_is_written_is_read_back_and_written_the_same(baseline):
     content = render(baseline)
@@ -520,7 +520,7 @@ def loads_or_says_why(content):
     assert parse(render(found), NOWHERE) == found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes_load_or_raise_a_baseline_error(flips):
     content = bytearray(VALID)
@@ -529,7 +529,7 @@ def test_flipped_bytes_load_or_raise_a_baseline_error(flips):
     loads_or_says_why(bytes(content))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, len(VALID) - 2))
 def test_a_truncated_file_raises_a_baseline_error(length):
     with pytest.raises(FileError):
@@ -543,7 +543,7 @@ def ways(value, way=()):
         yield from ways(inner, (*way, step))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(ways(json.loads(VALID)), key=str)), plain)
 def test_a_replaced_value_loads_or_raises_a_baseline_error(way, value):
     content = json.loads(VALID)
@@ -555,7 +555,7 @@ def test_a_replaced_value_loads_or_raises_a_baseline_error(way, value):
     loads_or_says_why(json.dumps(content if way else value).encode())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(max_size=60))
 def test_any_bytes_load_or_raise_a_baseline_error(content):
     loads_or_says_why(content)

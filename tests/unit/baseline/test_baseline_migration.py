@@ -112,7 +112,7 @@ def ways(value, way=()):
 anything = st.sampled_from([None, True, -1, 0, 2.5, "", "text", [], [1], {}, {"a": [None]}, {"a": {"b": 1}}])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(filter(None, ways(CONTENT)), key=str)), anything)
 def test_an_old_file_with_any_value_replaced_loads_or_raises_a_baseline_error(way, value):
     content = json.loads(OLD.read_text())

@@ -125,7 +125,7 @@ def float_pairs(draw):
 
 
 @given(float_pairs(), tolerances, st.sampled_from([3, CHUNK]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_floats_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
     with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
@@ -151,7 +151,7 @@ def integer_pairs(draw):
 
 
 @given(integer_pairs(), tolerances, st.sampled_from([3, CHUNK]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_integers_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
     with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
