@@ -215,7 +215,7 @@ def pytest_configure_node(node: Any) -> None:
 
         environment = environment_of(node.config)
         node.workerinput["gpukern_children"] = environment.children.to_json()
-        device = environment.device
+        device = environment.gpu.device
         if device is not None and not device.is_simulated:
             node.workerinput["gpukern_device"] = device.uuid
         node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
@@ -228,4 +228,4 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
         from pytest_gpukern.run.stash import environment_of
 
-        machine_info.update(describe(environment_of(config).fingerprint.to_json()))
+        machine_info.update(describe(environment_of(config).gpu.fingerprint.to_json()))

@@ -99,7 +99,7 @@ class Against:
         sides = Sides.of(self._revisions, worktree)
 
         def new_turns() -> Turns:
-            return Turns(sides, children, lambda line: tell(config, line), environment.for_children)
+            return Turns(sides, children, lambda line: tell(config, line), environment.gpu.for_children)
 
         turns, settings = new_turns(), settings_of(config)
         turns.take(list(items), settings.sessions)

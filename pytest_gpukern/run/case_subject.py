@@ -88,8 +88,8 @@ class CaseSubject:
         self._marker = marker
         self._nodeid = nodeid
         self._test_file = test_file
-        self._backend = environment.backend(case.variant.backend)
-        self._placing = environment.backend("host") if case.variant.host_data else self._backend
+        self._backend = environment.libraries.backend(case.variant.backend)
+        self._placing = environment.libraries.backend("host") if case.variant.host_data else self._backend
         self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
         self.is_timed = environment.settings.benchmark and not self._backend.simulated and not rejects
         self.sets: list[Prepared] = []
@@ -100,7 +100,7 @@ class CaseSubject:
         return Result(
             case=case_info(case, self._point, self._test_file),
             nodeid=self._nodeid,
-            fingerprint=environment.fingerprint.to_json(),
+            fingerprint=environment.gpu.fingerprint.to_json(),
             simulated=self._backend.simulated,
             speedup_against=case.problem.speedup_against,
             session=environment.session,
@@ -131,7 +131,7 @@ class CaseSubject:
     def check(self, found: Found) -> None:
         """Checks the variant on each buffer set, in its corners, and on the seeds that were asked for."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        with environment.loading_observed(own=self.is_timed, on_gpu=on_gpu):
+        with environment.gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
             first = self._checked_on_the_first_set()
             for dataset in self._other_contents(first):
                 workspace = self._workspace(dataset)
@@ -143,7 +143,7 @@ class CaseSubject:
         seeds, known = environment.settings.seeds or 0, len(first.datasets)
         if problem.check is not None:  # it judges several runs together
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
-        with environment.loading_observed(own=False, on_gpu=on_gpu):
+        with environment.gpu.loading_observed(own=False, on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
             corners = check_corners(
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
@@ -173,7 +173,7 @@ class CaseSubject:
     def recheck(self, found: Found) -> None:
         """Checks what the last timed launches left behind, and one launch more."""
         first, environment = self.sets[0], self._environment
-        with environment.loading_observed(own=False, on_gpu=self._backend.on_gpu):
+        with environment.gpu.loading_observed(own=False, on_gpu=self._backend.on_gpu):
             recheck(self.sets, self._point, self._checked_on)
         found.result = dataclasses.replace(
             found.result,
@@ -257,7 +257,7 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     chosen = environment.settings.backends
     if chosen and variant.backend not in chosen:
         raise NotRunError(f"not selected: --gpukern-backend={','.join(chosen)}")
-    reason = variant.unavailable or environment.unusable(variant.backend)
+    reason = variant.unavailable or environment.libraries.unusable(variant.backend)
     if reason is None:
         reason = variant.limit_exceeded(case.point)
     if (
@@ -268,9 +268,10 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     ):
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
         reason = f"only at {at}: --gpukern-size=huge"
-    if reason is None and environment.simulated.active and environment.settings.size == "huge":
+    if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
         reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
-    if reason is None and variant.needs_gpu and variant.backend != "host" and environment.simulated.active:
+    in_simulator = environment.gpu.simulated.active and variant.backend != "host"
+    if reason is None and variant.needs_gpu and in_simulator:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
         raise NotRunError(reason)

@@ -43,7 +43,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
     try:
         environment = environment_of(metafunc.config)
-        load_variants(problem, environment.unusable, backends.installed, cannot_import)
+        load_variants(problem, environment.libraries.unusable, backends.installed, cannot_import)
     except (ProblemError, pytest.UsageError) as error:  # a usage error would show its traceback here
         raise pytest.Collector.CollectError(str(error)) from error
     settings = environment.settings
@@ -165,10 +165,10 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
     environment = environment_of(config)
     for item in items:
         info = measured_case(config, item)
-        if info is None or (info.on_gpu and not environment.has_gpu):
+        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
             continue
         try:
-            environment.recorded(info, "", on_gpu=info.on_gpu)
+            environment.records.recorded(info, "", on_gpu=info.on_gpu)
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -192,17 +192,18 @@ def header(config: pytest.Config) -> list[str]:
     from pytest_gpukern.gpu.fingerprint import header_lines
 
     environment = environment_of(config)
-    reason = environment.simulated.reason if environment.simulated.active else environment.missing_gpu
-    lines = header_lines(environment.device, environment.fingerprint, reason)
+    gpu = environment.gpu
+    reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
+    lines = header_lines(gpu.device, gpu.fingerprint, reason)
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
-    return lines + [f"gpukern warning: {warning}" for warning in environment.warnings]
+    return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
 
 
 def notes(config: pytest.Config) -> list[str]:
     """A line for each library that works here only with help, once collecting has opened it."""
-    return [f"gpukern note: {note}" for note in environment_of(config).notes]
+    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:

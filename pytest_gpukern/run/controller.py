@@ -169,7 +169,7 @@ class Controller:
                 if settings_of(self._config).require_gpu and not self._judged_on_gpu():
                     self.problems.append(
                         "--gpukern-require=gpu: nothing was measured on a GPU in this run"
-                        + (f" ({why})" if (why := environment_of(self._config).missing_gpu) else "")
+                        + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
                     )
             self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -225,7 +225,7 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                past = environment.past(result.case, judged) if judged is not None else None
+                past = environment.records.past(result.case, judged) if judged is not None else None
             except FileError as error:
                 self.problems.append(str(error))
                 return
@@ -241,10 +241,10 @@ class Controller:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             if settings.prune:
-                self._of_known_cases(environment.store.prune)
-            self._baselines = environment.store.flush()
+                self._of_known_cases(environment.records.store.prune)
+            self._baselines = environment.records.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(itertools.chain(*self._of_known_cases(environment.store.stale)))
+        self._stale = sorted(itertools.chain(*self._of_known_cases(environment.records.store.stale)))
 
     @property
     def _writes_baselines(self) -> bool:
@@ -262,7 +262,7 @@ class Controller:
             for nodeid, result in self._results.items()
             if nodeid not in self._failed_by_themselves
             and not self._is_other_code(result)
-            and environment.store.would_write(result, model_key=self._model_key(result))
+            and environment.records.store.would_write(result, model_key=self._model_key(result))
         ]
         if settings.sessions == 1 or not nodeids:
             return Further()
@@ -272,7 +272,7 @@ class Controller:
             nodeids,
             first=2,
             last=settings.sessions,
-            environ=environment.for_children,
+            environ=environment.gpu.for_children,
             progress=lambda number, finished, total: self._write_line(
                 progress.update(number, finished, total, time.monotonic())
             ),
@@ -283,7 +283,7 @@ class Controller:
         from pytest_gpukern.baseline.merge import unselected
         from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
 
-        store, model_key = environment_of(self._config).store, self._model_key(result)
+        store, model_key = environment_of(self._config).records.store, self._model_key(result)
         asked = settings_of(self._config).sessions
         by_itself = nodeid in self._failed_by_themselves
         if by_itself or not store.would_write(result, model_key=model_key):
@@ -318,7 +318,7 @@ class Controller:
         return appends and result.case.on_gpu and confirmed_slower(result)
 
     def _model_key(self, result: Result) -> str:
-        return environment_of(self._config).model_key(on_gpu=result.case.on_gpu)
+        return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
 
     def _of_known_cases(self, ask: Callable[[KnownCases, str], T]) -> list[T]:
         """What the store says of the cases that there are, for each model that this run has times of.
@@ -329,7 +329,7 @@ class Controller:
 
         environment, found = environment_of(self._config), []
         for known in self._config.stash.get(KNOWN_CASES, ()):
-            for model_key in {environment.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}:
+            for model_key in {environment.gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}:
                 with contextlib.suppress(FileError):
                     found.append(ask(known, model_key))
         return found

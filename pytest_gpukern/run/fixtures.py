@@ -33,9 +33,9 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
     reason.
     """
     environment = _environment(pytestconfig)
-    if environment.device is None:
-        pytest.skip(environment.why_no_gpu)
-    return environment.device
+    if environment.gpu.device is None:
+        pytest.skip(environment.gpu.why_no_gpu)
+    return environment.gpu.device
 
 
 @pytest.fixture(scope="session")

@@ -133,7 +133,7 @@ class GpuBenchmark:
         Raises:
             TypeError: it is no such array.
         """
-        with self._test.environment.exclusive():
+        with self._test.environment.gpu.exclusive():
             return self._test.guarded.copy(array, name)
 
     def guarded_like(self, array: Any, name: str | None = None) -> Any:
@@ -149,7 +149,7 @@ class GpuBenchmark:
         Raises:
             TypeError: as for `guarded`.
         """
-        with self._test.environment.exclusive():
+        with self._test.environment.gpu.exclusive():
             return self._test.guarded.like(array, name)
 
     def run(self, case: Case) -> None:

@@ -103,7 +103,7 @@ class MeasuringChild:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Runs what it is told to, until the other end has no more to run, or is gone."""
         items = {item.nodeid: item for item in session.items}
-        notes = environment_of(session.config).notes
+        notes = environment_of(session.config).libraries.notes
         self._tell("collected", {"uncollected": self._uncollected, "notes": notes})
         while (told := self._told()) is not None:
             nodeid, following = told
@@ -134,7 +134,7 @@ class MeasuringChild:
             return False
         if entries := take_entries(item.config):
             self._tell("entries", entries)
-        self._tell("pids", environment_of(item.config).own_pids)
+        self._tell("pids", environment_of(item.config).gpu.own_pids)
         lost = item.config.stash.get(LOST, None)
         self._tell("done", lost.error if lost is not None else None)
         return True

@@ -45,7 +45,7 @@ class Isolation:
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self._config = config
         self._controller = controller
-        environment_of(config).elsewhere = ELSEWHERE
+        environment_of(config).gpu.elsewhere = ELSEWHERE
         self._process: MeasuringProcess | None = None
         self._nodeids: list[str] = []
         self._mine: dict[pytest.Item, pytest.Item | None] = {}
@@ -70,7 +70,7 @@ class Isolation:
             return looped
         finally:
             self._kill()
-            left = environment_of(self._config).left_on_device(self._pids - self._own_pids)
+            left = environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
             self._controller.closing += left
 
     @pytest.hookimpl(tryfirst=True)
@@ -128,12 +128,12 @@ class Isolation:
     def _start(self) -> None:
         config, environment = self._config, environment_of(self._config)
         if not self._starts:
-            self._own_pids = set(environment.own_pids)
+            self._own_pids = set(environment.gpu.own_pids)
         self._process = MeasuringProcess(
             ChildSessions.of(config, device=device_uuid(config), judges=True),
             children_of(config),
             self._nodeids,
-            environ=environment.for_children,
+            environ=environment.gpu.for_children,
             basetemp=self._basetemp(),
             shows_output=config.getoption("capture", "fd") == "no",
         )
@@ -262,7 +262,7 @@ def _told(item: pytest.Item, why: str) -> JsonDict | None:
     result = Result(
         case=info,
         nodeid=item.nodeid,
-        fingerprint=environment.fingerprint.to_json(),
+        fingerprint=environment.gpu.fingerprint.to_json(),
         simulated=False,
         session=environment.session,
         correctness=Correctness.INCORRECT,

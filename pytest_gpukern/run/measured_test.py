@@ -75,7 +75,7 @@ class MeasuredTest:
         self.failed_by_the_gate = False
         self.ended = False
         self.observed = ObservedFromOutside(environment)
-        self.guarded = GuardedArrays(environment.backend)
+        self.guarded = GuardedArrays(environment.libraries.backend)
         self.seen: SeenOutputs | None = None
         self._loading = ExitStack()
 
@@ -91,7 +91,7 @@ class MeasuredTest:
     def begin(self) -> None:
         """Has the test observed, and machine code that the test loads before anything is called."""
         self.observed.begin()
-        self._loading.enter_context(self.environment.loading_observed(own=False))
+        self._loading.enter_context(self.environment.gpu.loading_observed(own=False))
 
     def stop_observing(self) -> None:
         """Looks at no more code that the test loads, but at what its calls do."""
@@ -104,8 +104,8 @@ class MeasuredTest:
         """
         __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
-        if self.environment.device is None:
-            pytest.skip(self.environment.why_no_gpu)
+        if self.environment.gpu.device is None:
+            pytest.skip(self.environment.gpu.why_no_gpu)
         subject = CallSubject(
             target,
             self.environment,
@@ -160,7 +160,7 @@ class MeasuredTest:
     def verify(self, actual: Any, expected: Any, rtol: float | None, atol: float | None) -> str | None:
         """Compares an output with its reference and notes its error; returns what is wrong, or None."""
         environment = self.environment
-        if environment.has_gpu:
+        if environment.gpu.has_gpu:
             from pytest_gpukern.gpu.runtime import runtime
 
             runtime().synchronize()
@@ -173,7 +173,7 @@ class MeasuredTest:
             rtol,
             atol,
             seen=self.seen,
-            hashes=environment.measures,
+            hashes=environment.gpu.measures,
             asks_what_else=self.found is not None,
         )
         errors = {} if check.error is None else {name: check.error}

@@ -29,9 +29,9 @@ class ObservedFromOutside:
 
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made is there already."""
-        if self._environment.measures:
-            with self._environment.exclusive(), _context_may_be_lost():
-                self._environment.observers.begin_test()
+        if self._environment.gpu.measures:
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
+                self._environment.gpu.observers.begin_test()
                 self._begun = True
 
     def finish(self, *, passed: bool, let_go: Callable[[], object]) -> str | None:
@@ -44,8 +44,8 @@ class ObservedFromOutside:
         settings = self._environment.settings
         if not self._begun:
             return None
-        with self._environment.exclusive(), _context_may_be_lost():
-            self.found = self._environment.observers.end_test(passed=passed, let_go=let_go)
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
+            self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
         bad = [each for each in self.found.findings if each.kind in settings.gate_on] if self.found else []
         if settings.gate == "off" or not bad:
             return None

@@ -92,8 +92,8 @@ def _measure_scope(
     flops = None if scope == "transfer" else case.problem.flops(point)
     traffic_bytes = case.problem.traffic_bytes(point)
     floor = None
-    if kernel and environment.peaks is not None:
-        floor = environment.peaks.floor(
+    if kernel and environment.gpu.peaks is not None:
+        floor = environment.gpu.peaks.floor(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
@@ -112,7 +112,7 @@ def _measure_scope(
             rule=rule_beside(call_ns)
             if beside
             else rule_for(call_ns, by_host=not timer_row(timer.name).device_timed),
-            observing=environment.observers.observe(call, timer, beside=beside),
+            observing=environment.gpu.observers.observe(call, timer, beside=beside),
             inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
             traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
             flops=flops,
@@ -129,7 +129,7 @@ def _measure_scope(
         found = [not_of_the_device(by, stream, reason)]
     if not timer_row(found[0].timer).flushes and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
-    found[0] = environment.observers.measured(call, found[0])
+    found[0] = environment.gpu.observers.measured(call, found[0])
     return found
 
 

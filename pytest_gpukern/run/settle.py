@@ -56,7 +56,7 @@ def settle(result: Result, environment: Environment, marker: MarkerOptions) -> S
             judged = judged_by_record(result, environment, marker)
         judged = confirmed(judged, environment, marker)
         sessions = judged.sessions
-        result = explained(judged.result, environment.past, deciding=judged.deciding)
+        result = explained(judged.result, environment.records.past, deciding=judged.deciding)
     if settings.gate == "off":
         return Settled(result, sessions)
     # The reason first: pytest's short summary, which names the test already, cuts what is long.
@@ -175,17 +175,17 @@ def _basis_of(
     It says where that is an older epoch, because the newest has no time under its key.
     """
     compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
-    opened = environment.newer_epoch(result.case, key) if compares else None
+    opened = environment.records.newer_epoch(result.case, key) if compares else None
     return Basis(
-        environment.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
+        environment.records.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
         Conditions.of(
-            result.case, device_model=environment.model_key(on_gpu=on_gpu), simulated=result.simulated
+            result.case, device_model=environment.gpu.model_key(on_gpu=on_gpu), simulated=result.simulated
         ),
         threshold=marker.threshold or environment.settings.threshold,
         jitter_ns=measurement.jitter_ns,
         device=result.fingerprint.get("device_uuid") if on_gpu else None,
-        shared=environment.shared_spread(key, on_gpu=on_gpu) if compares else None,
-        anchor=environment.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
+        shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
+        anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
         remark=f"by an older epoch, since that of {opened[:10]} has no {key}" if opened else "",
         fails_no_test=not on_gpu and "host" not in environment.settings.gate_on,
     )
@@ -239,7 +239,7 @@ def _fresh(
             [result.nodeid],
             first=before + 1,
             last=before + count,
-            environ=environment.for_children,
+            environ=environment.gpu.for_children,
             role=role,
         )
     return further.of(result.nodeid, count)

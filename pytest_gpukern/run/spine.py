@@ -75,7 +75,7 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
         NothingLaunched: it puts nothing on the GPU, and is left to be measured elsewhere.
     """
     __tracebackhide__ = True
-    with environment.exclusive(), found.noting_what_is_wrong(), subject.prepare():
+    with environment.gpu.exclusive(), found.noting_what_is_wrong(), subject.prepare():
         subject.check(found)
         if subject.is_timed:
             subject.measure(found)
@@ -147,14 +147,14 @@ class Found:
 
 def with_facts(result: Result, environment: Environment) -> Result:
     """Returns a measured result with what is known of its kernels, and of what the device does at best."""
-    device = environment.device
-    if not result.case.on_gpu or device is None or not environment.has_gpu:
+    device = environment.gpu.device
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
         return result
     from pytest_gpukern.timers.cupti.machine_code import machine_code
 
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    code, ceilings, canaries = machine_code(), environment.ceilings, environment.canaries
+    code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
     kernels = kernel_facts(
         of_kernels[0].work if of_kernels else (),
         device.compute_capability,
@@ -163,7 +163,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
     unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
     return dataclasses.replace(
         result,
-        notes=(*result.notes, *environment.take_late_warnings(), *unhashed),
+        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
         kernels=kernels,
         ceilings=ceilings.to_json() if ceilings is not None else {},
         canaries=dict(canaries),

@@ -95,7 +95,7 @@ def isolates(config: pytest.Config) -> bool:
         )
     usually = settings.benchmark and ISOLATED_WHEN_MEASURED and inside is None
     wanted = usually if settings.isolate is None else settings.isolate
-    return wanted and environment_of(config).has_gpu
+    return wanted and environment_of(config).gpu.has_gpu
 
 
 def distributes(config: pytest.Config) -> bool:
@@ -184,9 +184,9 @@ def environment_of(config: pytest.Config) -> Environment:
             children=lambda: children_of(config),
             waiting=lambda: waiting(config),
         )
-        config.add_cleanup(environment.close)
+        config.add_cleanup(environment.gpu.close)
         try:
-            environment.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
+            environment.gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
         except DeviceError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[ENVIRONMENT] = environment
@@ -210,7 +210,7 @@ def children_of(config: pytest.Config) -> ChildSessions:
 
 def device_uuid(config: pytest.Config) -> str | None:
     """The UUID of the run's GPU, or None where there is none."""
-    device = environment_of(config).device
+    device = environment_of(config).gpu.device
     return None if device is None or device.is_simulated else device.uuid
 
 

@@ -60,7 +60,7 @@ class TakenOver:
         is_marked = item.get_closest_marker(MARKER) is not None
         self._test = new_test(item, environment, leaves_host_calls=not is_marked, runs_once=True)
         self._test.begin()
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=environment.has_gpu)
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=environment.gpu.has_gpu)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""

@@ -99,7 +99,7 @@ def _context_fault(item: pytest.Item) -> str | None:
     """Why the CUDA context is lost, where the test may have used the GPU; None where nothing was opened."""
     if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
-    return environment_of(item.config).context_fault()
+    return environment_of(item.config).gpu.context_fault()
 
 
 def conclude(item: pytest.Item) -> None:

@@ -34,7 +34,7 @@ def prepare(config: pytest.Config, environment: Environment) -> None:
     asking = asking_process()
     if asking is not None:
         end_with(asking)
-    if environment.has_gpu:
+    if environment.gpu.has_gpu:
         config.add_cleanup(prepare_libraries())
 
 

@@ -48,10 +48,10 @@ class Sanitizer:
         self._took_s: dict[str, float] = {}
         self._option = f"--gpukern-sanitize={','.join(self._tools)}"
         refuse_distribution(config, self._option, "the sessions under a tool")
-        if not environment_of(config).has_gpu:
+        if not environment_of(config).gpu.has_gpu:
             raise pytest.UsageError(
                 f"{self._option}: compute-sanitizer looks into kernels on a GPU: "
-                f"{environment_of(config).why_no_gpu}; drop it here"
+                f"{environment_of(config).gpu.why_no_gpu}; drop it here"
             )
         try:
             self._program = find_tool()
@@ -134,14 +134,14 @@ class Sanitizer:
         )
         say = functools.partial(tell, self._config)
         progress = telling_now_and_then(say, tool)
-        sessions = SanitizedSessions(self._program, tool, children, environment.for_children, progress)
+        sessions = SanitizedSessions(self._program, tool, children, environment.gpu.for_children, progress)
 
         def run(nodeids: Sequence[str]) -> ToolRun:
             whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
             say(f"{tool}: {whose}")
             return sessions.run(nodeids)
 
-        with environment.exclusive():
+        with environment.gpu.exclusive():
             doubt = why_not_believed(self._program, tool) if items else None
         if doubt is not None:
             unchecked = TestRun(Judgement(State.UNCHECKED, reason=doubt))

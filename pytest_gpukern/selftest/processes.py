@@ -74,9 +74,9 @@ def run_selftest(
     """
     environment = session_environment(device)
     try:
-        if environment.missing_gpu is not None:
-            raise NoGpuError(environment.missing_gpu)
-        chosen, fingerprint = environment.device, environment.fingerprint
+        if environment.gpu.missing_gpu is not None:
+            raise NoGpuError(environment.gpu.missing_gpu)
+        chosen, fingerprint = environment.gpu.device, environment.gpu.fingerprint
         tell(f"{chosen}, driver {fingerprint.driver_version}: {sessions} sessions")
         recording = kind(
             gpukern=__version__,
@@ -84,10 +84,10 @@ def run_selftest(
             fingerprint=fingerprint.to_json(),
             rivals=_rival_versions(),
             asked_sessions=sessions,
-            warnings=tuple(environment.warnings),
+            warnings=tuple(environment.gpu.warnings),
         )
         session_kind = TimerSession if kind is TimerRecording else GateSession
-        with environment.exclusive():
+        with environment.gpu.exclusive():
             started = time.perf_counter()
             for session in _sessions(session_kind, sessions, rivals=rivals, tell=tell):
                 found = (*recording.sessions, session)
@@ -98,7 +98,7 @@ def run_selftest(
                 recording = dataclasses.replace(recording, suites=_run_suites(tell))
         return recording
     finally:
-        environment.close()
+        environment.gpu.close()
 
 
 def _sessions(

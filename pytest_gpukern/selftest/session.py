@@ -118,8 +118,8 @@ def run_timer_session(*, rivals: bool, nvbench: bool, save: Callable[[TimerSessi
     """
     started = time.perf_counter()
     environment = session_environment()
-    with environment.exclusive(), ExitStack() as kept:
-        kept.callback(environment.close)
+    with environment.gpu.exclusive(), ExitStack() as kept:
+        kept.callback(environment.gpu.close)
         preparations: dict[str, Preparation] = {}
         ready: list[Ready] = []
         for name, case in selftest_cases().items():
@@ -147,7 +147,7 @@ def _prepared(
     name: str, case: Case, environment: Environment, kept: ExitStack
 ) -> tuple[Ready | None, Preparation]:
     """Returns a kernel with its buffer sets, verified as any case is; its arrays live until `kept` ends."""
-    unusable = environment.unusable(case.variant.backend)
+    unusable = environment.libraries.unusable(case.variant.backend)
     if unusable is not None:
         return None, Preparation(name, problem=unusable)
     start = time.perf_counter()
@@ -193,7 +193,7 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
     except TimerUnavailable as reason:
         fallback = str(reason)
     timers["event"] = open_timer("event", stream)
-    environment.instruments, environment.peaks  # noqa: B018 - made on first use, once a process
+    environment.gpu.instruments, environment.gpu.peaks  # noqa: B018 - made on first use, once a process
     setup_s = time.perf_counter() - start
     default = next(iter(timers.values()))
     spinning = SpinningKernel(runtime())
@@ -288,9 +288,9 @@ def run_gate_session(
     """
     started = time.perf_counter()
     environment = session_environment()
-    with environment.exclusive(), ExitStack() as kept:
-        kept.callback(environment.close)
-        without_cupy, faults = environment.unusable("cupy"), dict[str, str]()
+    with environment.gpu.exclusive(), ExitStack() as kept:
+        kept.callback(environment.gpu.close)
+        without_cupy, faults = environment.libraries.unusable("cupy"), dict[str, str]()
         cases, left_out = in_session_order(gate_cases(), number), dict[str, str]()
         if without_cupy is not None:
             left_out = {case.id: without_cupy for case in cases if case.kernel == "gemm"}
@@ -328,7 +328,7 @@ def _right(
 
 def _current(case: GateCase, environment: Environment) -> AbstractContextManager[Any]:
     """Makes the timed stream CuPy's current one, on which it launches."""
-    return environment.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
+    return environment.libraries.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
 
 
 def _by_default_timer(
@@ -358,7 +358,7 @@ def _by_default_timer(
                     cache=case.cache,
                     call_ns=call_ns,
                     rule=rule_for(call_ns),
-                    observing=environment.observers.observe(Call("kernel", on_gpu=True), timer),
+                    observing=environment.gpu.observers.observe(Call("kernel", on_gpu=True), timer),
                 )
         except TimerUnavailable as reason:
             faults[case.id] = str(reason)

@@ -118,7 +118,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     from pytest_gpukern.gpu.model import Device, FixedValues
     from pytest_gpukern.measure import device_memory, energy
     from pytest_gpukern.measure.observers import Instruments
-    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.device_session import DeviceSession
     from pytest_gpukern.timers.timer import Batch, TimerUnavailable
 
     class FakeBackend(HostBackend):
@@ -181,20 +181,20 @@ def install(monkeypatch, *, cupti=False, board=None):
         free_bytes=lambda: 2**33,
         device=SimpleNamespace(default_stream=None),
     )
-    for user in ("gpu.selection", "run.environment"):
+    for user in ("gpu.selection", "run.device_session"):
         monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
-    monkeypatch.setattr(Environment, "device", fake)
-    monkeypatch.setattr(Environment, "missing_gpu", None)
-    monkeypatch.setattr(Environment, "_lock", None)
+    monkeypatch.setattr(DeviceSession, "device", fake)
+    monkeypatch.setattr(DeviceSession, "missing_gpu", None)
+    monkeypatch.setattr(DeviceSession, "_lock", None)
     if board is not None:
-        monkeypatch.setattr(Environment, "instruments", Instruments(board))
+        monkeypatch.setattr(DeviceSession, "instruments", Instruments(board))
         timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
         monkeypatch.setattr(energy, "energy_of_a_call", timed)
     monkeypatch.setattr(device_memory, "accounts", lambda: [Account()])
     monkeypatch.setattr(device_memory, "synchronize", lambda: None)
-    monkeypatch.setattr(Environment, "ceilings", None)
-    monkeypatch.setattr(Environment, "canaries", property(lambda self: canaries()))
-    monkeypatch.setattr(Environment, "unusable", lambda self, name: None)
+    monkeypatch.setattr(DeviceSession, "ceilings", None)
+    monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
+    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", lambda self, name: None)
     monkeypatch.setattr(
         backends,
         "open_backend",

@@ -125,9 +125,9 @@ def test_an_output_that_cannot_be_written_fails_the_run_and_nothing_else(gpu, py
 @pytest.fixture
 def choose_device():
     """How the plugin chooses; to be asked for before the fake GPU takes its place."""
-    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.device_session import DeviceSession
 
-    return vars(Environment)["device"]
+    return vars(DeviceSession)["device"]
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def two_devices(choose_device, gpu, monkeypatch):
     """Two GPUs to choose from, with the real choice."""
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.gpu.nvml import PowerLimits
-    from pytest_gpukern.run import environment
-    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run import device_session as environment
+    from pytest_gpukern.run.device_session import DeviceSession
 
     gpu.closed = []
     seen = tuple(
@@ -155,9 +155,9 @@ def two_devices(choose_device, gpu, monkeypatch):
     uninitialised = SimpleNamespace(is_initialized=lambda: False)
     pin = environment.pin
     monkeypatch.setattr(environment, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
-    monkeypatch.setattr(Environment, "device", choose_device)
-    monkeypatch.setattr(Environment, "peaks", None)  # what real ones are asked for
-    monkeypatch.setattr(Environment, "instruments", None)
+    monkeypatch.setattr(DeviceSession, "device", choose_device)
+    monkeypatch.setattr(DeviceSession, "peaks", None)  # what real ones are asked for
+    monkeypatch.setattr(DeviceSession, "instruments", None)
     return gpu
 
 
@@ -214,7 +214,7 @@ def bad_variable(monkeypatch):
         raise DeviceError("CUDA_VISIBLE_DEVICES='7': the entry '7' is out of range")
 
     monkeypatch.setattr("pytest_gpukern.gpu.selection.missing_gpu_reason", refuse)
-    monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", refuse)
+    monkeypatch.setattr("pytest_gpukern.run.device_session.missing_gpu_reason", refuse)
 
 
 def test_a_bad_variable_is_refused_at_start_up(host, pytester, bad_variable):
@@ -244,7 +244,7 @@ def test_without_cupy_its_variants_are_skipped_with_the_packages_name(host, pyte
 def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, pytester, monkeypatch):
     why = "NVML lists 1 GPU, but CUDA library missing (libcuda.so.1)"
     monkeypatch.setattr("pytest_gpukern.gpu.selection.missing_gpu_reason", lambda environ: why)
-    monkeypatch.setattr("pytest_gpukern.run.environment.missing_gpu_reason", lambda environ: why)
+    monkeypatch.setattr("pytest_gpukern.run.device_session.missing_gpu_reason", lambda environ: why)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef device(x, y): ...\n')
     result = host("--gpukern-axis=n=8", "--gpu-benchmark", "--gpukern-require=gpu")

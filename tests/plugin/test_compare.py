@@ -278,7 +278,7 @@ def test_nothing_in_common_says_so(files, compare):
     [
         (lambda path: path.write_text("{"), "is no complete JSON"),
         (lambda path: path.unlink(), "cannot be read"),
-        (lambda path: path.write_text('{"device_model": 3, "schema": 2}'), "fingerprints: is missing"),
+        (lambda path: path.write_text('{"device_model": 3, "schema": 2}'), "columns: is missing"),
         (lambda path: path.write_text('{"results": [], "schema": 99}'), "schema: is 99"),
     ],
     ids=["damaged", "missing", "baseline", "newer"],

@@ -40,9 +40,9 @@ def test_the_header_names_device_simulator_libraries_and_host(gpu):
 
 
 def test_what_libraries_were_supplied_with_is_said_once_they_were_opened(gpu, monkeypatch):
-    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.environment import Libraries
 
-    monkeypatch.setattr(Environment, "notes", ["scikit-cuda 0.5.3: numpy.typeDict is supplied"])
+    monkeypatch.setattr(Libraries, "notes", ["scikit-cuda 0.5.3: numpy.typeDict is supplied"])
     gpu().stdout.fnmatch_lines(
         ["collected *", "gpukern note: scikit-cuda 0.5.3: numpy.typeDict is supplied", "", "test_*"]
     )

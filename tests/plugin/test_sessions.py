@@ -15,7 +15,7 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
-from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.device_session import DeviceSession
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
 
@@ -242,7 +242,7 @@ def test_the_device_is_not_held_while_child_sessions_run(gpu, pytester, monkeypa
     path.write_text(path.read_text() + OTHER_TESTS)
     gpu("--gpukern-baseline=create").assert_outcomes(passed=4)
     repeat_sessions(pytester.path, 3)
-    monkeypatch.setattr(Environment, "_lock", lock)
+    monkeypatch.setattr(DeviceSession, "_lock", lock)
     monkeypatch.setattr(ChildSessions, "run", run)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     gpu().assert_outcomes(passed=1, failed=3)

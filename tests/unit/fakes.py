@@ -227,6 +227,7 @@ class FakeEnvironment:
 
     def __init__(self, *backends, settings=None, missing=None, simulating=False, recorded=()):
         self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
+        self.gpu = self.libraries = self.records = self  # it is all of them
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})

@@ -41,7 +41,8 @@ def subject_of(monkeypatch):
 
     def make(call, synchronize, observing, next_turn=None):
         monkeypatch.setattr(call_subject, "waiting_for", lambda device: synchronize)
-        environment = SimpleNamespace(device="made up", measures=False, loading_observed=observing)
+        gpu = SimpleNamespace(device="made up", measures=False, loading_observed=observing)
+        environment = SimpleNamespace(gpu=gpu)
         target = CallTarget(
             call, next_turn or (lambda: Turn(call, (), {})), Repeated(call), called_after=True
         )

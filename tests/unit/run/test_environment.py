@@ -10,6 +10,7 @@ import host_cuda
 import pytest
 
 from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.values.settings import Settings
 
@@ -41,8 +42,8 @@ def opened(monkeypatch):
 
 
 def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
-    monkeypatch.setattr(Environment, "has_gpu", gpu)
-    monkeypatch.setattr(Environment, "missing_gpu", None if gpu else "no driver")
+    monkeypatch.setattr(DeviceSession, "has_gpu", gpu)
+    monkeypatch.setattr(DeviceSession, "missing_gpu", None if gpu else "no driver")
     state = SimpleNamespace(active=simulating, reason="asked for")
     return Environment(Settings(asked=True, **settings), state)
 
@@ -58,73 +59,73 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
 def test_a_library_that_does_not_open_is_a_reason_in_its_own_words(monkeypatch, opened, error, words):
     opened["pycuda"] = error
     made = environment(monkeypatch)
-    assert made.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
-    assert made.unusable("cupy") is None
+    assert made.libraries.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
+    assert made.libraries.unusable("cupy") is None
 
 
 def test_a_backend_is_opened_once_to_be_asked_and_used(monkeypatch, opened):
     made = environment(monkeypatch)
-    assert made.unusable("torch") is None
-    assert made.unusable("torch") is None
-    assert made.backend("torch").name == "torch"
+    assert made.libraries.unusable("torch") is None
+    assert made.libraries.unusable("torch") is None
+    assert made.libraries.backend("torch").name == "torch"
     assert opened["opened"] == ["torch"]
 
 
 def test_a_device_that_refuses_is_no_reason_to_skip(monkeypatch, opened):
     opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
     with pytest.raises(DeviceRefusedError):
-        environment(monkeypatch).unusable("cupy")
+        environment(monkeypatch).libraries.unusable("cupy")
 
 
 def test_a_missing_library_is_said_before_anything_is_opened(monkeypatch, opened):
     monkeypatch.setattr(backends, "missing_library", lambda name: f"{name} is not installed")
-    assert environment(monkeypatch).unusable("torch") == "torch is not installed"
+    assert environment(monkeypatch).libraries.unusable("torch") == "torch is not installed"
     assert "opened" not in opened
 
 
 def test_a_backend_that_was_not_asked_for_is_not_opened(monkeypatch, opened):
     made = environment(monkeypatch, backends=("cupy", "host"))
-    assert made.unusable("torch") == "not selected: --gpukern-backend=cupy,host"
-    assert made.unusable("cupy") is None
+    assert made.libraries.unusable("torch") == "not selected: --gpukern-backend=cupy,host"
+    assert made.libraries.unusable("cupy") is None
     assert opened["opened"] == ["cupy"]
 
 
 def test_without_a_gpu_nothing_is_opened(monkeypatch, opened):
     made = environment(monkeypatch, gpu=False)
-    assert made.unusable("pycuda") == "no GPU: no driver"
-    assert made.unusable("host") is None
+    assert made.libraries.unusable("pycuda") == "no GPU: no driver"
+    assert made.libraries.unusable("host") is None
     simulating = environment(monkeypatch, gpu=False, simulating=True)
-    assert simulating.unusable("numba") is None
-    assert re.match("no GPU: the simulator runs Numba", simulating.unusable("skcuda"))
+    assert simulating.libraries.unusable("numba") is None
+    assert re.match("no GPU: the simulator runs Numba", simulating.libraries.unusable("skcuda"))
     assert "opened" not in opened
 
 
 def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, opened):
     opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is stood in for",)
     made = environment(monkeypatch)
-    assert made.notes == []
-    made.unusable("cupy")
-    made.unusable("skcuda")
-    assert made.notes == ["scikit-cuda 0.5.3: pkg_resources is stood in for"]
+    assert made.libraries.notes == []
+    made.libraries.unusable("cupy")
+    made.libraries.unusable("skcuda")
+    assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is stood in for"]
 
 
 def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch):
     made = SimpleNamespace(
         unavailable_reason="no flock here", acquire=lambda on_wait: None, release=lambda: None
     )
-    monkeypatch.setattr("pytest_gpukern.run.environment.DeviceLock", lambda uuid: made)
-    monkeypatch.setattr(Environment, "device", SimpleNamespace(uuid="GPU-1"))
+    monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", lambda uuid: made)
+    monkeypatch.setattr(DeviceSession, "device", SimpleNamespace(uuid="GPU-1"))
     found = environment(monkeypatch)
     for _ in range(2):
-        with found.exclusive():
+        with found.gpu.exclusive():
             pass
-    assert found.take_late_warnings() == ("no flock here",)
-    assert found.take_late_warnings() == ()
+    assert found.gpu.take_late_warnings() == ("no flock here",)
+    assert found.gpu.take_late_warnings() == ()
 
 
 def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_the_result(monkeypatch):
     from pytest_gpukern.measure.canaries import Canaries
-    from pytest_gpukern.run import environment as module
+    from pytest_gpukern.run import device_session as module
 
     measured = []
 
@@ -134,18 +135,18 @@ def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_t
 
     monkeypatch.setattr(module, "measure_canaries", measure_canaries)
     made = environment(monkeypatch)
-    assert made.canaries == made.canaries == {"fma": 2e5}
+    assert made.gpu.canaries == made.gpu.canaries == {"fma": 2e5}
     assert len(measured) == 1
-    assert made.take_late_warnings() == ("the canary copy could not be measured: too little memory",)
-    assert environment(monkeypatch, gpu=False).canaries == {}
+    assert made.gpu.take_late_warnings() == ("the canary copy could not be measured: too little memory",)
+    assert environment(monkeypatch, gpu=False).gpu.canaries == {}
     assert len(measured) == 1
 
 
 def test_a_child_is_told_which_processes_are_ours_once_this_one_has_looked_at_the_device(monkeypatch):
     found = environment(monkeypatch)
-    assert found.for_children == {}, "without a CUDA context there is nothing to mistake"
-    found.instruments = SimpleNamespace(states=SimpleNamespace(ours=frozenset({30, 7})))
-    assert found.for_children == {"GPUKERN_FAMILY": "7,30"}
+    assert found.gpu.for_children == {}, "without a CUDA context there is nothing to mistake"
+    found.gpu.instruments = SimpleNamespace(states=SimpleNamespace(ours=frozenset({30, 7})))
+    assert found.gpu.for_children == {"GPUKERN_FAMILY": "7,30"}
 
 
 def test_each_process_has_an_id_of_its_own_for_its_session(monkeypatch):
@@ -175,6 +176,6 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
     monkeypatch.setattr("pytest_gpukern.timers.cupti.machine_code.loading_observed", loading_observed)
     tested = environment(monkeypatch, gpu=gpu, benchmark=times)
     for own in (True, False):
-        with tested.loading_observed(own=own, on_gpu=on_gpu):
+        with tested.gpu.loading_observed(own=own, on_gpu=on_gpu):
             assert len(happened) == (len({True, own}) if observed else 0)
     assert happened == ([True, False] if observed else [])

@@ -36,6 +36,7 @@ class FakeMachine:
     """
 
     def __init__(self):
+        self.gpu = self
         self.missing_gpu = None
         self.device = "0: NVIDIA H200"
         self.fingerprint = SimpleNamespace(driver_version="580.159", to_json=lambda: FINGERPRINT)

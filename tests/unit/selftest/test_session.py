@@ -202,7 +202,7 @@ def test_a_session_is_a_run_that_measures_and_looks_at_no_baseline():
     settings = environment.settings
     assert (settings.benchmark, settings.baseline, settings.device) == (True, "off", "1")
     assert (settings.timer, settings.size, settings.scopes) == ("auto", None, ())
-    assert not environment.simulated.active
+    assert not environment.gpu.simulated.active
     assert session_module.open_timer is real_open_timer
 
 

@@ -1,0 +1,283 @@
+"""Holds the device of one process: chosen, pinned and described, with what measures and watches it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.gpu.fingerprint import take_fingerprint
+from pytest_gpukern.gpu.lock import DeviceLock
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.nvml import GpuProcess, Nvml, open_nvml
+from pytest_gpukern.gpu.processes import (
+    FAMILY,
+    DeviceWatch,
+    ancestors,
+    foreign_process_warning,
+    foreign_processes,
+    remaining,
+)
+from pytest_gpukern.gpu.selection import Pin, missing_gpu_reason, pin, select, visible_devices
+from pytest_gpukern.gpu.simulator.switch import deactivate
+from pytest_gpukern.gpu.theory import peaks_of
+from pytest_gpukern.measure.canaries import measure_canaries
+from pytest_gpukern.measure.ceilings import load_or_measure
+from pytest_gpukern.measure.observers import Instruments, Observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpukern.gpu.fingerprint import Fingerprint
+    from pytest_gpukern.gpu.simulator.switch import SimulatorState
+    from pytest_gpukern.gpu.theory import Peaks
+    from pytest_gpukern.measure.ceilings import Ceilings
+    from pytest_gpukern.values.settings import Settings
+
+
+class DeviceSession:
+    """The GPU of this process, the simulator in its place, or none; everything is found on first use.
+
+    Args:
+        settings: what the run was asked to do.
+        simulated: whether Numba's simulator stands in for a GPU, and why.
+        device_spec: which GPU, where somebody chose already (the controller for its workers).
+        on_wait: is told who holds the device while we wait for it.
+        waiting: makes what holds while a test waits for the device.
+
+    Attributes:
+        warnings: what is worth saying in the header.
+        elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        simulated: SimulatorState,
+        *,
+        device_spec: str | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.settings = settings
+        self.simulated = simulated
+        self.warnings: list[str] = []
+        self.elsewhere: str | None = None
+        self._late_warnings: list[str] = []
+        self._device_spec = device_spec or settings.device
+        self._on_wait = on_wait
+        self._waiting = waiting
+        self._pin: Pin | None = None
+        self._nvml: Nvml | None = None
+        self._strangers: Sequence[GpuProcess] = ()
+
+    @functools.cached_property
+    def device(self) -> Device | None:
+        """The GPU, chosen and pinned; the simulator in its place; or None, and `missing_gpu` says why.
+
+        Raises:
+            DeviceError: the choice or CUDA_VISIBLE_DEVICES fits no device, or two.
+        """
+        if self._device_spec is not None and (self.simulated.active or self.missing_gpu):
+            why = self.missing_gpu or f"the simulator is on ({self.simulated.reason})"
+            raise DeviceError(
+                f"--gpukern-device={self._device_spec} matches no device: {why}; drop it to run without a GPU"
+            )
+        if self.simulated.active:
+            return Device.simulated()
+        if self.missing_gpu is not None:
+            return None
+        self._nvml = nvml = open_nvml()
+        visible = visible_devices(nvml, os.environ)
+        chosen = select(self._device_spec, visible)
+        DeviceLock(chosen.uuid)  # refuses a folder that cannot be meant, before anything is measured
+        if self.settings.asked:
+            self._strangers = foreign_processes(nvml, chosen)
+            strangers = foreign_process_warning(chosen, self._strangers)
+            self.warnings += [strangers] if strangers else []
+        self._pin = pin(chosen, os.environ, sys.modules)
+        return chosen
+
+    @functools.cached_property
+    def missing_gpu(self) -> str | None:
+        """Why there is no GPU, in words, or None."""
+        return missing_gpu_reason(os.environ)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether kernels run on a real GPU here."""
+        return self.device is not None and not self.device.is_simulated
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The conditions of this session."""
+        found = self.device
+        return take_fingerprint(found, self._nvml)
+
+    @property
+    def why_no_gpu(self) -> str:
+        """For skips: what is missing and what was tried instead."""
+        if self.simulated.active:
+            return "no GPU: the simulator runs Numba kernels only"
+        return f"no GPU: {self.missing_gpu}"
+
+    def model_key(self, *, on_gpu: bool) -> str:
+        """Which hardware a time belongs to: the device's model, or the processor's for a host variant."""
+        if on_gpu and self.device is not None:
+            return self.device.model_key
+        return self.fingerprint.cpu_model_key
+
+    # what measures and watches it
+
+    @property
+    def measures(self) -> bool:
+        """Whether kernels are timed in this run, on a real GPU."""
+        return self.settings.benchmark and self.has_gpu
+
+    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
+        """Has the machine code hashed that is loaded meanwhile, where kernels are timed.
+
+        To be held round everything but timing, whatever it is for: a library loads a module once, when it is
+        first needed, and kernels of later tests may be in it too.
+
+        Args:
+            own: whether what is launched will be timed as it is.
+            on_gpu: whether anything is.
+        """
+        if not (self.measures and on_gpu):
+            return nullcontext()
+        from pytest_gpukern.timers.cupti.machine_code import loading_observed
+
+        return loading_observed(own=own)
+
+    @functools.cached_property
+    def instruments(self) -> Instruments | None:
+        """What the device is looked at with; None without a GPU. Made once there is a CUDA context."""
+        if not self.has_gpu or self._nvml is None or self.device is None:
+            return None
+        from pytest_gpukern.gpu.clock_probe import ClockProbe
+        from pytest_gpukern.gpu.runtime import runtime
+
+        limits = self._nvml.limits(self.device.uuid)
+        return Instruments(
+            DeviceWatch(self._nvml, self.device, self._strangers),
+            ClockProbe(runtime()),
+            limits.sm_clock_mhz,
+            limits.memory_clock_mhz,
+        )
+
+    @functools.cached_property
+    def observers(self) -> Observers:
+        """What looks at the device around what is timed."""
+        return Observers(self)
+
+    @functools.cached_property
+    def peaks(self) -> Peaks | None:
+        """What the device cannot exceed; None without a GPU."""
+        if not self.has_gpu or self._nvml is None or self.device is None:
+            return None
+        from pytest_gpukern.gpu.runtime import runtime
+
+        return peaks_of(self._nvml, self.device, runtime().device.properties)
+
+    @functools.cached_property
+    def ceilings(self) -> Ceilings | None:
+        """What the device does at best, measured once; None without a GPU. Ask while holding the device."""
+        if not self.has_gpu:
+            return None
+        return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
+
+    @functools.cached_property
+    def canaries(self) -> Mapping[str, float]:
+        """What fixed kernels take in this session; nothing without a GPU. Ask while holding the device."""
+        if not self.has_gpu:
+            return {}
+        found = measure_canaries()
+        self._late_warnings += found.complaints
+        return found.times_ns
+
+    def take_late_warnings(self) -> tuple[str, ...]:
+        """What is worth saying since the header was printed; each is given once, to the result at hand."""
+        taken = tuple(self._late_warnings)
+        self._late_warnings.clear()
+        return taken
+
+    # its processes
+
+    @property
+    def for_children(self) -> dict[str, str]:
+        """Environment variables of a child: by which it knows this process's idle context for one of ours."""
+        own_pids = self.own_pids
+        return {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
+
+    @property
+    def own_pids(self) -> list[int]:
+        """Process ids of this process and its ancestors as NVML gives them, once it was asked.
+
+        Where nothing is measured here, what has come to the device since this run began is taken to be this
+        process: tests may make a context while they are collected.
+        """
+        if "instruments" in vars(self):
+            return sorted(self.instruments.states.ours) if self.instruments else []
+        if self.elsewhere is None or self._nvml is None or self.device is None:
+            return []
+        return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
+
+    def left_on_device(self, pids: Iterable[int]) -> list[str]:
+        """What is said of processes of ours that have a context although they have ended; waits for them.
+
+        Args:
+            pids: their process ids, as they or NVML give them.
+        """
+        if self._nvml is None or self.device is None:
+            return []
+        left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
+        return [f"gpukern: still on the GPU, although it was ended: {process}" for process in left]
+
+    # one measurement at a time
+
+    @functools.cached_property
+    def _lock(self) -> DeviceLock | None:
+        if not self.has_gpu or self.device is None:
+            return None
+        lock = DeviceLock(self.device.uuid)
+        if lock.unavailable_reason is not None:
+            self._late_warnings.append(lock.unavailable_reason)
+        return lock
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the device for one measurement; does nothing without a GPU."""
+        lock = self._lock
+        if lock is None:
+            yield
+            return
+        with self._waiting():
+            lock.acquire(self._on_wait)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def context_fault(self) -> str | None:
+        """Why the CUDA context of this process cannot be used any more, by CUDA's name of the error, or None.
+
+        Waits for all that is under way on the device.
+        """
+        if not self.has_gpu or self.elsewhere is not None:
+            return None
+        from pytest_gpukern.gpu.runtime import context_fault
+
+        return context_fault()
+
+    def close(self) -> None:
+        """Puts the process's environment back and closes NVML."""
+        if self._pin is not None:
+            self._pin.restore()
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+        deactivate()
