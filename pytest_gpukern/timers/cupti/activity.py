@@ -16,11 +16,13 @@ import ctypes
 import functools
 import itertools
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import KernelFacts
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class ActivityTrace:
         self._calls: dict[int, int] = {}
         self._found: list[Any] = []
         self._error: BaseException | None = None
+        self._uncollected = ExitStack()
         # Kept also where objects are read later: CUPTI may still have one of its buffers.
         self._buffers: RecordBuffers | None = None
         try:
@@ -129,11 +132,15 @@ class ActivityTrace:
     def open(self, *, concurrently: bool) -> None:
         """Begins to record; what this thread launches counts as `OURS` until a call is pushed.
 
+        No garbage is collected until `close`: a thread of CUPTI's, which hands records over, would collect it
+        too, and arrays of PyCUDA's can be freed only in the thread that has their context.
+
         Args:
             concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer`
                 says what either way costs.
         """
         self._clear()
+        self._uncollected.enter_context(uncollected())
         kinds = self.cupti.ActivityKind
         self._kernels = kinds.CONCURRENT_KERNEL if concurrently else kinds.KERNEL
         try:
@@ -201,9 +208,10 @@ class ActivityTrace:
         self._calls, self._found, self._error = {}, [], None
 
     def _disable(self) -> None:
-        while self._enabled:
-            kind = self._enabled.pop()
-            self.attempt(lambda kind=kind: self.cupti.activity_disable(kind))
+        with self._uncollected:
+            while self._enabled:
+                kind = self._enabled.pop()
+                self.attempt(lambda kind=kind: self.cupti.activity_disable(kind))
 
     def attempt(self, call: Any) -> Any:
         """Calls CUPTI.

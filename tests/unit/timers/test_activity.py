@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -35,8 +36,8 @@ def machine(cupti):
 
 
 def unused(cupti):
-    """Whether nothing of a recording is left: kinds that cost time, ids on the stack."""
-    return not cupti.enabled and not cupti.pushed()
+    """Whether nothing of a recording is left: kinds that cost time, ids on the stack, a collector held back."""
+    return not cupti.enabled and not cupti.pushed() and gc.isenabled()
 
 
 # what is recorded
@@ -52,6 +53,14 @@ def test_a_kernel_comes_with_its_time_stream_shape_and_call(machine, concurrentl
     assert found.kernel == KernelFacts(
         "add(float*)", 24, 8, 4160, grid=(40, 2, 1), block=(128, 2, 1), symbol="_Z3addPf"
     )
+
+
+def test_no_garbage_is_collected_while_a_thread_of_cuptis_may_do_it(cupti):
+    trace = ActivityTrace()
+    trace.open(concurrently=True)
+    assert not gc.isenabled()
+    trace.close()
+    assert unused(cupti)
 
 
 @pytest.mark.parametrize(
