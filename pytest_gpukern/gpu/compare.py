@@ -42,7 +42,7 @@ def compare_on_device(
     tolerance: Tolerance,
     poison: int,
 ) -> comparison.Comparison | None:
-    """As `comparison.compare` for an array on the device; None for dtypes it has no kernel for."""
+    """As `arrays.compare.compare` for an array on the device; None for dtypes it has no kernel for."""
     import numpy as np
 
     actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
@@ -89,7 +89,7 @@ def compare_on_device(
 def compare_copy(
     actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, poison: int
 ) -> comparison.Comparison | None:
-    """As `comparison.compare` for a host array, by a device that is in use anyway and has room for both.
+    """As `arrays.compare.compare` for a host array, by a device that is in use anyway and has room for both.
 
     None where there is none, it has no kernel for the dtypes, or its context was lost.
     """

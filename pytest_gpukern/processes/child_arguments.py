@@ -142,7 +142,7 @@ def child_arguments(
     measures_only = [] if judges else ["--gpukern-baseline=off", "--gpukern-gate=off"]
     ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
     seed = getattr(config.option, "gpukern_seed", None)
-    if seed:  # the number that was drawn, where it was to be random: see `state.settings_of`
+    if seed:  # the number that was drawn, where it was to be random: see `stash.settings_of`
         ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")

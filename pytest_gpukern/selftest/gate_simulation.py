@@ -2,8 +2,8 @@
 
 The log median of a session is made of the case's own deviation (Student's t with four degrees of freedom, for
 heavy tails), a shift that the session gives to all its cases, a second mode for some of the cases, and what
-its samples make of it, spikes included. Nothing here decides: the figures come from `gate.judge` and
-`gate.confirm` themselves, and, on the same samples, from what other tools do (`RULES`).
+its samples make of it, spikes included. Nothing here decides: the figures come from `gate.judge.judge` and
+`gate.judge.confirm` themselves, and, on the same samples, from what other tools do (`RULES`).
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def test_what_stands_in_for_the_run_judges_and_shapes_reports_as_that_was_asked_
 
 def test_children_get_the_number_of_the_seed_that_was_drawn(configured):
     config = configured(["--gpukern-seed=random", "--gpukern-seeds=3"])
-    config.option.gpukern_seed = "1234"  # as `state.settings_of` leaves it
+    config.option.gpukern_seed = "1234"  # as `stash.settings_of` leaves it
     options = child_arguments(config, {}).options
     assert "--gpukern-seed=1234" in options
     assert "--gpukern-seed=random" not in options

@@ -36,7 +36,7 @@ def machine(cupti):
 
 
 def unused(cupti):
-    """Whether nothing of a recording is left: kinds that cost time, ids on the stack, a collector held back."""
+    """Whether nothing of a recording is left: kinds that cost time, ids, a collector held back."""
     return not cupti.enabled and not cupti.pushed() and gc.isenabled()
 
 
