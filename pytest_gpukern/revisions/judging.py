@@ -106,7 +106,7 @@ class Conclusion:
         text: why, in words.
         result: what is reported.
         verdicts: `scope/timer/cache` → how the working tree compares with the base.
-        sessions: what other sessions of the working tree found, as `baseline.unselected` takes them.
+        sessions: what other sessions of the working tree found, as `baseline.merge.unselected` takes them.
     """
 
     outcome: str
