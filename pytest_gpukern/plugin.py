@@ -1,4 +1,4 @@
-"""pytest's hooks, each a few lines that delegate. Loads nothing but the standard library and pytest."""
+"""Holds pytest's hooks, each a few lines that delegate. Loads only the standard library and pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded sessions of a case with all that they were measured under, as explanations need them."""
+"""Holds the recorded sessions of a case with all that they were measured under, for explanations."""
 
 from __future__ import annotations
 

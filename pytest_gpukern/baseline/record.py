@@ -1,4 +1,4 @@
-"""The record of a case in memory: epochs of sessions of times, oldest first.
+"""Holds the record of a case in memory: epochs of sessions of times, oldest first.
 
 Every value has `extra`: fields that this version does not know. They are kept when the file is rewritten, so
 that a release which adds an optional field does not lose it to an older one working on the same file.

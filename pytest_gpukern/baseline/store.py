@@ -1,4 +1,4 @@
-"""The baselines beside a suite: read by every process, written once, at the end, by the controller."""
+"""Keeps the baselines beside a suite: every process reads them, the controller writes once, at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the CUDA driver library knows, asked through ctypes and without creating a context.
+"""Asks the CUDA driver library what it alone knows, through ctypes and without creating a context.
 
 This file imports nothing of the package: it is also run as a script, in a process of its own, so that
 asking does not initialise CUDA in the caller. Driver API:

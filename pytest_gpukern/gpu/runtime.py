@@ -1,4 +1,4 @@
-"""The CUDA layer under every GPU library: one primary context, one stream, memory and our own kernels.
+"""Holds the CUDA layer under every GPU library: one primary context, one stream, our own kernels.
 
 Libraries share its arrays through `__cuda_array_interface__` (version 3), so a case's inputs exist once
 whatever library its variant is written with.

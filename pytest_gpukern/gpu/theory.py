@@ -1,4 +1,4 @@
-"""What a device cannot exceed, from its clocks, widths and unit counts: a time below that is impossible.
+"""Computes what a device cannot exceed, from its clocks, widths and unit counts: its floor for a time.
 
 Everything here errs towards the faster: a bound that a legal kernel can beat would call it a cheat. Where
 clock, width, compute capability or dtype are not known there is no bound, never a guess.

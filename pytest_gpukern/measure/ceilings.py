@@ -1,4 +1,4 @@
-"""What the device can do at best, measured once and kept, and how near to it a measurement comes."""
+"""Measures what the device can do at best, once, and says how near to it a measurement comes."""
 
 from __future__ import annotations
 

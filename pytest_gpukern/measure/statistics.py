@@ -1,4 +1,4 @@
-"""From the samples of one session to their median, how well it is known, and when to stop sampling.
+"""Summarizes the samples of one session: the median, how well it is known, and when to stop sampling.
 
 Everything here is about one session. Samples of one process share its clocks, its memory layout and its
 neighbours, so no interval of this module says anything about the next process: that is the gate's business.

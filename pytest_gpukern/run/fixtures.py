@@ -1,4 +1,4 @@
-"""The fixtures that users see."""
+"""Holds the fixtures that users see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
+"""Runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
 
 The other end is `isolated_process.py`, in the process that reports. Both send pairs as JSON: a word, and what
 belongs to it. This one is told

@@ -1,4 +1,4 @@
-"""The process that measures for a run, as seen from the one that reports.
+"""Handles the process that measures for a run, as seen from the one that reports.
 
 What both tell each other goes over a connection (`isolated_child.py` says what). It has a process group of
 its own, which is ended with it, and it ends with this process.

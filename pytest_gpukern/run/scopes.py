@@ -1,4 +1,4 @@
-"""What is timed in each scope, and by which timer: the launch, the copies, or both."""
+"""Times a case in each of its scopes: the launch, the copies, or both."""
 
 from __future__ import annotations
 

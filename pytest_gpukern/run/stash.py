@@ -1,4 +1,4 @@
-"""What the plugin keeps on pytest's objects, and where it is made."""
+"""Keeps what the plugin has on pytest's objects, and makes it on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Existing suites: what a test hands to pytest-benchmark's own `benchmark` fixture is measured here.
+"""Measures what a test of an existing suite hands to pytest-benchmark's own `benchmark` fixture.
 
 In a run with `--gpu-benchmark`, and for tests that carry the `gpu_benchmark` marker or all of them under
 `--gpukern-all`. Any other test, and any other run, is pytest-benchmark's alone: nothing of it is touched.

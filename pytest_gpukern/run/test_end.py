@@ -1,4 +1,4 @@
-"""The end of a test: verdict, skips for what the simulator lacks, and the result on the report."""
+"""Ends a test: settles it, skips what the simulator lacks, and puts the result on the report."""
 
 from __future__ import annotations
 

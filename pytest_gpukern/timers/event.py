@@ -1,4 +1,4 @@
-"""CUDA events around each call, with everything queued behind a blocking kernel.
+"""Times by CUDA events around each call, with everything queued behind a blocking kernel.
 
 Events themselves cost about 3 µs on an H200 and an empty pair reads 1.3 µs: short kernels read too long. What
 they cost in this session is reported beside the number.

@@ -1,4 +1,4 @@
-"""Wall time on the host's clock, with the device synchronized on both sides."""
+"""Times by the host's clock, with the device synchronized on both sides."""
 
 from __future__ import annotations
 

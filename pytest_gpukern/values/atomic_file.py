@@ -1,4 +1,4 @@
-"""Writing a baseline file: whole or not at all, and one writer at a time."""
+"""Writes a file whole or not at all, with one writer at a time."""
 
 from __future__ import annotations
 

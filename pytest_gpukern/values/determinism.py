@@ -1,4 +1,4 @@
-"""Whether an output has the same bits in every launch, in every launch of a process, or is only close."""
+"""Says whether an output has the same bits in every launch, in every launch of a process, or is close."""
 
 from __future__ import annotations
 

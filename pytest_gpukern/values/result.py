@@ -1,4 +1,4 @@
-"""What one test found out, as plain values that travel on the test report.
+"""Holds what one test found out, as plain values that travel on the test report.
 
 The process that measures may not be the one that reports, so a `Result` turns into plain JSON
 (dict, list, str, float, int, bool, None) and back without loss, and nothing else crosses.

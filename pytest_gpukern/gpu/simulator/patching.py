@@ -1,4 +1,4 @@
-"""How Numba's simulator is changed: in memory, by name, and never silently in vain."""
+"""Changes Numba's simulator: in memory, by name, and never silently in vain."""
 
 from typing import Any
 

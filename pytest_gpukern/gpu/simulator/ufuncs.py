@@ -1,4 +1,4 @@
-"""`@vectorize` and `@guvectorize` for CUDA: numba-cuda's own rules around a loop on the host.
+"""Runs `@vectorize` and `@guvectorize` for CUDA: numba-cuda's own rules around a loop on the host.
 
 The classes that resolve types, broadcast, allocate and copy (`numba.cuda.vectorizers`, `deviceufunc`) stay
 the real ones, errors included. Replaced are the few methods that compile for a GPU or build a device array

@@ -1,4 +1,4 @@
-"""CUPTI's activity records: what the device really did, when, and for which of our calls.
+"""Reads CUPTI's activity records: what the device really did, when, and for which of our calls.
 
 CUPTI is attached by the first recording of a process and asked for records only while one is open, since it
 costs 8 to 15 % on the host's API calls.

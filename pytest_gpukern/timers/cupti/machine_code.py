@@ -1,4 +1,4 @@
-"""The machine code that libraries load into the device, by CUPTI's callback on each module.
+"""Sees the machine code that libraries load into the device, by CUPTI's callback on each module.
 
 Whatever compiled it, a module is loaded through the driver, so that one place serves every library. Its
 SHA-256 is kept: the same hash before and after a driver upgrade says that the compiler did not change the

@@ -1,4 +1,4 @@
-"""Durations from CUPTI's activity records: the device's own start and end of each kernel.
+"""Times by CUPTI's activity records: the device's own start and end of each kernel.
 
 Neither the host's launch cost nor an event's fixed cost is in the number. Everything is queued behind a
 blocking kernel all the same, so that a call of several kernels has no gaps that the host made.
