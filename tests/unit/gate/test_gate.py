@@ -64,6 +64,14 @@ def test_invalid_measurement_is_invalid_for_its_own_reason_even_without_a_record
     assert verdict(broken) == verdict(broken, recorded()) == Verdict(INVALID, "faster than memory allows")
 
 
+def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
+    gated = verdict(measured(BASE_NS * 1.2), *CALM)
+    assert (gated.kind, gated.suspected) == (SLOWER, True)
+    found = verdict(measured(BASE_NS * 1.2), *CALM, fails_no_test=True)
+    assert (found.kind, found.suspected, found.false_alarm) == (SLOWER, False, 0.0)
+    assert found.reason.endswith("a host's time fails no test")
+
+
 def test_one_recorded_session_of_a_calm_event_measurement_can_already_be_the_same():
     found = verdict(measured(BASE_NS * 1.003), recorded(), jitter_ns=30)
     assert found.kind is SAME
