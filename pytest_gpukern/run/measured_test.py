@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredTest:
-    """One attempt at a test. `GpuBenchmark` is what the test itself is given of it.
+    """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
     Args:
         environment: device, settings, backends and baselines.
@@ -46,7 +46,7 @@ class MeasuredTest:
         rejected: the broken case that it looked at.
         failed_by_the_gate: whether the gate, and nothing before it, failed the test.
         ended: whether its body came to its end.
-        memory: the device's memory from the test's set-up to its teardown.
+        observed: what observers see of the test from its set-up to its teardown.
         guarded: the test's arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """

@@ -31,11 +31,7 @@ class Subject(Protocol):
     is_timed: bool
 
     def begin(self) -> Result:
-        """Returns the result of this subject before anything ran.
-
-        Raises:
-            NotRunError: it cannot run here, with the reason.
-        """
+        """Returns the result of this subject before anything ran."""
 
     def prepare(self) -> AbstractContextManager[None]:
         """Makes ready on the host and on the device what the steps below need, and gives it back."""
