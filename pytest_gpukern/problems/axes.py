@@ -58,11 +58,7 @@ class Axes(dict[str, Axis]):
     """Maps names to the axes of a problem. A point gives each of them a value."""
 
     def refuse_unknown(self, names: Iterable[str], whose: str) -> None:
-        """Refuses what names something that is no axis.
-
-        Raises:
-            ProblemError: the message begins with `whose`.
-        """
+        """Raises ProblemError for what names something that is no axis; its message begins with `whose`."""
         unknown = [name for name in names if name not in self]
         if unknown:
             raise ProblemError(f"{whose} names {unknown[0]!r}, none of its axes {sorted(self)}")

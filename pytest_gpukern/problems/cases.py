@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.problem import Problem
@@ -19,8 +19,6 @@ class Case:
     """Names one thing to check and measure: a variant of a problem, at a point and with its parameters.
 
     Attributes:
-        problem: what is computed.
-        variant: by what.
         point: axis → value.
         parameters: the variant's own → value.
         awkward: whether the point is there to be checked more than to be measured.
@@ -60,7 +58,7 @@ def cases_of(
         problem: whose variants are registered.
         size: "smoke", "full" or "huge".
         axes: values of an axis that a run has chosen instead of those at the size.
-        wrong: of the deliberately broken variants instead of the others.
+        wrong: whether those of the deliberately broken variants instead.
     """
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())
     for variant in variants:
@@ -79,9 +77,10 @@ def cases_of(
                 if runs:
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
-    for variant in last:
-        points = problem.axes.points(size, axes)
-        yield from _only_case(problem, variant, points, first=not axes and size != "huge")
+    for variant in last:  # one case each: every more would cost a process
+        everywhere = itertools.product(problem.axes.points(size, axes), _parameters(variant))
+        for point, parameters in itertools.islice(everywhere, 1):
+            yield Case(problem, variant, point, parameters, first=not axes and size != "huge")
 
 
 def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
@@ -91,12 +90,6 @@ def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
         return
     for parameters in _parameters(variant):
         yield Case(problem, variant, point, parameters)
-
-
-def _only_case(problem: Problem, variant: Variant, points: Iterable[Point], *, first: bool) -> Iterator[Case]:
-    """Yields the only case of a variant that takes the process along: each more would cost a process."""
-    for point, parameters in itertools.islice(itertools.product(points, _parameters(variant)), 1):
-        yield Case(problem, variant, point, parameters, first=first)
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:

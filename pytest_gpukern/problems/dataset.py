@@ -65,11 +65,7 @@ class Dataset:
 
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """Makes the set of integers, which is met bit by bit.
-
-        Raises:
-            ProblemError: a value of the reference is none of the output's dtype, so nothing could equal it.
-        """
+        """Makes the set of integers, which is met bit by bit; every expected value is one of its dtype."""
         import numpy as np
 
         made = cls._of(problem, point, problem.exact(point, seed), 0, seed)
@@ -257,11 +253,7 @@ class Datasets:
         return self._held[wanted]
 
     def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
-        """Looks once at what variants are compared with at a point; returns what is to be noted.
-
-        Raises:
-            ProblemError: at a point that the problem declares, what is wrong would pass.
-        """
+        """Returns what is to be noted of the data at a point; raises ProblemError at one that is declared."""
         self._at(problem, point)
         key = repr(sorted(point.items()))
         if key not in self._complaints:
@@ -281,13 +273,8 @@ class Datasets:
 
         Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
         in two, which takes seconds to make as it is, unless the problem can rearrange the first, and so large
-        that one more would take more than a third of the host's memory, in fewer.
-
-        Args:
-            problem: what is computed.
-            point: where.
-            contents: how many sets with different contents are wanted.
-            available_bytes: host memory that is free now; sets that are held already do not count again.
+        that one more would take more than a third of the host's memory that is free, in fewer; those that
+        are held already do not count again.
         """
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.problems.problem import Problem
-from pytest_gpukern.problems.variants import Variant, parameters_of
 from pytest_gpukern.values.literals import constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pytest_gpukern.problems.problem import Problem
 
 
 _PATTERNS = ("on_*.py", "wrong*.py")
@@ -76,7 +75,8 @@ def load_variants(
                     raise
         if reason is not None:
             for entry in declared:
-                problem.variants.add(_placeholder(entry, reason))
+                register = problem.wrong if entry.wrong else problem.variant
+                register(entry.backend, **entry.arguments).unavailable(entry.function, reason)
 
 
 def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
@@ -129,17 +129,3 @@ def _why_not(
             if not installed(module.partition(".")[0]):
                 return f"{module.partition('.')[0]} is not installed"
     return None
-
-
-def _placeholder(entry: Declared, reason: str) -> Variant:
-    """Returns a variant as its decorator states it, without the function."""
-    known = {
-        each.name
-        for decorator in (Problem.variant, Problem.wrong)
-        for each in inspect.signature(decorator).parameters.values()
-        if each.kind is each.KEYWORD_ONLY
-    }
-    attributes = {name: value for name, value in entry.arguments.items() if name in known}
-    values = {name: value for name, value in entry.arguments.items() if name not in known}
-    parameters = parameters_of(entry.function, values)
-    return Variant(entry.function, entry.backend, None, parameters, unavailable=reason, **attributes)

@@ -12,7 +12,7 @@ from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.problems.axes import Axes, Axis
 from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name
-from pytest_gpukern.problems.variants import Prepare, Variant, Variants, parameters_of, refuse_unknown_scopes
+from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
 from pytest_gpukern.values.options import SANITIZERS
 
 if TYPE_CHECKING:
@@ -213,35 +213,26 @@ class Problem:
         layouts: Sequence[str] = (),
         dtypes: Sequence[str] = (),
         **parameters: Sequence[Any],
-    ) -> Callable[[Prepare], Prepare]:
+    ) -> Registration:
         """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
 
         The function takes by name what it needs (arrays of the backend's own type for inputs and outputs,
         scalars as they are, axes, `stream` in the backend's own type, parameters), may prepare untimed, and
         returns the callable that is timed.
         """
-
-        def register(prepare: Prepare) -> Prepare:
-            self.variants.add(
-                Variant(
-                    prepare.__name__,
-                    backend,
-                    prepare,
-                    parameters_of(prepare.__name__, parameters),
-                    max_size=dict(max_size or {}),
-                    min_size=dict(min_size or {}),
-                    allocates=allocates,
-                    needs_gpu=needs_gpu,
-                    scopes=scopes,
-                    determinism=determinism,
-                    host_data=host_data,
-                    layouts=tuple(layouts),
-                    dtypes=tuple(dtypes),
-                )
-            )
-            return prepare
-
-        return register
+        declared = Variant(
+            backend=backend,
+            max_size=dict(max_size or {}),
+            min_size=dict(min_size or {}),
+            allocates=allocates,
+            needs_gpu=needs_gpu,
+            scopes=scopes,
+            determinism=determinism,
+            host_data=host_data,
+            layouts=tuple(layouts),
+            dtypes=tuple(dtypes),
+        )
+        return Registration(self.variants, declared, parameters)
 
     def wrong(
         self,
@@ -257,7 +248,7 @@ class Problem:
         at: Mapping[str, Any] | None = None,
         loses_context: bool = False,
         **parameters: Sequence[Any],
-    ) -> Callable[[Prepare], Prepare]:
+    ) -> Registration:
         """Registers a deliberately broken variant, which must be rejected.
 
         Either the checker does so for `expected_fault`, a value of `check.diagnosis.Fault` such as
@@ -282,28 +273,19 @@ class Problem:
             raise ProblemError(
                 f"problem {self.name!r}: detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}"
             )
-
-        def register(prepare: Prepare) -> Prepare:
-            self.variants.add(
-                Variant(
-                    prepare.__name__,
-                    backend,
-                    prepare,
-                    parameters_of(prepare.__name__, parameters),
-                    allocates=allocates,
-                    needs_gpu=needs_gpu,
-                    determinism=determinism,
-                    layouts=tuple(layouts),
-                    dtypes=tuple(dtypes),
-                    at=dict(at or {}),
-                    loses_context=loses_context,
-                    expected_fault=expected_fault,
-                    detected_by=detected_by,
-                )
-            )
-            return prepare
-
-        return register
+        declared = Variant(
+            backend=backend,
+            allocates=allocates,
+            needs_gpu=needs_gpu,
+            determinism=determinism,
+            layouts=tuple(layouts),
+            dtypes=tuple(dtypes),
+            at=dict(at or {}),
+            loses_context=loses_context,
+            expected_fault=expected_fault,
+            detected_by=detected_by,
+        )
+        return Registration(self.variants, declared, parameters)
 
     def cases(self, function: TestFunction) -> TestFunction:
         """Turns a test function with a `case` argument into one test item a case."""
@@ -318,11 +300,7 @@ class Problem:
     # points
 
     def placements(self, layout: str, arrays: Sequence[str]) -> dict[str, Placement]:
-        """Says where those of the inputs and outputs lie that come in a layout.
-
-        Raises:
-            ProblemError: one that is declared is no input or output array.
-        """
+        """Says where those of the inputs and outputs lie that come in a layout."""
         unknown = [name for name in self.layouts[layout] if name not in arrays]
         if unknown:
             raise ProblemError(
@@ -331,13 +309,7 @@ class Problem:
         return placements(layout, self.layouts[layout])
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
-        """Returns the points of `check_points` for a variant with these parameters.
-
-        Each comes with what is declared of it, as text. Other axes keep their first smoke value.
-
-        Raises:
-            ProblemError: one is no mapping of axes to values.
-        """
+        """Returns the points of `check_points` for a variant with these parameters, each with its text."""
         points = []
         declared = self._check_points
         for named in call_by_name(declared, parameters) if callable(declared) else declared:
@@ -369,13 +341,7 @@ class Problem:
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
-        """Draws fresh inputs for `point`: the same for the same offset and seed, in every process.
-
-        Args:
-            point: where.
-            seed_offset: which contents.
-            seed: instead of the problem's own.
-        """
+        """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
         return dict(self._call(self._make_inputs, point, {"rng": self._rng(point, seed_offset, seed)}))
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
@@ -386,11 +352,7 @@ class Problem:
     def with_special(
         self, point: Point, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
-        """Draws inputs with the special values among them; says where they are: input → flat index → value.
-
-        Raises:
-            ProblemError: values are declared for what is no array of floats, or more than it has elements.
-        """
+        """Draws inputs with the special values among them; says where: input → flat index → value."""
         import numpy as np
 
         declared = self._special_values
@@ -424,11 +386,7 @@ class Problem:
     # outputs
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
-        """Returns shape, dtype and order of each output at `point`.
-
-        Raises:
-            ProblemError: one is declared as something else.
-        """
+        """Returns shape, dtype and order of each output at `point`."""
         specs = {}
         for name, entry in self._call(self._outputs, point, inputs).items():
             if isinstance(entry, tuple) and len(entry) == 2:
@@ -442,11 +400,7 @@ class Problem:
         return specs
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
-        """Computes the expected outputs; None where only `check` decides.
-
-        Raises:
-            ProblemError: names or shapes are not those of the declared outputs.
-        """
+        """Computes the expected outputs; None where only `check` decides."""
         if self._reference is None:
             return None
         made = self._call(self._reference, point, inputs)
@@ -467,11 +421,7 @@ class Problem:
     def rearranged(
         self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
     ) -> tuple[dict[str, Any], Expected]:
-        """Makes inputs and expected outputs of another set of these.
-
-        Raises:
-            ProblemError: names or shapes do not fit the inputs and outputs, or an output stays the same.
-        """
+        """Makes inputs and expected outputs of another set of these; every output has to change."""
         assert self._rearrange is not None
         rng = self._rng(point, seed_offset, seed)
         made = dict(self._call(self._rearrange, point, {**inputs, **expected, "rng": rng}))
@@ -510,11 +460,7 @@ class Problem:
         return expected
 
     def tolerance(self, output: str, spec: Output, point: Point) -> Tolerance:
-        """Returns the tolerance of one output at `point`.
-
-        Raises:
-            ProblemError: what is declared is no `Tolerance`.
-        """
+        """Returns the tolerance of one output at `point`."""
         given = self._tolerance
         if callable(given):
             given = self._call(given, point)

@@ -28,13 +28,10 @@ def lower_precision(dtype: Any) -> str | None:
 
 
 def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """Rounds values to the significand of the precision below `dtype`, ties to even, with their own range.
+    """Rounds values to the significand of the precision below `dtype`, ties to even.
 
-    The range stays, since TF32 and bfloat16 have it: what overflows float16 would be rejected for that alone.
-
-    Args:
-        values: any shape; returned as they are where their dtype, or `dtype`, has no lower precision.
-        dtype: float32 or float64, or the complex ones of these.
+    Their range stays, since TF32 and bfloat16 have it: what overflows float16 would be rejected for that
+    alone. They are returned as they are where one of the dtypes has no lower precision.
     """
     import numpy as np
 
@@ -61,14 +58,8 @@ def passes_lower_precision(
     """Says how the next lower precision would pass a tolerance, in words, or None where it would be rejected.
 
     First the reference is rounded, which alone is most often outside the tolerance. Where it is not, as
-    beside terms that cancel, what `again` computes from rounded inputs is rounded, and has to be.
-
-    Args:
-        name: of the output.
-        expected: its reference; of a large one a sample is looked at.
-        dtype: of the output.
-        tolerance: an exact one can be no tighter, so nothing is said.
-        again: computes the reference from inputs rounded to their next lower precision.
+    beside terms that cancel, the reference that `again` computes from rounded inputs is rounded, and has to
+    be. An exact tolerance can be no tighter, so nothing is said of it.
     """
     lower = lower_precision(dtype)
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.problems.call_by_name import ProblemError
@@ -48,9 +48,9 @@ class Variant:
         unavailable: why its file could not be imported, in words.
     """
 
-    name: str
-    backend: str
-    prepare: Prepare | None
+    name: str = ""
+    backend: str = ""
+    prepare: Prepare | None = None
     parameters: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     max_size: dict[str, float] = field(default_factory=dict)
     min_size: dict[str, float] = field(default_factory=dict)
@@ -91,12 +91,6 @@ class Variant:
 class Variants:
     """Holds the variants of a problem by label, and refuses those that declare what it does not have.
 
-    Args:
-        problem: its name.
-        axes: of the problem.
-        layouts: layout → arrays of the problem that may come in it.
-        dtypes: of the problem; variants are checked in those behind the first.
-
     Attributes:
         right: label → variant.
         broken: label → variant that must be rejected.
@@ -110,11 +104,7 @@ class Variants:
         self.broken: dict[str, Variant] = {}
 
     def add(self, variant: Variant) -> None:
-        """Adds a variant.
-
-        Raises:
-            ProblemError: there is another one of its label, or it declares what the problem does not have.
-        """
+        """Adds a variant; raises ProblemError where it has a namesake or declares what the problem lacks."""
         home = self.broken if variant.is_broken else self.right
         self._refuse_namesake(variant, home.get(variant.label))
         self._refuse_unknown(variant)
@@ -160,28 +150,36 @@ class Variants:
         refuse_unknown_scopes(variant.scopes or (), whose)
 
 
-def parameters_of(variant: str, declared: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """Returns the values to try of each parameter of a variant.
+@dataclass(frozen=True)
+class Registration:
+    """Registers the function that it decorates as the variant that its decorator declares."""
 
-    Raises:
-        ProblemError: a parameter is given as something else than a list of values, such as an argument that
-            nobody knows.
-    """
-    for name, values in declared.items():
-        if not isinstance(values, (tuple, list, range)):
-            raise ProblemError(
-                f"variant {variant!r}: {name}={values!r} is no argument of a variant, and no parameter with "
-                f"the values to try, such as {name}=(1, 2)"
-            )
-    return {name: tuple(values) for name, values in declared.items()}
+    variants: Variants
+    declared: Variant
+    parameters: Mapping[str, Sequence[Any]]
+
+    def __call__(self, prepare: Prepare) -> Prepare:
+        """Registers the function under its own name."""
+        self.variants.add(replace(self._named(prepare.__name__), prepare=prepare))
+        return prepare
+
+    def unavailable(self, name: str, reason: str) -> None:
+        """Registers a variant whose file could not be imported, with the reason."""
+        self.variants.add(replace(self._named(name), unavailable=reason))
+
+    def _named(self, name: str) -> Variant:
+        for parameter, values in self.parameters.items():
+            if not isinstance(values, (tuple, list, range)):
+                raise ProblemError(
+                    f"variant {name!r}: {parameter}={values!r} is no argument of a variant, and no parameter "
+                    f"with the values to try, such as {parameter}=(1, 2)"
+                )
+        parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
+        return replace(self.declared, name=name, parameters=parameters)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:
-    """Refuses what is no scope.
-
-    Raises:
-        ProblemError: the message begins with `whose`.
-    """
+    """Raises ProblemError for what is no scope; its message begins with `whose`."""
     for scope in scopes:
         if scope not in SCOPES:
             raise ProblemError(f"{whose}: scope {scope!r} is none of {', '.join(SCOPES)}")

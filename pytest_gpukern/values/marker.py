@@ -48,11 +48,7 @@ class MarkerOptions:
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
-        """Reads a mark's arguments.
-
-        Raises:
-            SettingsError: an argument is unknown, positional or impossible; the message names the test.
-        """
+        """Reads a mark's arguments; raises SettingsError, which names the test, for what is impossible."""
         known = tuple(cls.__dataclass_fields__)
         if args:
             raise SettingsError(
@@ -77,7 +73,8 @@ class MarkerOptions:
                     f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
                 )
             values[name] = float(value)
-        for name, choices in (("timer", ("auto", *TIMERS)), ("cache", ("cold", "hot"))):
+        choices_of = {"timer": ("auto", *TIMERS), "cache": ("cold", "hot"), "determinism": tuple(Determinism)}
+        for name, choices in choices_of.items():
             if values.get(name) is not None and values[name] not in choices:
                 raise SettingsError(
                     f"{where}: gpu_benchmark({name}={values[name]!r}): one of {', '.join(choices)}"
@@ -92,15 +89,9 @@ class MarkerOptions:
         if values.get("group") is not None and not isinstance(values["group"], str):
             raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
         if values.get("determinism") is not None:
-            values["determinism"] = _determinism(values["determinism"], where)
+            values["determinism"] = Determinism(values["determinism"])
         values["outputs"] = () if values.get("outputs") is None else _outputs(values["outputs"], where)
         return cls(**values)
-
-
-def _determinism(value: Any, where: str) -> Determinism:
-    if value not in tuple(Determinism):
-        raise SettingsError(f"{where}: gpu_benchmark(determinism={value!r}): one of {', '.join(Determinism)}")
-    return Determinism(value)
 
 
 def _outputs(value: Any, where: str) -> tuple[int | str, ...]:

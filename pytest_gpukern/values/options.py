@@ -259,11 +259,7 @@ def asking_process(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def parse_threshold(text: str, label: str) -> float:
-    """Reads `2%` or `0.02` as 0.02; `label` names the option in the error.
-
-    Raises:
-        SettingsError: it is no number, or not between 0 and 100 %.
-    """
+    """Reads `2%` or `0.02` as 0.02; `label` names the option in the SettingsError."""
     stripped = text.strip()
     percent = stripped.endswith("%")
     try:
@@ -279,11 +275,7 @@ def parse_threshold(text: str, label: str) -> float:
 
 
 def parse_timeout(text: str, label: str) -> float | None:
-    """Reads `60` as 60.0 seconds, `off` as None; `label` names the option in the error.
-
-    Raises:
-        SettingsError: it is neither a positive finite number nor `off`.
-    """
+    """Reads `60` as 60.0 seconds, `off` as None; `label` names the option in the SettingsError."""
     if text.strip().lower() == "off":
         return None
     try:

@@ -136,8 +136,6 @@ class Measurement:
     """The samples of one case in one scope by one timer under one cache policy.
 
     Attributes:
-        scope: what is timed: `kernel`, `transfer` or `end_to_end`.
-        timer: name of the timer: `cupti`, `event`, `graph` or `host`.
         measures: what the timer's number contains, in words.
         cache: `cold` (the L2 was flushed before each sample) or `hot`.
         samples_ns: every sample, in the order taken; none is ever dropped.
@@ -223,8 +221,6 @@ class Verdict:
     """How one measurement compares with the record, with the reason in words.
 
     Attributes:
-        kind: what it is called.
-        reason: why, with the numbers.
         ratio: new time ÷ recorded time.
         ratio_low: lower end of its 90 % interval.
         ratio_high: upper end.
@@ -344,12 +340,8 @@ class Result:
     """Everything that reports, baselines and pytest-benchmark need to know about one test.
 
     Attributes:
-        case: which case or plain test it is.
-        nodeid: pytest's id of the test.
         fingerprint: device, driver and library versions of the session.
-        simulated: whether the CUDA simulator ran it.
-        correctness: whether its outputs were right.
-        diagnosis: what was wrong with them, or None.
+        diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
         first_call_ns: wall time of the first call, compilation included, or None.
         compile_ns: how much longer it took than the last launch before timing: compiling, loading and first
@@ -361,10 +353,8 @@ class Result:
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         notes: what else there is to say, in words.
-        findings: what was found besides times.
         memory: in use on the device around the test; None without a GPU, and in a test that failed early.
         session: id of the process that measured, the same for all its results.
-        role: what that session was measured for.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
         seed: of its inputs, where a run gave one instead of the problem's own.

@@ -41,39 +41,23 @@ SESSIONS_A_SIDE = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds what a run was asked to do.
+    """Holds what a run was asked to do: the options of `options.OPTIONS`, parsed.
 
     Attributes:
         benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
         asked: the run mentions this plugin at all; only then may the simulator be switched on.
-        measure_all: tests that use pytest-benchmark's fixture are measured here without a marker too.
-        device: how to choose the GPU, or None for the first visible.
-        simulator: `auto`, `always` or `never`.
-        timer: `auto`, `cupti`, `event`, `graph` or `host`.
-        cache: `cold` or `hot`.
         scopes: scopes asked for; empty for each problem's own.
         backends: backends asked for; empty for all.
-        size: `smoke`, `full`, `huge`, or None for what fits the machine.
+        size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
         seeds: on how many seeds each case is checked, or None for what its check and timing take.
         seed: of all inputs, or None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
-        baseline: `compare`, `create`, `append`, `update` or `off`.
-        reason: why the times changed, kept with what an update records; None where nothing was said.
-        prune: whether an update removes recorded cases that no longer exist.
-        baseline_dir: folder that replaces `baselines/` beside each test.
-        output: run file to write.
-        against: revision whose merge base with HEAD the working tree is measured against, or None.
-        against_setup: shell command that sets the base's worktree up, or None.
-        gate: `fail`, `warn` or `off`.
-        gate_on: which of `time`, `resources`, `accuracy`, `memory` and `host` fail a test.
-        energy: whether the energy of a call is measured too, which takes a second or two a case.
-        strict: whether verdicts that say "don't know" fail.
         require_gpu: whether a run without any judged GPU measurement fails.
         threshold: relative slowdown that matters, 0.02 for 2 %.
-        isolate: whether tests that may use the GPU run in a process of their own; None where nobody said.
-        timeout_s: how long one of them may take there, in seconds, or None.
-        sanitize: tools of compute-sanitizer that each test is run under; none for an ordinary run.
+        isolate: None where nobody said.
+        timeout_s: None where nothing ends a test.
+        sanitize: empty for an ordinary run, and for one that measures.
     """
 
     benchmark: bool = False
@@ -119,11 +103,7 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Reads options and ini values of a configured run.
-
-        Raises:
-            SettingsError: a value is impossible, or two contradict each other.
-        """
+        """Reads a configured run; raises SettingsError for what is impossible or contradicts itself."""
         return cls.from_values(
             *values_of(config),
             environ,
@@ -144,12 +124,17 @@ class Settings:
     ) -> Settings:
         """Reads as `from_config` does, from plain mappings: option name → value, if given."""
         values, labels = _parsed(given, ini, invocation_dir, ini_dir)
-        refuse_contradictions(benchmark, values, labels, in_ci(environ))
+        # An ini file speaks to runs of every kind: it is refused only where a baseline would be written.
+        for name, remedy in _contradictions(benchmark, values, labels, in_ci(environ)):
+            if labels[name].startswith("--") or (name == "baseline" and benchmark):
+                raise SettingsError(f"{labels[name]}: {remedy}")
         # A runner that lost its driver must not go green where a baseline was named for it.
-        records = values.get("baseline") in ("create", "update", "append")
+        records = values.get("baseline") in _WRITES
         against = values.get("against") if benchmark and not records else None
-        judges = _names_baseline(values) or against is not None
-        named = benchmark and judges and _uses_gpu(values)
+        compares = values.get("baseline", "compare" if "baseline-dir" in values else None) == "compare"
+        uses_gpu = values.get("simulator") != "always" and values.get("backend") != ("host",)
+        usual_sessions = SESSIONS_TO_RECORD if records else 1
+        named = benchmark and uses_gpu and (compares or against is not None)
         require = values.get("require", "gpu" if named and in_ci(environ) else "none")
         return cls(
             benchmark=benchmark,
@@ -165,7 +150,7 @@ class Settings:
             axes=values.get("axis", {}),
             seeds=values.get("seeds"),
             seed=values.get("seed"),
-            sessions=values.get("sessions", SESSIONS_A_SIDE if against else _usual_sessions(values)),
+            sessions=values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             baseline="off" if against is not None else values.get("baseline", "compare"),
             reason=values.get("reason"),
             prune=values.get("prune", False),
@@ -188,17 +173,7 @@ class Settings:
 def _parsed(
     given: Mapping[str, Any], ini: Mapping[str, Any], invocation_dir: Path | None, ini_dir: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the values of the options that were given, by name, and how errors call them.
-
-    Args:
-        given: on the command line, where relative paths begin at `invocation_dir`.
-        ini: in pytest's ini, where they begin at `ini_dir`.
-        invocation_dir: the working folder where it is None.
-        ini_dir: the same.
-
-    Raises:
-        SettingsError: a value is impossible.
-    """
+    """Returns the values of the options that were given, by name, and how errors call them."""
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
     bases: dict[str, Path | None] = {}
@@ -220,23 +195,9 @@ def _parsed(
     return values, labels
 
 
-def _usual_sessions(values: Mapping[str, Any]) -> int:
-    return SESSIONS_TO_RECORD if values.get("baseline", "compare") not in ("compare", "off") else 1
-
-
 def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
     """Says whether `CI` is set in the environment: baselines are then written on request only."""
     return environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def _names_baseline(values: Mapping[str, Any]) -> bool:
-    return values.get("baseline") == "compare" or (
-        "baseline-dir" in values and values.get("baseline", "compare") == "compare"
-    )
-
-
-def _uses_gpu(values: Mapping[str, Any]) -> bool:
-    return values.get("simulator") != "always" and values.get("backend") != ("host",)
 
 
 def _parse(option: Option, value: Any, label: str) -> Any:
@@ -366,28 +327,6 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
 """Option that needs one of these values of another, none for any; and the remedy."""
-
-
-def refuse_contradictions(
-    benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
-) -> None:
-    """Refuses two options that cannot both be meant, naming both and the way out.
-
-    An ini file speaks to every run, also to those that do not measure or select something else: what it says
-    is refused only where a baseline would be written.
-
-    Args:
-        benchmark: whether `--gpu-benchmark` was given.
-        values: option name → parsed value, of the options that were given.
-        labels: option name → option and value as the user wrote them.
-        in_ci: whether `CI` is set in the environment.
-
-    Raises:
-        SettingsError: with the first contradiction.
-    """
-    for name, remedy in _contradictions(benchmark, values, labels, in_ci):
-        if labels[name].startswith("--") or (name == "baseline" and benchmark):
-            raise SettingsError(f"{labels[name]}: {remedy}")
 
 
 def _contradictions(

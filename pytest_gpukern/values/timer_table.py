@@ -84,22 +84,16 @@ TIMERS = {
 }
 """Timer, as in `--gpukern-timer`, → its row.
 
-Prior spreads on one device: eight identical processes gave ranges of their medians (÷ 2.85 for a standard
-deviation, if they were normal) of 0.09 … 10 % for events behind a flushed L2, 1.3 … 10.7 % for the host
-clock, 0.17 … 1.8 % for graphs and 0.00 … 0.42 % for CUPTI, on an H200. For events the prior is that of a
-well-behaved kernel of tens of microseconds or more, so that one recorded session can already say SAME at 2
-%: 2.132·√2·0.5 % = 1.5 %. What spreads the medians of shorter ones is a fixed jitter, which `jitter_ns`
-adds. For graphs it is the worst observed. By CUPTI two whole runs of the suites on one H200 had 239 pairs
-with a root mean square of 0.4 %, but extremes of 1.6 and, of a kernel of 6 µs, 3.6 %. For the host's clock
-two times 60 copies and end-to-end times, of two runs each on two hosts, differed by up to 1.9 times (root
-mean square 22 and 31 %): what else those hosts did, so that the device being the same changes little.
+Prior spreads on one device are of identical processes on an H200. For events the prior is that of a kernel of
+tens of microseconds or more, so that one recorded session can say SAME at 2 %: 2.132·√2·0.5 % = 1.5 %; the
+fixed jitter that spreads shorter ones is in `jitter_ns`. For graphs it is the worst of eight processes. By
+CUPTI 239 pairs had a root mean square of 0.4 %, with extremes of 1.6 and 3.6 %. By the host's clock 60 copies
+and end-to-end times differed by up to 1.9 times (22 and 31 %) for what else those hosts did.
 
-Prior spreads between devices: three sessions on three H200s of different hosts gave 327 pairs of kernels
-timed by events: their log ratios had a root mean square of 1.7 % (÷ √2 for one session), but heavy tails,
-with an extreme of 13.5 %. The prior is such that no pair is called SLOWER, whichever came first: 1.645·√2·6
-% = 14 %. By CUPTI 1149 pairs of calls of one kernel, of four sessions on four H200s, had 1.0 to 1.3 % and an
-extreme of 8 %, where the call allocates. Copies and end-to-end times took up to 2.3 times as long on one
-host as on another.
+Prior spreads between devices are of H200s in different hosts. By events 327 pairs had 1.7 % (÷ √2 for one
+session) and an extreme of 13.5 %; the prior calls none of them SLOWER: 1.645·√2·6 % = 14 %. By CUPTI 1149
+pairs had 1.0 to 1.3 %, and an extreme of 8 % where the call allocates. Copies and end-to-end times took up to
+2.3 times as long on one host as on another.
 """
 
 
