@@ -13,7 +13,7 @@ from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.gpu.runtime import CudaError, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.gpu.runtime import DeviceArray
@@ -84,25 +84,20 @@ class PycudaBackend(GpuBackend):
         """
         from pycuda import compiler
 
-        preprocess = getattr(compiler, "preprocess_source", None)
-        with self.current():
-            if preprocess is None:
-                yield
-                return
-            compiler.preprocess_source = self._remembered(preprocess)
-            try:
-                yield
-            finally:
-                compiler.preprocess_source = preprocess
+        preprocess = compiler.preprocess_source
 
-    def _remembered(self, preprocess: Callable[..., str]) -> Callable[..., str]:
         def once(source: str, options: Sequence[str], nvcc: str) -> str:
             key = (source, tuple(options), nvcc)
             if key not in self._preprocessed:
                 self._preprocessed[key] = preprocess(source, options, nvcc)
             return self._preprocessed[key]
 
-        return once
+        with self.current():
+            compiler.preprocess_source = once
+            try:
+                yield
+            finally:
+                compiler.preprocess_source = preprocess
 
 
 class _Address(int):

@@ -33,12 +33,7 @@ def sets_needed(footprint_bytes: int, l2_bytes: int) -> int:
     Args:
         footprint_bytes: what one call reads and writes; of 0, nothing can be cold, and one set will do.
         l2_bytes: size of the L2.
-
-    Raises:
-        ValueError: a size is negative.
     """
-    if footprint_bytes < 0 or l2_bytes < 0:
-        raise ValueError(f"sizes must not be negative, got {footprint_bytes} and {l2_bytes} bytes")
     return 1 + math.ceil(2 * l2_bytes / footprint_bytes) if footprint_bytes else 1
 
 
@@ -132,7 +127,6 @@ class GraphTimer:
 
         Raises:
             TimerUnavailable: the call cannot be captured, or it needs fresh arguments each time.
-            ValueError: the counts are too few or not positive.
         """
         _refuse_fresh(iteration)
         return replay_line(self._queue, self._stream, iteration.run, counts).call_ns

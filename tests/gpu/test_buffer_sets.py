@@ -7,7 +7,6 @@ import pytest
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.timers.timer import Iteration
 
 PROBLEM = """
 import numpy as np
@@ -216,33 +215,3 @@ def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
     workspace.queue_poison(runtime.stream)
     assert not ended.is_done
     runtime.synchronize()
-
-
-def test_poison_is_a_memset_on_the_timed_stream(runtime, workspace, write_slowly):
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
-    timer = CuptiTimer(runtime)
-    call = Iteration(lambda: (workspace.queue_poison(runtime.stream), write_slowly(5_000)))
-    batch = timer.collect([call] * 10, cold=True)
-    assert [(work.kind, work.count) for work in batch.work] == [("memset", 1.0), ("kernel", 1.0)]
-    assert timer.suspicion(call) is None
-
-
-def test_new_contents_come_from_copies_on_the_device(runtime):
-    """A buffer set is filled from the copy that the first one was, and nothing is changed in it."""
-    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
-
-    first, second = (np.random.default_rng(seed).random(N) for seed in (1, 2))
-    workspace = CudaWorkspace({"a": first}, {}, lambda array: array)
-    try:
-        assert runtime.copy_of(first) is runtime.copy_of(first)
-        workspace.fill({"a": second})
-        np.testing.assert_array_equal(workspace.arrays["a"].download(), second)
-        np.testing.assert_array_equal(runtime.copy_of(first).download(), first)
-        free = runtime.free_bytes()
-        runtime.forget_copies()
-        assert runtime.free_bytes() >= free
-        workspace.fill({"a": first})
-        np.testing.assert_array_equal(workspace.arrays["a"].download(), first)
-    finally:
-        workspace.close()

@@ -11,8 +11,7 @@ import pytest
 from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import peaks_of
-from pytest_gpukern.measure.device_clocks import batch_fault, device_notes
-from pytest_gpukern.measure.energy import energy_per_call
+from pytest_gpukern.measure.device_clocks import batch_fault
 from pytest_gpukern.measure.plausibility import below_floor
 from pytest_gpukern.timers.timer import Iteration
 
@@ -121,44 +120,6 @@ def test_the_probe_reads_nvmls_clock_under_load_but_more_finely(runtime, watch, 
     probe.close()
 
 
-def test_a_quiet_batch_under_load_is_valid(runtime, watch, nvml, gpu_device, load):
-    from pytest_gpukern.gpu.clock_probe import ClockProbe
-
-    probe = ClockProbe(runtime)
-    load(300)
-    time.sleep(0.2)
-    before = watch.state()
-    time.sleep(0.05)
-    clock, after = probe.read(), watch.state()
-    limits = nvml.limits(gpu_device.uuid)
-    fault = batch_fault(
-        before,
-        after,
-        sm_mhz=clock,
-        max_sm_mhz=limits.sm_clock_mhz,
-        max_memory_mhz=limits.memory_clock_mhz,
-    )
-    say(device_notes([before, after], [clock], max_sm_mhz=limits.sm_clock_mhz))
-    assert fault is None, fault
-    assert after.foreign == before.foreign
-
-
-def test_energy_grows_by_what_the_board_draws(watch, load, gpu_device):
-    before = watch.state()
-    if before.energy_mj is None:
-        pytest.skip(f"NVML has no energy counter for {gpu_device}")
-    load(1500)
-    time.sleep(1.45)
-    after = watch.state()
-    seconds = (after.at_ns - before.at_ns) / 1e9
-    watts = (after.energy_mj - before.energy_mj) / 1e3 / seconds
-    say(f"{watts:.1f} W over {seconds:.3f} s by energy, {after.power_w} W by power")
-    assert 20 < watts < 2000
-    told = energy_per_call(before, after, 1, starved_ns=0.0)
-    assert told.call_mj == pytest.approx(1e3 * watts * seconds)
-    assert told.power_w == pytest.approx(watts)
-
-
 def copying(runtime, nbytes):
     """A device-to-device copy of `nbytes`, and what it needs to be timed."""
     from pytest_gpukern.gpu.runtime import DeviceArray, checked
@@ -192,21 +153,6 @@ def test_a_copy_takes_longer_than_its_floor_and_half_of_it_is_caught(runtime, nv
     assert below_floor(whole, floor) is None
     assert "memory's theoretical bandwidth" in below_floor(half, floor)
     assert floor.ns > 0.6 * whole
-
-
-def test_a_copy_inside_the_l2_takes_longer_than_its_floor(runtime, nvml, gpu_device):
-    from pytest_gpukern.timers.event import EventTimer
-
-    nbytes = runtime.l2_bytes // 8
-    copy, arrays = copying(runtime, nbytes)
-    try:
-        median = np.median(EventTimer(runtime).collect([Iteration(copy)] * 30, cold=False).samples_ns)
-    finally:
-        for array in arrays:
-            array.free()
-    floor = peaks_of(nvml, gpu_device).floor(cache="hot", traffic_bytes=2 * nbytes)
-    say(f"{median / 1e3:.2f} µs, floor {floor.ns / 1e3:.2f} µs: {floor.bound}")
-    assert below_floor(median, floor) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

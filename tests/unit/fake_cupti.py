@@ -1,11 +1,9 @@
 """CUPTI, and a device whose records it writes, as cupti-python 13.0 shows them.
 
-Records are written only for kinds that are enabled when work is launched, and are handed to the callback on a
-thread of CUPTI's when a buffer is full or flushed. An external id is written beside the record of the API
-call, so only where API calls are recorded; it is the last one that the launching thread pushed.
-
-`FakeCupti` shows records as objects only. `RawCupti` also exports their layouts and CUPTI's functions, and
-writes them into the memory that it is given.
+Records are written only for kinds that are enabled when work is launched, into the memory that it is given,
+which is handed back on a thread of CUPTI's when it is full or flushed. An external id is written beside the
+record of the API call, so only where API calls are recorded; it is the last one that the launching thread
+pushed.
 """
 
 from __future__ import annotations
@@ -117,12 +115,15 @@ class FakeCupti:
     Attributes:
         errors: function's name, or (name, first argument) → the Result that it fails with.
         lost: tells which records are never delivered.
-        buffer_records: records in a buffer; a full one is delivered at once.
         serial_cost_ns: by how much a kernel that is recorded serially reads longer.
         enabled: kinds that are recorded now.
         subscribed: the callback of the one subscriber, or None.
         called_back: (domain, id) of the events that it is called for.
         registered: how often callbacks were registered.
+        cycupti: the module `cupti.cycupti`.
+        longer: kind → by how many bytes its records are longer than their layout.
+        given_back: sizes of the valid parts of the buffers that were given back.
+        dropped: records for which there was no buffer.
     """
 
     ActivityKind = ActivityKind
@@ -136,7 +137,6 @@ class FakeCupti:
     def __init__(self):
         self.errors = {}
         self.lost = lambda record: False
-        self.buffer_records = 10**9
         self.serial_cost_ns = 0
         self.enabled = set()
         self.registered = 0
@@ -144,19 +144,28 @@ class FakeCupti:
         self.called_back = set()
         self._records_functions = False
         self._modules = itertools.count(1)
-        self._buffer = []
         self._stacks = threading.local()
         self._correlation = itertools.count(1)
+        vars(self).update(LAYOUTS)
+        self.longer = {}
+        self.given_back = []
+        self.dropped = 0
+        self._address = None
+        self._texts = {}
+        self._functions = {
+            "cuptiActivityRegisterCallbacks": _REGISTER(self._register),
+            "cuptiActivityGetNextRecord": _GET_NEXT(self._get_next),
+        }
+        self._signatures = []
+        self.cycupti = ModuleType("cupti.cycupti")
+        self.cycupti.__pyx_capi__ = {}
+        self.export(
+            "cuptiActivityRegisterCallbacks",
+            b"CUptiResult (CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc)",
+        )
+        self.export("cuptiActivityGetNextRecord", b"CUptiResult (uint8_t *, size_t, CUpti_Activity **)")
 
     # what cupti-python offers
-
-    def activity_register_callbacks(self, requested, completed):
-        self._may_fail("activity_register_callbacks")
-        size_bytes, most_records = requested()
-        assert size_bytes > 0
-        assert most_records == 0, "as many as fit"
-        self._completed = completed
-        self.registered += 1
 
     def activity_enable(self, kind):
         self._may_fail("activity_enable", kind)
@@ -271,17 +280,74 @@ class FakeCupti:
     def _write(self, kind, **fields):
         record = SimpleNamespace(kind=int(kind), **fields)
         if kind in self.enabled and not self.lost(record):
-            self._keep(record)
+            self._put(self._in_memory(record))
 
-    def _keep(self, record):
-        self._buffer.append(record)
-        if len(self._buffer) >= self.buffer_records:
+    def export(self, name, signature):
+        """Has cupti-python export this function as one of this signature."""
+        self._signatures.append(signature)  # a capsule only points to it
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        pointer = ctypes.cast(self._functions[name], ctypes.c_void_p)
+        self.cycupti.__pyx_capi__[name] = new(pointer, signature, None)
+
+    def request_buffer(self):
+        """Asks for a buffer, as CUPTI does when it has none to write to."""
+        address, size, most_records = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(77)
+        self._callbacks[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most_records))
+        self._address, self._size, self._used = address.value, size.value, 0
+        assert (self._address or 0) % 8 == 0
+        assert most_records.value == 0, "as many as fit"
+
+    def _register(self, requested, completed):
+        if "cuptiActivityRegisterCallbacks" in self.errors:
+            return self.errors["cuptiActivityRegisterCallbacks"]
+        self._callbacks = (_REQUESTED(requested), _COMPLETED(completed))
+        self.registered += 1
+        return 0
+
+    def _get_next(self, buffer, valid, record):
+        place = record[0]
+        place = buffer if place is None else place + self._length(ctypes.c_int32.from_address(place).value)
+        if place >= buffer + valid:
+            return Result.ERROR_MAX_LIMIT_REACHED
+        record[0] = place
+        return 0
+
+    def _length(self, kind):
+        return LAYOUTS[_LAYOUT_OF[kind]].itemsize + self.longer.get(kind, 0)
+
+    def _put(self, data):
+        if self._address is not None and self._used + len(data) > self._size:
             self._deliver()
+        if self._address is None:
+            self.request_buffer()
+        if self._address is None:
+            self.dropped += 1
+            return
+        assert self._used + len(data) <= self._size
+        ctypes.memmove(self._address + self._used, data, len(data))
+        self._used += len(data)
+
+    def _in_memory(self, record):
+        layout = LAYOUTS[_LAYOUT_OF[record.kind]]
+        data = bytearray(b"\xee" * max(layout.itemsize, self._length(record.kind)))
+        values = np.frombuffer(data, layout, 1)
+        for field, value in vars(record).items():
+            values[field] = self._text(value) if field == "name" else value
+        return bytes(data[: self._length(record.kind)])
+
+    def _text(self, text):
+        """Where this name lies in memory; of None, nowhere."""
+        if text is None:
+            return 0
+        text = text.encode() if isinstance(text, str) else text
+        return ctypes.addressof(self._texts.setdefault(text, ctypes.create_string_buffer(text)))
 
     def _deliver(self):
-        records, self._buffer = self._buffer, []
-        if records:
-            on_cuptis_thread(self._completed, records)
+        if self._address is not None:
+            address, self._address = self._address, None
+            self.given_back.append(self._used)
+            on_cuptis_thread(self._callbacks[1], None, 0, address, self._size, self._used)
 
     def _stack(self, kind):
         return self._stacks.__dict__.setdefault(kind, [])
@@ -370,140 +436,18 @@ _REGISTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _GET_NEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p))
 
 
-class RawCupti(FakeCupti):
-    """The same where cupti-python exports all that is needed to read its buffers.
-
-    Whoever registered last, cupti-python or its user, gets the records.
-
-    Attributes:
-        cycupti: the module `cupti.cycupti`.
-        longer: kind → by how many bytes its records are longer than their layout.
-        given_back: sizes of the valid parts of the buffers that were given back.
-        dropped: records for which there was no buffer.
-    """
-
-    def __init__(self):
-        super().__init__()
-        vars(self).update(LAYOUTS)
-        self.longer = {}
-        self.given_back = []
-        self.dropped = 0
-        self._callbacks = None
-        self._address = None
-        self._texts = {}
-        self._functions = {
-            "cuptiActivityRegisterCallbacks": _REGISTER(self._register),
-            "cuptiActivityGetNextRecord": _GET_NEXT(self._get_next),
-        }
-        self._signatures = []
-        self.cycupti = ModuleType("cupti.cycupti")
-        self.cycupti.__pyx_capi__ = {}
-        self.export(
-            "cuptiActivityRegisterCallbacks",
-            b"CUptiResult (CUpti_BuffersCallbackRequestFunc, CUpti_BuffersCallbackCompleteFunc)",
-        )
-        self.export("cuptiActivityGetNextRecord", b"CUptiResult (uint8_t *, size_t, CUpti_Activity **)")
-
-    def export(self, name, signature):
-        """Has cupti-python export this function as one of this signature."""
-        self._signatures.append(signature)  # a capsule only points to it
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        pointer = ctypes.cast(self._functions[name], ctypes.c_void_p)
-        self.cycupti.__pyx_capi__[name] = new(pointer, signature, None)
-
-    def activity_register_callbacks(self, requested, completed):
-        super().activity_register_callbacks(requested, completed)
-        self._callbacks = None
-
-    def request_buffer(self):
-        """Asks for a buffer, as CUPTI does when it has none to write to."""
-        address, size, most_records = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(77)
-        self._callbacks[0](ctypes.byref(address), ctypes.byref(size), ctypes.byref(most_records))
-        self._address, self._size, self._used = address.value, size.value, 0
-        assert (self._address or 0) % 8 == 0
-        assert most_records.value == 0, "as many as fit"
-
-    def _register(self, requested, completed):
-        for name in ("cuptiActivityRegisterCallbacks", "activity_register_callbacks"):
-            if name in self.errors:
-                return self.errors[name]
-        self._callbacks = (_REQUESTED(requested), _COMPLETED(completed))
-        self.registered += 1
-        return 0
-
-    def _get_next(self, buffer, valid, record):
-        place = record[0]
-        place = buffer if place is None else place + self._length(ctypes.c_int32.from_address(place).value)
-        if place >= buffer + valid:
-            return Result.ERROR_MAX_LIMIT_REACHED
-        record[0] = place
-        return 0
-
-    def _length(self, kind):
-        return LAYOUTS[_LAYOUT_OF[kind]].itemsize + self.longer.get(kind, 0)
-
-    def _keep(self, record):
-        if self._callbacks is not None:
-            self._put(self._in_memory(record))
-        super()._keep(record)
-
-    def _put(self, data):
-        if self._address is not None and self._used + len(data) > self._size:
-            self._deliver()
-        if self._address is None:
-            self.request_buffer()
-        if self._address is None:
-            self.dropped += 1
-            return
-        assert self._used + len(data) <= self._size
-        ctypes.memmove(self._address + self._used, data, len(data))
-        self._used += len(data)
-
-    def _in_memory(self, record):
-        layout = LAYOUTS[_LAYOUT_OF[record.kind]]
-        data = bytearray(b"\xee" * max(layout.itemsize, self._length(record.kind)))
-        values = np.frombuffer(data, layout, 1)
-        for field, value in vars(record).items():
-            values[field] = self._text(value) if field == "name" else value
-        return bytes(data[: self._length(record.kind)])
-
-    def _text(self, text):
-        """Where this name lies in memory; of None, nowhere."""
-        if text is None:
-            return 0
-        text = text.encode() if isinstance(text, str) else text
-        return ctypes.addressof(self._texts.setdefault(text, ctypes.create_string_buffer(text)))
-
-    def _deliver(self):
-        if self._callbacks is None:
-            super()._deliver()
-            return
-        self._buffer = []
-        if self._address is not None:
-            address, self._address = self._address, None
-            self.given_back.append(self._used)
-            on_cuptis_thread(self._callbacks[1], None, 0, address, self._size, self._used)
-
-
-WAYS = {"objects": FakeCupti, "buffers": RawCupti}
-"""By what the plugin then reads."""
-
-
 def stream_number(handle):
     """CUPTI's number of a stream."""
     return handle % 1000
 
 
 def install(monkeypatch, cupti):
-    """Makes `from cupti import cupti` import this one, and `cycupti` its own or none."""
+    """Makes `from cupti import cupti, cycupti` import these."""
     package = ModuleType("cupti")
     package.cupti = cupti
     monkeypatch.setitem(sys.modules, "cupti", package)
     monkeypatch.setitem(sys.modules, "cupti.cupti", cupti)
-    monkeypatch.delitem(sys.modules, "cupti.cycupti", raising=False)
-    if hasattr(cupti, "cycupti"):
-        package.cycupti = cupti.cycupti
+    package.cycupti = cupti.cycupti
 
 
 class FakeStream:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_OBJECT_BUFFER_BYTES = 4 << 20
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 _MEMORY_KINDS = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}  # …MemoryKind
 OURS = 1
@@ -109,25 +108,8 @@ class ActivityTrace:
         self._found: list[Any] = []
         self._error: BaseException | None = None
         self._uncollected = ExitStack()
-        # Kept also where objects are read later: CUPTI may still have one of its buffers.
-        self._buffers: RecordBuffers | None = None
-        try:
-            self._buffers = RecordBuffers(cupti, self._completed, self._failed)
-            self._reads_buffers = self._buffers.register()
-        except LayoutUnknownError:
-            self._reads_buffers = False
-        if not self._reads_buffers:
-            self.read_objects()
-
-    def read_objects(self) -> None:
-        """Has cupti-python read the records from now on: slower, where its layouts do not fit."""
-        self.attempt(lambda: self.cupti.activity_register_callbacks(_request_buffer, self._completed))
-        self._reads_buffers = False
-
-    @property
-    def reads_buffers(self) -> bool:
-        """Whether records are read from CUPTI's buffers, not from cupti-python's objects."""
-        return self._reads_buffers
+        self._buffers = RecordBuffers(cupti, self._take, self._failed)
+        self.attempt(self._buffers.register)
 
     def open(self, *, concurrently: bool) -> None:
         """Begins to record; what this thread launches counts as `OURS` until a call is pushed.
@@ -227,28 +209,24 @@ class ActivityTrace:
             raise TimerUnavailable(f"CUPTI: {why}") from error
         except RuntimeError as error:  # cupti-python's where it finds no library, or no driver
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
+        except SystemError as error:  # the same, where its C function was called
+            raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
     def _failed(self, error: Exception) -> None:
         self._error = error
 
-    def _completed(self, records: Sequence[Any]) -> None:
-        """Takes a full buffer; runs on a thread of CUPTI's, to which an error must not get through."""
-        try:
-            for record in records:
-                self._take(record)
-        except Exception as error:  # noqa: BLE001
-            self._error = error
-
-    def _take(self, record: Any) -> None:
-        """Sorts a record; reading a field takes microseconds, so that waits until it is known to matter."""
-        kinds, kind = self.cupti.ActivityKind, record.kind
-        if kind == kinds.EXTERNAL_CORRELATION:
-            if record.external_kind == self._id_kind:
-                self._calls[record.correlation_id] = record.external_id
-        elif kind in self.listeners:
-            self.listeners[kind](record)
-        elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
-            self._found.append(record)
+    def _take(self, records: Sequence[Any]) -> None:
+        """Sorts the records of a buffer; runs on a thread of CUPTI's."""
+        kinds = self.cupti.ActivityKind
+        for record in records:
+            kind = record.kind
+            if kind == kinds.EXTERNAL_CORRELATION:
+                if record.external_kind == self._id_kind:
+                    self._calls[record.correlation_id] = record.external_id
+            elif kind in self.listeners:
+                self.listeners[kind](record)
+            elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
+                self._found.append(record)
 
     def _activity(self, record: Any, origin: int) -> Activity:
         call = self._calls.get(record.correlation_id)
@@ -264,11 +242,6 @@ class ActivityTrace:
             what, name, size_bytes = "memset", "memset", record.bytes
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
         return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel)
-
-
-def _request_buffer() -> tuple[int, int]:
-    """Size of a buffer of records, and as many records as fit."""
-    return _OBJECT_BUFFER_BYTES, 0
 
 
 def _kernel(record: Any) -> KernelFacts:
@@ -337,10 +310,6 @@ _READ = {
 """Kind of record → its layout's name in cupti-python without version, and the fields that are read."""
 
 
-class LayoutUnknownError(Exception):
-    """The records cannot be read here; the message says why."""
-
-
 @dataclass(frozen=True)
 class _Layout:
     dtype: np.dtype[Any]
@@ -363,10 +332,10 @@ class RecordBuffers:
     Args:
         cupti: the module of cupti-python.
         completed: takes the records of a buffer; runs on a thread of CUPTI's.
-        failed: takes an error in reading them; there too.
+        failed: takes an error in reading or taking them; there too.
 
     Raises:
-        LayoutUnknownError: cupti-python does not export what is needed.
+        TimerUnavailable: cupti-python does not export what is needed.
     """
 
     def __init__(
@@ -375,6 +344,7 @@ class RecordBuffers:
         completed: Callable[[Sequence[Any]], None],
         failed: Callable[[Exception], None],
     ) -> None:
+        self._cupti = cupti
         self._layouts = _layouts(cupti)
         self._register, self._next = _functions()
         self._hand_over = completed
@@ -383,12 +353,11 @@ class RecordBuffers:
         # CUPTI keeps pointers to these.
         self._callbacks = (_Requested(self._requested), _Completed(self._completed))
 
-    def register(self) -> bool:
-        """Has CUPTI use these buffers from now on; whether it does."""
-        try:
-            return int(self._register(*self._callbacks)) == 0
-        except SystemError:  # cupti-python's function has raised: there is no CUPTI that it could load
-            return False
+    def register(self) -> None:
+        """Has CUPTI use these buffers from now on; raises cupti-python's error where it does not."""
+        status = self._register(*self._callbacks)
+        if status:
+            raise self._cupti.cuptiError(status)
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0
@@ -416,7 +385,7 @@ class RecordBuffers:
         """The records of a buffer, kind by kind.
 
         Raises:
-            LayoutUnknownError: a record is longer or shorter than its layout.
+            ValueError: a record is longer or shorter than its layout.
         """
         found, places = ctypes.c_void_p(), []
         while not self._next(address, valid, ctypes.byref(found)):
@@ -427,7 +396,7 @@ class RecordBuffers:
             if kind not in self._layouts:
                 continue
             if end - place != self._layouts[kind].dtype.itemsize:
-                raise LayoutUnknownError("CUPTI's records are not as long as cupti-python declares")
+                raise ValueError("CUPTI's records are not as long as cupti-python declares")
             by_kind.setdefault(kind, []).append(place)
         return [
             record for kind, found_at in by_kind.items() for record in _copied(found_at, self._layouts[kind])
@@ -462,11 +431,11 @@ def _layouts(cupti: Any) -> dict[int, _Layout]:
             if (match := re.fullmatch(rf"activity_{name}(\d*)_dtype", attribute))
         }
         if not versions:
-            raise LayoutUnknownError(f"cupti-python has no layout of {name} records")
+            raise TimerUnavailable(f"cupti-python has no layout of {name} records")
         dtype = getattr(cupti, versions[max(versions)])
         missing = [field for field in fields if field not in (dtype.names or ())]
         if missing:
-            raise LayoutUnknownError(f"cupti-python's layout of {name} records has no field {missing[0]!r}")
+            raise TimerUnavailable(f"cupti-python's layout of {name} records has no field {missing[0]!r}")
         record = collections.namedtuple(f"_{name}", fields)  # type: ignore[misc]
         layouts[int(getattr(cupti.ActivityKind, kind))] = _Layout(dtype, fields, record)
     return layouts
@@ -479,7 +448,7 @@ def _functions() -> tuple[Any, Any]:
 
         exported = cycupti.__pyx_capi__
     except (ImportError, AttributeError) as error:
-        raise LayoutUnknownError(f"cupti-python does not export CUPTI's functions: {error}") from error
+        raise TimerUnavailable(f"cupti-python does not export CUPTI's functions: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     found = []
@@ -487,7 +456,7 @@ def _functions() -> tuple[Any, Any]:
         try:
             found.append(prototype(pointer(exported[name], signature)))
         except (KeyError, ValueError) as error:
-            raise LayoutUnknownError(
+            raise TimerUnavailable(
                 f"cupti-python exports no {name} of the signature that is known"
             ) from error
     return found[0], found[1]

@@ -213,20 +213,6 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
     trace = activity_trace()
     runtime.flush_l2()  # the first one also fills its memory
     runtime.synchronize()
-    try:
-        activities = _of_one_flush(trace, runtime)
-    except TimerUnavailable:
-        if not trace.reads_buffers:
-            raise
-        trace.read_objects()
-        activities = _of_one_flush(trace, runtime)
-    found = [activity for activity in activities if activity.call == OURS + 1]
-    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
-        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
-    return trace
-
-
-def _of_one_flush(trace: ActivityTrace, runtime: CudaRuntime) -> list[Activity]:
     trace.open(concurrently=True)
     try:
         trace.push(OURS + 1)
@@ -235,7 +221,10 @@ def _of_one_flush(trace: ActivityTrace, runtime: CudaRuntime) -> list[Activity]:
         runtime.synchronize()
     finally:
         activities = trace.close()
-    return activities
+    found = [activity for activity in activities if activity.call == OURS + 1]
+    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
+        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
+    return trace
 
 
 @functools.cache

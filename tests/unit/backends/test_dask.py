@@ -57,12 +57,6 @@ def test_what_is_computed_is_adopted_and_what_is_not_computed_is_not(workspace):
     assert workspace.compare("y", np.arange(6.0).reshape(2, 3) + 1, Tolerance()).mismatches == 0
 
 
-def test_a_store_goes_into_the_output(workspace):
-    stored = dask.array.store(workspace.arrays["x"] * 2, workspace.arrays["y"], lock=False, compute=False)
-    stored.compute(scheduler="synchronous")
-    assert workspace.fetch("y").tolist() == [[0, 2, 4], [6, 8, 10]]
-
-
 def test_dask_computes_in_the_launching_thread_with_the_timed_stream_current(backend, cupy_events):
     with dask.config.set(scheduler="threads"):
         with backend.current():
@@ -71,8 +65,3 @@ def test_dask_computes_in_the_launching_thread_with_the_timed_stream_current(bac
         assert dask.config.get("scheduler") == "threads"
     assert cupy_events == ["enter cupy", "leave cupy"]
     assert backend.stream.ptr == backend.timed_stream.handle == host_cuda.STREAM
-
-
-def test_cupys_pools_are_emptied_after_a_case(backend, cupy_events):
-    backend.release()
-    assert cupy_events == ["pool emptied", "pool emptied"]

@@ -87,19 +87,6 @@ def test_a_tensor_that_is_computed_when_it_is_read_or_drags_a_graph_along_is_not
     assert workspace.adopt("y", tensor) is None
 
 
-class Parameter(Tensor):
-    """A subclass, as `torch.nn.Parameter` is one."""
-
-
-def test_a_subclass_of_tensor_is_not_adopted(workspace):
-    assert workspace.adopt("y", np.ones(3, "float32").view(Parameter)) is None
-
-
-def test_pytorchs_cache_is_emptied_after_a_case(torch):
-    torch_module.TorchBackend().release()
-    assert torch.events[-1] == "emptied"
-
-
 def test_a_pytorch_without_cuda_says_so(torch):
     torch.backends.cuda.is_built = lambda: False
     with pytest.raises(RuntimeError, match=r"torch 2\.11 was built without CUDA"):

@@ -44,16 +44,6 @@ def test_calls_are_captured_without_being_executed_and_replayed_together(device,
     assert device.now_ms == pytest.approx(0.010)
 
 
-def test_a_call_of_several_launches_has_as_many_nodes(device, driver):
-    def call():
-        device.execute(0.001)
-        if device.capture:
-            device.capture.add(Kind.MEMSET, 0.001)
-
-    with captured(device, [call] * 3) as (_, nodes):
-        assert nodes == 6
-
-
 @pytest.mark.parametrize(("captures", "found"), [(0, "0 of 20"), (5, "5 of 20"), (19, "19 of 20")])
 def test_calls_that_launch_elsewhere_are_counted_and_refused(device, driver, captures, found):
     runs = [device.call()] * captures + [lambda: None] * (20 - captures)
@@ -71,11 +61,6 @@ def test_calls_that_launch_different_numbers_of_kernels_are_refused(device, driv
         "the calls are not alike: 3 kernels among 3 operations were captured of 2 calls, between 1 and 2 "
         "operations a call"
     )
-
-
-def test_as_many_operations_of_other_kinds_are_not_alike(device, driver):
-    runs = [device.call(), lambda: device.capture.add(Kind.MEMSET, 0.001)]
-    assert refusal(device, runs).startswith("the calls are not alike: 1 kernels among 2 operations")
 
 
 def test_memory_that_is_allocated_inside_the_graph_is_refused(device, driver):

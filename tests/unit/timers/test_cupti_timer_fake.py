@@ -6,7 +6,7 @@ import itertools
 import threading
 
 import pytest
-from fake_cupti import WAYS, ActivityKind, FakeMachine, Result, install
+from fake_cupti import ActivityKind, FakeCupti, FakeMachine, Result, install
 from fakes import repeated, with_fresh_arguments
 
 from pytest_gpukern.gpu import runtime as cuda
@@ -25,10 +25,10 @@ MANY = (4 * FakeMachine.multiprocessors + 1, 1, 1)
 """The smallest grid that is recorded serially."""
 
 
-@pytest.fixture(params=WAYS)
-def machine(request, monkeypatch):
-    """A device whose work CUPTI records, read in one way and the other, and nothing proven about it yet."""
-    made = FakeMachine(WAYS[request.param]())
+@pytest.fixture
+def machine(monkeypatch):
+    """A device whose work CUPTI records, and nothing proven about it yet."""
+    made = FakeMachine(FakeCupti())
     install(monkeypatch, made.cupti)
     monkeypatch.setattr(launch_queue, "blocking_kernel", lambda: made)
     monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
@@ -66,12 +66,6 @@ def test_a_sample_is_the_kernels_own_time(machine, cold):
     assert unused(machine)
 
 
-def test_more_executions_than_fit_into_a_part_keep_their_order(machine):
-    durations = [1000 + number for number in range(200)]
-    iterations = [Iteration(machine.kernel(ns=ns)) for ns in durations]
-    assert CuptiTimer(machine).collect(iterations, cold=True).samples_ns == durations
-
-
 def test_several_kernels_of_a_call_have_a_span_with_the_gaps_and_a_busy_time_without(machine):
     batch = collected(machine, machine.kernel("a", 1000), machine.kernel("b", 2000))
     assert batch.samples_ns == [1000 + machine.GAP_NS + 2000] * COUNT, "no gap that the host made"
@@ -84,11 +78,6 @@ def test_what_is_queued_before_and_the_flush_are_in_no_sample(machine):
     batch = CuptiTimer(machine).collect(iterations, cold=True)
     assert batch.samples_ns == [1000.0] * COUNT
     assert [work.name for work in batch.work] == ["k"]
-
-
-def test_it_says_what_a_tick_is(machine):
-    timer = CuptiTimer(machine)
-    assert (timer.name, timer.resolution_ns, timer.fixed_cost_ns) == ("cupti", 32.0, None)
 
 
 # work
@@ -106,11 +95,6 @@ def test_kernels_copies_and_memsets_of_a_call_are_told_apart_in_order(machine):
     )
     assert batch.busy_ns == [1000.0] * COUNT, "kernels only"
     assert batch.samples_ns == [3000 + 700 + 1000 + 5000 + 3 * machine.GAP_NS] * COUNT
-
-
-def test_a_call_of_copies_only_is_timed_and_no_kernel_was_busy(machine):
-    batch = collected(machine, machine.copy(3000))
-    assert (batch.samples_ns, batch.busy_ns) == ([3000.0] * COUNT, [0.0] * COUNT)
 
 
 def test_one_kernel_launched_often_is_one_entry_and_with_another_grid_another(machine):
@@ -181,6 +165,7 @@ def test_four_blocks_for_each_multiprocessor_are_few_in_any_direction(serial, gr
     timer = CuptiTimer(serial)
     timer.collect(repeated(serial.kernel(grid=grid), COUNT), cold=False)
     assert ("serially" not in timer.measures) is concurrently
+    assert (timer.jitter_ns > 8.0) is not concurrently, "trusted less between sessions"
     assert ways(serial, timer, serial.kernel(grid=grid)) == [concurrently], "as in any session"
 
 
@@ -258,14 +243,6 @@ def test_a_kernel_is_never_shorter_than_a_tick_for_what_is_taken_off(serial):
     assert collected(serial, serial.kernel(ns=20, grid=MANY)).samples_ns == [32.0] * COUNT
 
 
-@pytest.mark.parametrize("ns", [2_000, 48_623, 300_033])
-def test_what_is_taken_off_leaves_no_coarser_steps_than_the_records_have(serial, ns):
-    """Nanoseconds since 1970, taken off as a float, come in steps of 256."""
-    serial.cupti.serial_cost_ns = 1679
-    batch = collected(serial, serial.kernel(ns=ns, grid=MANY))
-    assert batch.samples_ns == [float(ns)] * COUNT
-
-
 # calls with streams of their own
 
 
@@ -322,13 +299,6 @@ def in_a_thread(call):
     return run
 
 
-def test_work_on_the_timed_stream_by_the_calling_thread_is_not_suspicious(machine):
-    timer = CuptiTimer(machine)
-    calls = [machine.kernel(), machine.copy(), machine.memset()]
-    assert timer.suspicion(Iteration(lambda: [call() for call in calls])) is None
-    assert unused(machine)
-
-
 def test_work_on_another_stream_is_suspicious_unless_any_stream_will_do(machine):
     other = machine.other_stream()
     call = Iteration(lambda: (machine.kernel()(), machine.kernel("theirs", 500_000, stream=other)()))
@@ -344,13 +314,6 @@ def test_work_of_another_thread_is_suspicious_on_any_stream(machine, any_stream)
     call = Iteration(lambda: (machine.kernel()(), in_a_thread(machine.kernel("theirs", 7000))()))
     found = timer.suspicion(call)
     assert found.startswith("theirs (7 µs in all) ran meanwhile, launched by another thread")
-
-
-def test_the_timed_stream_may_be_another_than_the_runtimes(machine):
-    own = machine.other_stream()
-    timer = CuptiTimer(machine, own)
-    assert timer.suspicion(Iteration(machine.kernel(stream=own))) is None
-    assert "outside the timed stream" in CuptiTimer(machine, own).suspicion(Iteration(machine.kernel()))
 
 
 def test_what_escaped_in_any_batch_is_not_forgotten(machine):
@@ -438,28 +401,11 @@ def test_a_cupti_that_attaches_and_stays_silent_is_not_used(machine):
     assert collected(machine, machine.kernel(ns=1000)).samples_ns == [1000.0] * COUNT
 
 
-def test_records_without_a_time_are_not_used(machine):
-    flush = machine.flush_l2
-    machine.flush_l2 = lambda stream=None: machine.kernel("gpukern_flush", 0, stream=stream)()
-    with pytest.raises(TimerUnavailable, match="CUPTI recorded"):
-        CuptiTimer(machine)
-    machine.flush_l2 = flush
-    CuptiTimer(machine)
-
-
-@pytest.mark.parametrize("name", ["activity_register_callbacks", "activity_enable", "activity_flush_all"])
+@pytest.mark.parametrize("name", ["cuptiActivityRegisterCallbacks", "activity_enable", "activity_flush_all"])
 def test_a_cupti_that_refuses_says_why_when_the_timer_is_made(machine, name):
     machine.cupti.errors[name] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
     with pytest.raises(TimerUnavailable, match="CUPTI: another profiler is attached to this process"):
         CuptiTimer(machine)
-    assert unused(machine)
-
-
-def test_a_profiler_that_attaches_later_ends_the_measurement_with_the_reason(machine):
-    timer = CuptiTimer(machine)
-    machine.cupti.errors["activity_enable"] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
-    with pytest.raises(TimerUnavailable, match="another profiler"):
-        timer.collect(repeated(machine.kernel(), COUNT), cold=True)
     assert unused(machine)
 
 
@@ -497,16 +443,6 @@ def test_a_context_that_is_lost_leaves_the_trace_closed_and_is_what_is_reported(
     with pytest.raises(CudaError, match="ILLEGAL_ADDRESS"):
         timer.collect(repeated(call, COUNT), cold=True)
     assert unused(machine)
-
-
-def test_a_context_that_is_lost_while_cupti_is_proven_leaves_the_trace_closed(machine):
-    trace = activity_trace()
-    machine.lost_context = OSError("lost")
-    with pytest.raises(OSError, match="lost"):
-        proven_trace(machine)
-    assert unused(machine)
-    machine.lost_context = None
-    assert proven_trace(machine) is trace
 
 
 @pytest.mark.parametrize("any_stream", [True, False])
@@ -552,20 +488,3 @@ def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):
 
 
 # one trace for the process
-
-
-def test_five_hundred_samples_in_a_row_are_all_attributed(machine):
-    timer = CuptiTimer(machine)
-    samples = [
-        sample
-        for batch in range(10)
-        for sample in timer.collect(repeated(machine.kernel(ns=1000 + batch), 50), cold=True).samples_ns
-    ]
-    assert samples == [1000.0 + number // 50 for number in range(500)]
-
-
-def test_what_is_recorded_serially_is_trusted_less_between_sessions(machine):
-    timer = CuptiTimer(machine)
-    concurrently = timer.jitter_ns
-    timer.collect([Iteration(machine.kernel(ns=5000, grid=(100_000, 1, 1)))] * 4, cold=False)
-    assert timer.jitter_ns > concurrently

@@ -55,21 +55,6 @@ def test_what_outlasts_a_long_call_is_measured_against_the_call(monkeypatch):
     assert found.startswith("46 µs of work ran outside")
 
 
-@pytest.mark.parametrize(("call_ns", "calls"), [(9_000_000, 5), (11_000_000, 1)])
-def test_a_long_call_is_looked_at_once(monkeypatch, call_ns, calls):
-    device = FakeDevice()
-    clock = {"now": 0}
-    made = []
-
-    def call():
-        made.append(1)
-        clock["now"] += call_ns
-
-    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
-    assert escaped_work(device, device, Iteration(call)) is None
-    assert len(made) == calls
-
-
 @pytest.mark.parametrize("lag_ns", [1000, 20_000])
 def test_a_device_that_is_idle_soon_after_the_end_event_is_not_suspicious(monkeypatch, lag_ns):
     device = FakeDevice()
@@ -95,19 +80,3 @@ def test_looking_uses_no_arguments_twice():
     (iteration,) = with_fresh_arguments(seen.append, 1, list)
     assert escaped_work(device, device, iteration) is None
     assert len({id(fresh) for fresh in seen}) == len(seen) == 5
-
-
-def test_what_comes_before_the_call_is_waited_for_and_does_not_count(monkeypatch):
-    device = FakeDevice()
-    clock = {"now": 0, "pending": 0}
-
-    def synchronize():
-        clock["now"] += clock["pending"]
-        clock["pending"] = 0
-
-    def before():
-        clock["pending"] += 10**7
-
-    device.synchronize = synchronize
-    monkeypatch.setattr(escape.time, "perf_counter_ns", lambda: clock["now"])
-    assert escaped_work(device, device, Iteration(lambda: None, before)) is None

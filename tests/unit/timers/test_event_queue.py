@@ -50,52 +50,6 @@ def test_a_sample_is_the_time_between_its_own_events(queue_on):
     assert queue.collect(iterations, cold=True).samples_ns == pytest.approx([1e3, 5e5, 2e3])
 
 
-def test_more_than_the_launch_queue_holds_is_queued_in_parts_and_stays_in_order(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
-    durations = [0.001 * (1 + i) for i in range(150)]
-    batch = queue.collect([Iteration(device.call(ms)) for ms in durations], cold=False)
-    assert batch.samples_ns == pytest.approx([1e6 * ms for ms in durations])
-    assert parts(device) == [64, 64, 22]
-
-
-def parts(device):
-    """How many calls were queued behind each blocking kernel."""
-    steps = "".join("B" if step == "block" else "." for step in device.log if step in ("block", "call"))
-    return [len(part) for part in steps.split("B")[1:]]
-
-
-def nothing():
-    pass
-
-
-def test_nothing_to_time_gives_no_samples(queue_on):
-    queue, _ = queue_on(FakeDevice())
-    assert queue.collect([], cold=True).samples_ns == []
-
-
-def test_what_comes_before_an_iteration_is_queued_ahead_of_its_flush_and_not_timed(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
-
-    def before():
-        device.log.append("before")
-        device.now_ms += 7.0
-
-    batch = queue.collect([Iteration(device.call(), before)] * 2, cold=True)
-    sample = ["before", "flush", "record", "call", "record"]
-    assert device.log == ["idle", "block", *sample * 2, "release", "idle"]
-    assert batch.samples_ns == pytest.approx([2000.0] * 2)
-
-
-def test_samples_of_a_batch_that_timed_out_are_not_used(queue_on):
-    device = FakeDevice(room=3)
-    queue, _ = queue_on(device)
-    durations = iter([9.0] * 4 + [0.002] * 64)
-    samples = queue.collect(repeated(lambda: device.execute(next(durations)), 64), cold=False).samples_ns
-    assert samples == pytest.approx([2000.0] * 64)
-
-
 def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says_so(queue_on):
     device = FakeDevice()
     queue, _ = queue_on(device)

@@ -148,12 +148,6 @@ def test_all_of_a_part_is_queued_between_block_and_release(queue_on):
     assert marks.counted == 2
 
 
-def test_nothing_is_flushed_where_the_cache_may_be_hot(queue_on):
-    device = FakeDevice()
-    executed(device, repeated(device.call(), 3), queue_on)
-    assert "flush" not in device.log
-
-
 @pytest.mark.parametrize(
     ("launches", "has_before", "cold", "parts"),
     [
@@ -175,13 +169,6 @@ def test_a_part_takes_at_most_64_executions_and_half_of_the_launch_queue(
     assert queued
     assert marks.parts == parts
     assert marks.counted == device.log.count("call") == 130
-
-
-def test_the_execution_that_needs_most_of_the_queue_decides(queue_on):
-    device = FakeDevice()
-    iterations = [Iteration(device.call(), launches=1), Iteration(device.call(), launches=126)] * 10
-    _, marks = executed(device, iterations, queue_on)
-    assert marks.parts == [4] * 5
 
 
 def test_a_slow_host_queues_only_as_long_as_the_blocking_kernel_is_sure_to_wait(queue_on):
@@ -266,15 +253,6 @@ def test_a_call_that_comes_to_wait_has_all_executed_again_with_fresh_arguments(q
     assert not queued
     assert marks.counted == 70
     assert len(set(calls)) == len(calls)
-
-
-def test_a_queue_that_was_given_up_blocks_nothing(queue_on):
-    device = FakeDevice()
-    queue, marks, _ = queue_on(device)
-    queue.give_up()
-    assert not queue.execute(repeated(device.call(), 3), marks, cold=False)
-    assert "block" not in device.log
-    assert marks.counted == 3
 
 
 @pytest.mark.parametrize("waits", [False, True])
