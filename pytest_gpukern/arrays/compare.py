@@ -25,6 +25,7 @@ as float16, bfloat16, float32 and float64, integers that a kernel is unlikely to
 byte, so that what was not written cannot be right under both."""
 
 _CHUNK = 1 << 17
+"""Elements of a piece; a multiple of four, so that each piece begins with the first byte of the poison."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comp
         bad = ~(equal | near | both_nan)
         unwritten = np.zeros_like(bad)
         if poison is not None:  # which is a NaN itself: one that was computed has other bits
-            unwritten = (bad | both_nan) & _holds_poison(actual, piece.start, poison)
+            unwritten = (bad | both_nan) & _holds_poison(actual, poison)
             bad |= unwritten
         error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
@@ -264,22 +265,17 @@ def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-def _holds_poison(actual: np.ndarray[Any, Any], start: int, poison: int) -> np.ndarray[Any, Any]:
+def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, Any]:
+    """Says of each element whether it is what the poison left there; the first lies at a multiple of four."""
     import numpy as np
 
-    pattern = np.frombuffer(np.uint32(poison).tobytes() * 4, np.uint8)
-    width = actual.dtype.itemsize
-    raw = actual.view(np.uint8).reshape(-1, width)
-    offset = (start * width + np.arange(raw.shape[0]) * width) % 4
-    result: np.ndarray[Any, Any] = np.zeros(raw.shape[0], bool)
-    for shift in range(0, 4, min(width, 4)):
-        rows = offset == shift
-        result[rows] = (raw[rows] == pattern[shift : shift + width]).all(axis=1)
-    return result
+    rows = actual.view(np.uint8).reshape(-1, actual.dtype.itemsize)
+    held: np.ndarray[Any, Any] = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
+    return held
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """So many bytes that repeat a poison."""
+    """Returns so many bytes that repeat a poison."""
     import numpy as np
 
     return np.resize(np.frombuffer(np.uint32(poison).tobytes(), np.uint8), nbytes)
@@ -303,20 +299,19 @@ def still_poisoned(
         other: what it held after the other call, of the same shape and dtype; None where there was none.
         other_poison: what it was filled with before that.
     """
-    import numpy as np
-
-    width = found.dtype.itemsize
-    flat = found.reshape(-1).view(np.uint8).reshape(-1, width)
-    beside = None if other is None else other.reshape(-1).view(np.uint8).reshape(-1, width)
-    wide = found.dtype.kind in "fc" or width >= 4
+    raw = f"V{found.dtype.itemsize}"
+    flat = found.reshape(-1)
+    beside = None if other is None else other.reshape(-1)
+    wide = found.dtype.kind in "fc" or found.dtype.itemsize >= 4
     count, first = 0, -1
-    for start in range(0, len(flat), _CHUNK):  # a multiple of four elements
-        rows = flat[start : start + _CHUNK]
-        left = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
+    for start in range(0, flat.size, _CHUNK):
+        now = flat[start : start + _CHUNK]
+        left = _holds_poison(now, poison)
         if beside is not None and other_poison is not None and left.any():
-            others = beside[start : start + _CHUNK]
-            left_there = (others == poison_bytes(other_poison, others.size).reshape(others.shape)).all(axis=1)
-            left &= (left_there & (poison != other_poison)) | (wide & (rows != others).any(axis=1))
+            before = beside[start : start + _CHUNK]
+            left_there = _holds_poison(before, other_poison)
+            differ = (now.view(raw) != before.view(raw)) if wide else False
+            left &= (left_there & (poison != other_poison)) | differ
         if first < 0 and left.any():
             first = start + int(left.argmax())
         count += int(left.sum())
@@ -326,7 +321,7 @@ def still_poisoned(
 def _ulp_size(
     size: np.ndarray[Any, Any], dtype: np.dtype[Any], scratch: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Distance between neighbouring numbers of `dtype` at magnitude `size`; `scratch` may hold the result."""
+    """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`, in `scratch` if given."""
     import numpy as np
 
     info = np.finfo(dtype)
@@ -347,7 +342,7 @@ def _ulp_size(
 
 
 def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
-    """One comparison out of those of its pieces; pieces without any difference count as zero error."""
+    """Merges the comparisons of pieces; those without any difference count as zero error."""
     found = [piece for piece in pieces if piece is not None]
     if not found:
         ulp = Extreme(0.0) if is_float else Extreme()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -37,31 +37,18 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> Strides:
 
 
 def out_of_c_order(shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Strides | None:
-    """Returns the strides, or None where the elements lie in C order without gaps, or there are none.
-
-    Args:
-        shape: of the array.
-        strides: in bytes; None for C order. Those of axes of length one say nothing.
-        itemsize: size of an element in bytes.
-    """
+    """Returns the strides in bytes, or None where elements lie in C order without gaps, or there are none."""
     if strides is None or 0 in shape:
         return None
     expected = c_strides(shape, itemsize)
-    differ = any(
+    differ = any(  # the stride of an axis of length one says nothing
         length > 1 and one != other for length, one, other in zip(shape, strides, expected, strict=True)
     )
     return tuple(strides) if differ else None
 
 
 def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Span:
-    """Returns the addresses that an array lies between, gaps included.
-
-    Args:
-        pointer: address of the element at index zero.
-        shape: of the array.
-        strides: in bytes, also negative ones; None for C order.
-        itemsize: size of an element in bytes.
-    """
+    """Returns the addresses that an array lies between, gaps included; strides may be negative."""
     if 0 in shape:
         return Span(pointer, pointer)
     steps = strides if strides is not None else c_strides(shape, itemsize)
@@ -257,12 +244,7 @@ class Placed:
         return mask.astype(bool)
 
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
-        """Returns what was written before it, between its elements and behind it.
-
-        Args:
-            name: of the array.
-            allocation: its bytes.
-        """
+        """Returns what was written before it, between its elements and behind it in these bytes."""
         import numpy as np
 
         unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)) & ~self._is_element
@@ -281,8 +263,3 @@ class Placed:
             index = size + (int(behind[0]) - end) // itemsize
             found.append(Damage(name, True, int(behind.size), index, size))
         return found
-
-
-def placed_in(placed: Mapping[str, Placement] | None, name: str) -> Placement | None:
-    """Returns where an array is to lie, or None where it is to be as usual."""
-    return (placed or {}).get(name)

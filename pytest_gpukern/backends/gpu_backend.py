@@ -14,7 +14,6 @@ from pytest_gpukern.arrays.memory import (
     OUTPUT_GUARD,
     Placed,
     out_of_c_order,
-    placed_in,
     span_by_interface,
     span_of,
 )
@@ -142,6 +141,7 @@ class CudaWorkspace:
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
     ) -> None:
+        placed = placed or {}
         self._runtime = runtime()
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
@@ -151,12 +151,12 @@ class CudaWorkspace:
         try:
             for name, value in inputs.items():
                 if is_array(value):
-                    self._inputs[name] = _array(value, INPUT_GUARD, placed_in(placed, name))
+                    self._inputs[name] = _array(value, INPUT_GUARD, placed.get(name))
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
-                self._outputs[name] = _array(output, OUTPUT_GUARD, placed_in(placed, name))
+                self._outputs[name] = _array(output, OUTPUT_GUARD, placed.get(name))
                 self.arrays[name] = wrap(self._outputs[name])
                 self.array_type = type(self.arrays[name])
             self.fill(inputs)

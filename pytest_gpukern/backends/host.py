@@ -18,7 +18,6 @@ from pytest_gpukern.arrays.memory import (
     damage,
     guard_pattern,
     out_of_c_order,
-    placed_in,
     span_by_interface,
 )
 from pytest_gpukern.arrays.threaded import map_in_threads
@@ -185,15 +184,16 @@ class HostWorkspace:
     ) -> None:
         import numpy as np
 
+        placed = placed or {}
         self.array_type: type[Any] = np.ndarray
         self._inputs = [name for name, value in inputs.items() if is_array(value)]
         self._outputs = list(outputs)
         self._guarded = {
-            name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed_in(placed, name))
+            name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed.get(name))
             for name in self._inputs
         }
         for name, output in outputs.items():
-            placement = placed_in(placed, name)
+            placement = placed.get(name)
             self._guarded[name] = _guarded(output.shape, output.dtype, OUTPUT_GUARD, placement)
         self._host: dict[str, Any] = {
             **inputs,

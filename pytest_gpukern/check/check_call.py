@@ -48,7 +48,6 @@ class Call:
     """A call that is about to be made.
 
     Attributes:
-        function: what is called.
         place: which call it is, in words.
         outputs: declared outputs, poisoned, by name.
         inputs: every other array among the arguments, by name.
@@ -59,7 +58,7 @@ class Call:
         poison: what the outputs were filled with.
     """
 
-    function: Callable[..., Any] | None
+    function: Callable[..., Any]
     place: str
     outputs: dict[str, UsersArray]
     inputs: dict[str, UsersArray]
@@ -146,7 +145,7 @@ class CheckedCalls:
         values = dict(zip(call.outputs, call.given, strict=False))
         for name, array in call.outputs.items():
             output = self.seen.outputs.setdefault(name, SeenOutput(values[name], array, declared=True))
-            self._look_at(name, output, array, call, same_inputs=same_inputs)
+            self._look_at(name, output, array, call.place, call.poison, same_inputs=same_inputs)
         if call.outputs:
             digests = _digests(call.inputs)
             changed = [name for name, digest in digests.items() if digest != call.digests[name]]
@@ -163,7 +162,7 @@ class CheckedCalls:
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
     def wants_another(self, calls: int, last_ns: float) -> bool:
-        """Whether the call is made once more before timing, after so many, of which the last took so long.
+        """Says whether the call is made once more before timing, after so many; the last took `last_ns`.
 
         Raises:
             ValueError: determinism is declared of a call without outputs, declared or returned.
@@ -182,11 +181,11 @@ class CheckedCalls:
 
     @property
     def wanted_after_timing(self) -> bool:
-        """Whether there is something to check of a call after timing."""
+        """Says whether there is something to check of a call after timing."""
         return bool(self._outputs) or self._returns_new
 
     def timed(self, executions: Executions) -> Executions:
-        """The executions, each batch of which finds the outputs poisoned, where they are the same in all."""
+        """Returns the executions; each batch finds the outputs poisoned, where they are the same in all."""
         return _Poisoned(executions, self) if self._outputs and self._fixed else executions
 
     @property
@@ -206,8 +205,8 @@ class CheckedCalls:
         self._synchronize()
         for name, output in self.seen.outputs.items():
             if output.declared:
-                call = Call(None, "in a timed call", {}, {}, [], {}, (), self._timed_poison)
-                self._look_at(name, output, output.array, call, same_inputs=True)
+                poison = self._timed_poison
+                self._look_at(name, output, output.array, "in a timed call", poison, same_inputs=True)
                 _raise(diagnose_launches(name, output.bits, self._determinism))
 
     def _writable(self, name: str, value: Any) -> UsersArray:
@@ -225,38 +224,28 @@ class CheckedCalls:
         return array
 
     def _look_at(
-        self, name: str, output: SeenOutput, array: UsersArray, call: Call, *, same_inputs: bool
+        self, name: str, output: SeenOutput, array: UsersArray, place: str, poison: int, *, same_inputs: bool
     ) -> None:
-        """Notes what a declared output holds after a call.
-
-        Raises:
-            IncorrectError: an element was not written.
-        """
+        """Notes what a declared output holds after a call; raises IncorrectError for what was not written."""
         bits = array.bits()
         known = output.results.get(bits) if bits is not None else None
         found = array.fetch() if known is None else known
-        last, output.last = output.last, (found, call.poison)
+        last, output.last = output.last, (found, poison)
         if (
             last is not None
             and last[0] is not found
             and last[0].shape == found.shape
             and last[0].dtype == found.dtype
         ):
-            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, call.poison, *last))
-            if diagnosis is not None:
-                told = f"{diagnosis.message}, {call.place}; a call writes all of an output that is declared"
-                raise IncorrectError(Diagnosis(diagnosis.fault, told))
+            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, poison, *last))
+            _raise(diagnosis, f", {place}; a call writes all of an output that is declared")
         if not same_inputs:
             return
         output.results[len(output.bits) if bits is None else bits] = found
         output.bits.append(bits)
 
     def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
-        """Checks the arrays among what a call returned.
-
-        Raises:
-            IncorrectError: one may compute when it is read, or has no memory of its own.
-        """
+        """Raises IncorrectError where a returned array computes late, or has no memory of its own."""
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         self._returns_new = False
         for name, value in leaves("returned", returned):
@@ -270,7 +259,7 @@ class CheckedCalls:
             if any(array.overlaps(output) for output in call.outputs.values()):
                 continue
             shared = [other for other, theirs in call.inputs.items() if self._hides(array, theirs)]
-            _raise(diagnose_shared(name, shared), "; declare what it writes by outputs=")
+            _raise(diagnose_shared(name, shared, "declare what it writes by outputs="))
             if any(array.overlaps(theirs) for theirs in call.inputs.values()):
                 continue
             if _captured(call.function, value, array):
@@ -282,16 +271,14 @@ class CheckedCalls:
             elif value is not before.value:
                 again = [held for held, output in earlier.items() if array.overlaps(output.array)]
                 held_still = [f"{held} of an earlier call, which is still held" for held in again]
-                _raise(
-                    diagnose_shared(name, held_still),
-                    "; what a call returns is new memory, or the same array",
-                )
+                remedy = "what a call returns is new memory, or the same array"
+                _raise(diagnose_shared(name, held_still, remedy))
                 self._returns_new = True
             if same_inputs:
                 self._note(before, value, array)
 
     def _hides(self, array: UsersArray, argument: UsersArray) -> bool:
-        """Whether what was returned is a part of an argument; all of one may be what the call wrote."""
+        """Says whether what was returned is part of an argument; all of one may be what the call wrote."""
         return array.overlaps(argument) and (bool(self._outputs) or array.span != argument.span)
 
     @staticmethod
@@ -320,19 +307,17 @@ class _Poisoned:
 
 def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray]) -> None:
     """Raises IncorrectError where an output shares memory with an input or with another output."""
-    before: dict[str, UsersArray] = {}
+    remedy = "a call that updates in place is checked by pedantic(setup=…, check=…) without outputs="
+    others = dict(inputs)
     for name, array in outputs.items():
-        others = {**inputs, **before}
-        _raise(
-            diagnose_shared(name, (other for other, theirs in others.items() if array.overlaps(theirs))),
-            "; a call that updates in place is checked by pedantic(setup=…, check=…) without outputs=",
-        )
-        before[name] = array
+        shared = (other for other, theirs in others.items() if array.overlaps(theirs))
+        _raise(diagnose_shared(name, shared, remedy))
+        others[name] = array
 
 
-def _raise(diagnosis: Diagnosis | None, remedy: str = "") -> None:
+def _raise(diagnosis: Diagnosis | None, more: str = "") -> None:
     if diagnosis is not None:
-        raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + remedy))
+        raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + more))
 
 
 def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
@@ -340,7 +325,7 @@ def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
-    """Whether a returned array is one that the callable has at hand, which it may write in every call."""
+    """Says whether a returned array is one that the callable has at hand and may write in every call."""
     if any(value is each for each in captured_by(function)):
         return False  # the same in every call, so that it can be looked at from call to call
     others = (users_array(each) for each in captured_by(function))
@@ -348,24 +333,19 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """What tells a scalar of one call from that of another; of anything else, which object it is."""
+    """Returns what tells a scalar of one call from that of another; of anything else, which object it is."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
 
 
 class Argument(NamedTuple):
-    """One argument of a call.
-
-    Attributes:
-        place: where the call has it: `argument 2`, counted from 0, or the name that it is passed by.
-        value: what is passed.
-    """
+    """One argument of a call; its place is `argument 2`, counted from 0, or the name that it is passed by."""
 
     place: str
     value: Any
 
 
 def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
-    """Each argument of a call."""
+    """Returns each argument of a call."""
     return [
         *(Argument(f"argument {n}", value) for n, value in enumerate(args)),
         *map(Argument._make, kwargs.items()),
@@ -373,8 +353,8 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argumen
 
 
 def captured_by(function: Any) -> Iterator[Any]:
-    """What a callable has at hand beside its arguments: variables that it closes over, globals that it names,
-    what a partial or a method is bound to, and the attributes of that."""
+    """Yields what a callable has at hand: variables that it closes over, globals that it names, and what a
+    partial or a method is bound to, with the attributes of that."""
     if isinstance(function, functools.partial):
         yield from function.args
         yield from function.keywords.values()
@@ -397,7 +377,7 @@ def captured_by(function: Any) -> Iterator[Any]:
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """A value, or what the tuple, list or dict holds that it is, as a CuPy kernel's arguments; by place."""
+    """Yields a value, or what is in the tuple, list or dict that it is, each with its place."""
     if isinstance(value, (tuple, list)):
         for number, each in enumerate(value):
             yield from leaves(f"{place}[{number}]", each)
@@ -415,15 +395,9 @@ def declared_outputs(
     kwargs: Mapping[str, Any],
     where: str,
 ) -> list[Argument]:
-    """The arguments that a marker's `outputs` names, each once.
+    """Returns the arguments that a marker's `outputs` names by position, from either end, or by name.
 
-    Args:
-        outputs: positions, counted from 0 or, negative, from the end, and names; one that is passed by
-            position is found where the function tells its signature.
-        function: what is called.
-        args: its positional arguments.
-        kwargs: its named arguments.
-        where: the test.
+    The name of one that is passed by position is found where the function tells its signature.
 
     Raises:
         ValueError: the call has no such argument, or one is named twice.
@@ -450,7 +424,7 @@ def declared_outputs(
 
 
 def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
-    """The position of a parameter that is passed by position, where that can be told."""
+    """Returns the position of a parameter that is passed by position, where that can be told."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # no Python function
@@ -509,7 +483,7 @@ class SeenOutputs:
         self.outputs: dict[str, SeenOutput] = {}
 
     def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
-        """Which output a test verifies, or a copy of which; None where it is none that is known.
+        """Returns which output a test verifies, or a copy of which; None where it is none that is known.
 
         Args:
             actual: what the test verifies.
@@ -534,13 +508,13 @@ class SeenOutputs:
         return next(matching, None)
 
     def determinism(self, name: str) -> Determinism | None:
-        """What the calls so far show of an output."""
+        """Returns what the calls so far show of an output."""
         return of_launches(self.outputs[name].bits)
 
     def diagnose_others(
         self, name: str, reference: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> Diagnosis | None:
-        """Whether what other calls left in an output, as far as it differs, is right too."""
+        """Says what is wrong with what other calls left in an output, as far as that differs."""
         self._verified.add(name)
         output = self.outputs[name]
         verified = output.bits[-1] if output.declared and self._fixed else None
@@ -555,7 +529,7 @@ class SeenOutputs:
         return None
 
     def unsettled(self) -> Diagnosis | None:
-        """How calls with differently poisoned outputs differ, where the test never verified that output.
+        """Says how calls with differently poisoned outputs differ, where the test never verified that output.
 
         None where they agree within the default tolerance of the dtype, or are declared to be `tolerant`.
         """

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
+from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, diagnose_launches
 from pytest_gpukern.check.launch import (
     Prepared,
     checked_launch,
@@ -17,7 +17,6 @@ from pytest_gpukern.check.launch import (
     turn_to,
 )
 from pytest_gpukern.problems.problem import Run
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
@@ -89,13 +88,9 @@ def check(
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     """Launches once more where too few sets were there for both poisons, or for an answer to be found.
 
-    The latter only where a launch takes no time to speak of, as it does in the simulator, where a single set
-    is that of a corner: at its own point the variant has met both poisons.
-
-    Under a tool of compute-sanitizer no launch is repeated: what it looks at is the same, and it is slow.
-
-    Raises:
-        IncorrectError: that launch was wrong.
+    The latter only where a launch takes no time to speak of. In the simulator a single set is that of a
+    corner, whose variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch
+    is repeated: what it looks at is the same, and it is slow.
     """
     if sanitizing_tool() is not None:
         return
@@ -115,11 +110,7 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
 def repeat_where_declared(prepared: Prepared) -> None:
     """Launches again on the same inputs, checked each time, where a variant declares its determinism.
 
-    That of others is told by the launches on the first data set that are made anyhow: on a second buffer set,
-    while it is timed, and after that.
-
-    Raises:
-        IncorrectError: a launch was wrong, or the bits differ where the variant declares that they do not.
+    That of others is told by the launches on the first data set that are made anyhow.
     """
     if prepared.case.variant.determinism is None:
         return
@@ -133,37 +124,18 @@ def repeat_where_declared(prepared: Prepared) -> None:
 
 
 def check_determinism(prepared: Prepared) -> None:
-    """Compares what launches on the same inputs showed so far with what the variant declares.
-
-    Raises:
-        IncorrectError: their bits differ, and it declares that they do not.
-    """
-    declared = prepared.case.variant.determinism
-    if declared in (None, Determinism.TOLERANT):
-        return
-    for name, kind in prepared.determinism.items():
-        if kind is Determinism.TOLERANT:
-            found = prepared.seen_bits[name]
-            counts = f"{len(set(found))} results from {len(found)} launches on the same inputs"
-            raise IncorrectError(
-                Diagnosis(
-                    Fault.NOT_DETERMINISTIC,
-                    f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, all within the tolerance, "
-                    f"and the variant declares determinism={declared!r}",
-                ),
-                prepared.errors,
-            )
+    """Raises IncorrectError where launches on the same inputs differ, and the variant declares otherwise."""
+    for name, bits in prepared.seen_bits.items():
+        diagnosis = diagnose_launches(name, bits, prepared.case.variant.determinism)
+        if diagnosis is not None:
+            raise IncorrectError(diagnosis, prepared.errors)
 
 
 def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
     """Launches a checked variant on further contents, and puts back those that the buffers held.
 
-    A statistical check judges as many runs together as it always does.
-
-    Args:
-        prepared: the variant.
-        point: where.
-        datasets: one at a time, since they may be large.
+    The sets come one at a time, since they may be large. A statistical check judges as many runs together as
+    it always does.
 
     Raises:
         IncorrectError: a launch was wrong; the message says on which contents.
@@ -188,11 +160,7 @@ def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -
 
 
 def check_runs(prepared: Prepared) -> None:
-    """Has the statistical check, where the problem has one, judge the runs so far together.
-
-    Raises:
-        IncorrectError: it complains.
-    """
+    """Raises IncorrectError where the problem's statistical check complains of the runs so far."""
     statistical = prepared.case.problem.check
     if statistical is not None:
         _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
@@ -207,7 +175,7 @@ def _judge_runs(
 
 
 def _enough(prepared: Prepared, dataset: Dataset) -> float:
-    """How many sets a variant that is checked again need be launched on, before `dataset` comes next."""
+    """Returns on how many sets to launch a variant that is checked again, before `dataset` comes next."""
     if not is_slow(prepared):
         return math.inf
     if prepared.case.problem.check is not None:
@@ -218,17 +186,7 @@ def _enough(prepared: Prepared, dataset: Dataset) -> float:
 
 
 def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """The same variant on a buffer set of its own, checked there by one launch.
-
-    Args:
-        prepared: the variant on its first set.
-        point: where.
-        workspace: holds `dataset`.
-        dataset: one of those that the variant was checked on.
-
-    Raises:
-        IncorrectError: the launch was wrong.
-    """
+    """Returns the variant on a buffer set of its own, which holds `dataset`, checked there by one launch."""
     copy = prepare(prepared.case, point, prepared.backend, workspace, dataset)
     copy.datasets, copy.errors, copy.seen_bits = prepared.datasets, prepared.errors, prepared.seen_bits
     copy.first_call_ns = prepared.first_call_ns
@@ -238,6 +196,6 @@ def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset
 
 
 def observed(prepared: Prepared, point: Point) -> Run:
-    """What a statistical check is shown of the last launch."""
+    """Returns what a statistical check is shown of the last launch."""
     outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
     return Run(point, prepared.dataset.inputs, outputs)

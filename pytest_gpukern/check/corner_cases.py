@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 from pytest_gpukern.check.check_variant import check
 from pytest_gpukern.check.diagnosis import IncorrectError
@@ -14,8 +14,6 @@ from pytest_gpukern.check.launch import giving_back
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
@@ -47,7 +45,7 @@ class Corner:
 
     @property
     def is_a_size(self) -> bool:
-        """Whether nothing but its size is special about it, so that no kernel is compiled for it."""
+        """Says whether nothing but its size is special about it, so that no kernel is compiled for it."""
         return self.contents == "random" and self.layout is None and "dtype" not in self.point
 
 
@@ -60,12 +58,12 @@ class Corners:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What was checked, in words."""
+        """Names what was checked."""
         return tuple(corner.label for corner in self.checked)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left out and why, a note for each reason."""
+        """Says what was left out and why, a note for each reason."""
         by_reason: dict[str, list[str]] = {}
         for corner, reason in self.left_out:
             by_reason.setdefault(reason, []).append(corner.label)
@@ -73,11 +71,9 @@ class Corners:
 
 
 def corners_of(case: Case, *, simulated: bool) -> Corners:
-    """Where a case is checked besides its own point; nowhere unless it is the first of its variant.
+    """Returns where a case is checked besides its own point: nowhere unless it is its variant's first.
 
-    Args:
-        case: problem, variant, point and parameters.
-        simulated: whether its kernels run in the simulator, which is given small sizes only.
+    In the simulator only small sizes are checked.
     """
     if not case.first:
         return Corners()
@@ -93,17 +89,17 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
         reason = case.variant.limit_exceeded(corner.point)
         if reason is not None:
             reason = f"{reason.partition(':')[0]} for the variant"
-        elif simulated and corner.contents == "random" and _beyond(corner.point, problem.simulator_limits):
+        elif (
+            simulated
+            and corner.contents == "random"
+            and any(corner.point[axis] > most for axis, most in problem.simulator_limits.items())
+        ):
             reason = "too large for the simulator"
         if reason is None:
             checked.append(corner)
         else:
             left_out.append((corner, reason))
     return Corners(tuple(checked), tuple(left_out))
-
-
-def _beyond(point: Point, limits: Mapping[str, float]) -> bool:
-    return any(point[axis] > most for axis, most in limits.items())
 
 
 def check_corners(
@@ -127,7 +123,14 @@ def check_corners(
     checked, left_out = [], list(corners.left_out)
     tool, slow, reason = sanitizing_tool(), None, ""
     for corner in corners.checked:
-        if slow is not None and corner.is_a_size and not _smaller_somewhere(corner.point, slow.point):
+        if (
+            slow is not None
+            and corner.is_a_size
+            and all(
+                not isinstance(value, int) or value >= slow.point[axis]
+                for axis, value in corner.point.items()
+            )
+        ):
             left_out.append((corner, reason))
             continue
         took_ns = _check_at(corner, case, backend, placing, datasets)
@@ -137,16 +140,8 @@ def check_corners(
     return Corners(tuple(checked), tuple(left_out))
 
 
-def _smaller_somewhere(point: Point, than: Point) -> bool:
-    return any(isinstance(value, int) and value < than[axis] for axis, value in point.items())
-
-
 def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
-    """Checks the variant at one corner; how long its last launch took, in nanoseconds.
-
-    Raises:
-        IncorrectError: it is wrong there.
-    """
+    """Checks the variant at one corner, and returns how long its last launch took, in nanoseconds."""
     if corner.contents == "random":
         sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
     else:
@@ -155,9 +150,10 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
     workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
     with ExitStack() as given_back:
         given_back.push(giving_back(workspace.close))
+        if corner.contents == "special":  # what NumPy warns of on them is what they are there for
+            given_back.enter_context(catch_warnings(action="ignore", category=RuntimeWarning))
         try:
-            with _no_warnings() if corner.contents == "special" else nullcontext():
-                prepared = check(case, corner.point, backend, workspace, sets)
+            prepared = check(case, corner.point, backend, workspace, sets)
         except IncorrectError as error:
             message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
             diagnosis = dataclasses.replace(error.diagnosis, message=message)
@@ -166,16 +162,8 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         return prepared.last_call_ns or 0.0
 
 
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """What NumPy warns of on special values is what they are there for, also in the simulator's threads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
-
-
 def _planted(dataset: Dataset) -> str:
-    """Where special values are, a line an input."""
+    """Says where special values are, a line an input."""
     return "".join(
         f"\n  planted in {name}, by flat index: "
         + ", ".join(f"{value:g} at {place}" for place, value in places.items())

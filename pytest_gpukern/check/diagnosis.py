@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import c_strides
+from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +57,7 @@ class IncorrectError(Exception):
 
 
 def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> Diagnosis | None:
-    """What a comparison says about output `name`, or None where every element passed."""
+    """Says what a comparison found in output `name`; None where every element passed."""
     if not comparison.mismatches:
         return None
     if comparison.unwritten:
@@ -85,7 +86,7 @@ def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> 
 
 
 def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
-    """What was written out of bounds, or None where nothing was."""
+    """Says what was written out of bounds; None where nothing was."""
     if not found:
         return None
     lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
@@ -112,14 +113,9 @@ def _count(number: int, noun: str) -> str:
 def diagnose_form(
     name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
 ) -> Diagnosis | None:
-    """Whether a returned output has the declared shape, dtype and order; checked before any value.
+    """Says whether an output has another shape, dtype or order than declared; asked before any value.
 
-    Args:
-        name: of the output.
-        shape: of what was returned.
-        dtype: of what was returned.
-        declared: what was declared.
-        strides: of what was returned, in bytes; None where it lies in C order without gaps.
+    Its strides are in bytes, or None where it lies in C order without gaps.
     """
     import numpy as np
 
@@ -146,39 +142,26 @@ def diagnose_form(
 def diagnose_aliasing(
     returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
 ) -> Diagnosis | None:
-    """Whether outputs that a launch returned have memory of their own, or None where they do.
+    """Says whether outputs that a launch returned have memory of their own; None where they do.
 
     Args:
         returned: addresses of each output.
         inputs: addresses of each input.
         before: addresses of what an earlier launch returned and somebody still holds.
     """
-    outputs = list(returned.items())
-    for number, (name, span) in enumerate(outputs):
-        others = (
-            *((f"the input {other}", theirs) for other, theirs in inputs.items()),
-            *((f"the output {other}", theirs) for other, theirs in outputs[:number]),
-            *((f"the {other} that an earlier launch returned", theirs) for other, theirs in before.items()),
-        )
-        for what, theirs in others:
-            if span.overlaps(theirs):
-                return Diagnosis(
-                    Fault.ALIASED,
-                    f"{name}: {Fault.ALIASED}: its memory overlaps that of {what}; "
-                    "what a launch returns is new memory each time",
-                )
+    others = {f"the input {name}": span for name, span in inputs.items()}
+    others |= {f"the {name} that an earlier launch returned": span for name, span in before.items()}
+    for name, span in returned.items():
+        shared = (other for other, theirs in others.items() if span.overlaps(theirs))
+        diagnosis = diagnose_shared(name, shared, "what a launch returns is new memory each time")
+        if diagnosis is not None:
+            return diagnosis
+        others[f"the output {name}"] = span
     return None
 
 
 def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
-    """What a call left of an output as it found it, or None where it wrote every element.
-
-    Args:
-        name: of the output.
-        shape: of the output.
-        count: elements that were not written.
-        first: flat index of the first of these.
-    """
+    """Says how many elements a call left as it found them, the first at a flat index; None for no element."""
     if not count:
         return None
     where = _at(first, shape)
@@ -187,32 +170,25 @@ def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int
 
 
 def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
-    """What differs between calls on the same inputs, where a test declares that nothing does.
-
-    Args:
-        name: of the output.
-        bits: hash of the output after each call.
-        declared: `bitwise`, `run-to-run`, `tolerant`, or None where nothing was declared.
-    """
-    if declared in (None, "tolerant") or len(set(bits)) < 2:
+    """Says how launches on the same inputs differ, by an output's hash after each, where that is a fault."""
+    if declared in (None, Determinism.TOLERANT) or of_launches(bits) is not Determinism.TOLERANT:
         return None
-    counts = f"{len(set(bits))} results from {len(bits)} calls on the same inputs"
-    return Diagnosis(
-        Fault.NOT_DETERMINISTIC,
-        f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, and the test declares determinism={str(declared)!r}",
-    )
+    counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
+    declares = f"determinism={str(declared)!r} is declared"
+    return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, and {declares}")
 
 
-def diagnose_shared(name: str, others: Iterable[str]) -> Diagnosis | None:
-    """Which others an array shares memory with, by what they are called, or None where there are none."""
+def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis | None:
+    """Says which others an array shares memory with, by what they are called; None where there are none."""
     shared = ", ".join(others)
     if not shared:
         return None
-    return Diagnosis(Fault.ALIASED, f"{name}: {Fault.ALIASED}: it shares memory with {shared}")
+    told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
+    return Diagnosis(Fault.ALIASED, told)
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:
-    """A flat index as one would write it behind the array's name."""
+    """Writes a flat index as one would behind the array's name."""
     import numpy as np
 
     if index < 0 or not shape:

@@ -22,11 +22,7 @@ class _Held(NamedTuple):
 
 
 class GuardedArrays:
-    """Those of one test.
-
-    Args:
-        backend: name → the backend that makes arrays of its library.
-    """
+    """Holds those of one test; `backend` opens a backend by its name."""
 
     def __init__(self, backend: Callable[[str], Backend]) -> None:
         self._backend = backend
@@ -36,7 +32,7 @@ class GuardedArrays:
         return bool(self._held)
 
     def copy(self, array: Any, name: str | None) -> Any:
-        """A copy of an array in guarded memory, of the same library, shape and dtype, in C order.
+        """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
 
         Raises:
             TypeError: it is no array, or of a kind that cannot be copied so; the message says which can.
@@ -51,11 +47,7 @@ class GuardedArrays:
         return made
 
     def like(self, array: Any, name: str | None) -> Any:
-        """An array of the same library, shape and dtype in guarded memory, for a call to write: poisoned.
-
-        Raises:
-            TypeError: as for `copy`.
-        """
+        """Returns a poisoned array like another in guarded memory, for a call to write; raises as `copy`."""
         from pytest_gpukern.problems.problem import Output
 
         library, found = _known(array)
@@ -63,14 +55,7 @@ class GuardedArrays:
         return self._made(library, {}, {name: Output(found.shape, found.dtype)}, name)
 
     def check(self, place: str) -> None:
-        """Looks at all zones, once the device is idle.
-
-        Args:
-            place: after which calls, in words.
-
-        Raises:
-            IncorrectError: something was written there.
-        """
+        """Raises IncorrectError where a zone was written; `place` says after which calls."""
         found = []
         for backend, workspace in self._held:
             backend.synchronize()
@@ -102,11 +87,7 @@ class GuardedArrays:
 
 
 def _known(array: Any) -> tuple[str, UsersArray]:
-    """The backend of an array's library, and where the array lies.
-
-    Raises:
-        TypeError: there is none.
-    """
+    """Returns the backend of an array's library and where the array lies; raises TypeError for any other."""
     library, found = backend_of(array), users_array(array)
     why = None
     if library is None or found is None:

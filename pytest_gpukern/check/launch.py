@@ -107,11 +107,7 @@ def _given_back() -> None:
 
 
 def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """Calls the variant's untimed part.
-
-    Raises:
-        IncorrectError: it raised.
-    """
+    """Calls the variant's untimed part; raises IncorrectError where that raised, or returned no launch."""
     variant = case.variant
     assert variant.prepare is not None
     available = {**case.problem.named(point), **case.parameters, **workspace.arrays, "stream": backend.stream}
@@ -142,7 +138,7 @@ def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
 
 
 def is_slow(prepared: Prepared) -> bool:
-    """Whether its last launch was slow, for where it runs."""
+    """Says whether its last launch was slow, for where it runs."""
     limit_ns = SLOW_ON_DEVICE_NS if prepared.backend.on_gpu else SLOW_ON_HOST_NS
     return (prepared.last_call_ns or 0.0) > limit_ns
 
@@ -150,7 +146,7 @@ def is_slow(prepared: Prepared) -> bool:
 def load_other_contents(prepared: Prepared) -> list[Dataset]:
     """Puts other contents into the buffers, where a set has the scalars that the variant was prepared with.
 
-    Returns the set that the buffers held before, or nothing where they still hold it.
+    Returns the set that the buffers held before; nothing where they still hold it.
     """
     before = prepared.dataset
     for other in prepared.datasets:
@@ -162,9 +158,9 @@ def load_other_contents(prepared: Prepared) -> list[Dataset]:
 
 
 def giving_back(step: Callable[[], None]) -> Callable[..., None]:
-    """The step as the end of a `with` block, which after an error of the block adds its own to that.
+    """Returns the step as the end of a `with` block; after an error of the block it only adds a note to that.
 
-    A launch that destroyed the context leaves nothing that could be given back, and is itself what to report.
+    A launch that destroyed the context leaves nothing to be given back, and is itself what to report.
     """
 
     def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
@@ -189,7 +185,7 @@ def checked_launch(
         poisoned: whether outputs are poisoned, or still hold what was right for other contents.
 
     Raises:
-        IncorrectError: something is wrong; the message says what, where and by how much.
+        IncorrectError: something is wrong.
     """
     workspace, backend = prepared.workspace, prepared.backend
     if poisoned:
@@ -225,27 +221,20 @@ def checked_launch(
         )
     if prepared.case.variant.allocates:
         # Last: what is stale has this for its cause more often than the other way round.
-        diagnosis = diagnose_aliasing(prepared.returned_spans, workspace.input_spans(), earlier_spans)
+        diagnosis = diagnose_aliasing(prepared.returned_spans, {}, earlier_spans)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, prepared.errors)
 
 
 def check_guards(prepared: Prepared) -> None:
-    """Looks around inputs and outputs for what was written out of bounds, once the device is idle.
-
-    Raises:
-        IncorrectError: something was; the values may be right all the same.
-    """
+    """Raises IncorrectError where something was written out of bounds; the device must be idle."""
     diagnosis = diagnose_damage(prepared.workspace.damage())
     if diagnosis is not None:
         raise IncorrectError(diagnosis, prepared.errors)
 
 
 def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
-    """The digest of what was put into the inputs, computed once for all variants that are given it.
-
-    So what preparing or a launch before has changed is found too, unless other contents were loaded since.
-    """
+    """Returns the digest of what was put into the inputs, so that what preparing has changed is found too."""
     workspace, dataset = prepared.workspace, prepared.dataset
     known = dataset.digests.get(type(workspace))
     if known is None:
@@ -254,11 +243,7 @@ def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
 
 
 def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
-    """Compares what the outputs hold now with the reference of the data set in the buffers.
-
-    Raises:
-        IncorrectError: an output is outside its tolerance.
-    """
+    """Raises IncorrectError where an output does not meet the reference of what the buffers hold now."""
     dataset = prepared.dataset
     if dataset.expected is None:
         _check_written(prepared)
@@ -286,7 +271,7 @@ def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> N
 
 
 def _check_written(prepared: Prepared) -> None:
-    """Without a reference, at least nothing may still be poison."""
+    """Raises IncorrectError where an output without a reference still holds poison."""
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Tolerance
@@ -304,43 +289,14 @@ def _check_written(prepared: Prepared) -> None:
 
 
 def adopt(prepared: Prepared, returned: Any) -> None:
-    """Takes the arrays that an allocating variant returned, after checking type, form and memory.
-
-    They are held until the next launch has ended, as by a caller who compares two results.
-
-    Raises:
-        IncorrectError: they are not what the problem declares, or have no memory of their own.
-    """
-    prepared.last_returned = returned
-    workspace, specs = prepared.workspace, prepared.dataset.specs
-    prepared.returned_spans = adopt_returned(workspace, specs, returned, backend=prepared.backend.name)
-
-
-def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
-    """The failure to report for an exception of a variant; a feature the simulator lacks stays what it is."""
-    from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-
-    if isinstance(error, SimulatorUnsupported):
-        return error
-    message = f"{Fault.LAUNCH_FAILED}: {doing} {case.variant.label}: {type(error).__name__}: {error}"
-    return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message))
-
-
-def adopt_returned(
-    workspace: Workspace, specs: Mapping[str, Output], returned: Any, *, backend: str
-) -> dict[str, Span]:
-    """Has the workspace take the arrays that a launch returned; returns the addresses of each.
-
-    Args:
-        workspace: of the case.
-        specs: the declared outputs.
-        returned: one array; a tuple in the order of the outputs; or name → array.
-        backend: name of the variant's.
+    """Takes the arrays that an allocating variant returned, and holds them until the next launch has ended.
 
     Raises:
         IncorrectError: type, shape, dtype or order is not what is declared, or an array shares memory with an
             input or another one.
     """
+    prepared.last_returned = returned
+    workspace, specs = prepared.workspace, prepared.dataset.specs
     values = _by_name(specs, returned)
     for name, spec in specs.items():
         form = workspace.adopt(name, values.get(name))
@@ -349,8 +305,8 @@ def adopt_returned(
                 Diagnosis(
                     Fault.WRONG_TYPE,
                     f"{name}: {Fault.WRONG_TYPE}: the launch returned {_named(type(values.get(name)))}, "
-                    f"which is no array of the backend {backend}: that is {_named(workspace.array_type)} "
-                    "itself, computed, where the launch ran",
+                    f"which is no array of the backend {prepared.backend.name}: that is "
+                    f"{_named(workspace.array_type)} itself, computed, where the launch ran",
                 )
             )
         diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
@@ -360,11 +316,21 @@ def adopt_returned(
     diagnosis = diagnose_aliasing(spans, workspace.input_spans(), {})
     if diagnosis is not None:
         raise IncorrectError(diagnosis)
-    return spans
+    prepared.returned_spans = spans
+
+
+def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
+    """Returns what to raise for a variant's exception; a feature the simulator lacks stays what it is."""
+    from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+
+    if isinstance(error, SimulatorUnsupported):
+        return error
+    message = f"{Fault.LAUNCH_FAILED}: {doing} {case.variant.label}: {type(error).__name__}: {error}"
+    return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message))
 
 
 def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
-    """Name → array of what a launch returned."""
+    """Returns what a launch returned by the names of its outputs."""
     if isinstance(returned, Mapping):
         return dict(returned)
     if not (isinstance(returned, tuple) and len(specs) > 1):
@@ -381,5 +347,5 @@ def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
 
 
 def _named(kind: type) -> str:
-    """A type with its module, since several libraries have an `ndarray`."""
+    """Names a type with its module, since several libraries have an `ndarray`."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -165,7 +165,7 @@ def test_declared(gpu_benchmark):
 """
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["INCORRECT: out: not deterministic: 2 results from 2 calls *'bitwise'*"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: not deterministic: 2 results from 2 launches *'bitwise'*"])
     assert found_in(pytester)["test_tolerant"]["errors"]["output"]["determinism"] == "tolerant"
 
 

@@ -54,11 +54,6 @@ def test_c_strides_are_numpys(shape, itemsize):
     assert c_strides(tuple(shape), itemsize) == np.empty(shape, f"V{itemsize}").strides
 
 
-def test_strides_that_nobody_gave_are_those_of_c_order():
-    assert out_of_c_order((2, 3), None, 8) is None
-    assert span_of(1000, (2, 3), None, 8) == (1000, 1048)
-
-
 SPANS = st.builds(Span, st.integers(0, 6), st.integers(0, 6)).filter(lambda span: span.start <= span.stop)
 
 
@@ -100,12 +95,6 @@ def test_what_is_read_behind_an_input_and_written_behind_an_output_shows_also_wh
     (found,) = target.damage("out")
     assert (found.index, found.changed_bytes) == (3, 2 * np.dtype(dtype).itemsize)
     assert source.damage("a") == []
-
-
-@given(guard=st.sampled_from(GUARDS), start=st.integers(0, 40), nbytes=st.integers(0, 40))
-def test_the_pattern_of_a_zone_depends_on_where_it_begins(guard, start, nbytes):
-    whole = np.frombuffer(guard.to_bytes(4, "little") * 30, np.uint8)
-    assert guard_pattern(guard, start, nbytes).tolist() == whole[start : start + nbytes].tolist()
 
 
 @given(
@@ -195,8 +184,3 @@ def test_a_diagnosis_names_array_side_bytes_and_the_nearest_element(found, line)
     diagnosis = diagnose_damage([found])
     assert diagnosis.fault is Fault.OUT_OF_BOUNDS
     assert diagnosis.message == f"{found.array}: out of bounds\n  {line}"
-
-
-def test_every_damaged_zone_has_a_line():
-    found = [Damage("a", False, 1, -2, 8), Damage("a", True, 1, 9, 8), Damage("b", True, 1, 3, 3)]
-    assert len(diagnose_damage(found).message.splitlines()) == 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +12,7 @@ from fakes import doubling, only_case
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.backends.host import HostBackend, HostWorkspace
+from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check import launch as checked_launch
 from pytest_gpukern.check.check_variant import check
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
@@ -59,26 +58,6 @@ def test_the_worst_error_of_all_launches_is_kept():
 
     prepared = checked(off_by_a_little_first, doubling(N, tolerance=Tolerance(0, 1)))
     assert prepared.errors["out"].max_abs == pytest.approx(0.25, rel=1e-5)
-
-
-def test_the_digest_of_contents_is_computed_once_for_all_variants(monkeypatch):
-    problem = doubling(N)
-    problem.variant("host")(right)
-    case = only_case(problem)
-    datasets = Datasets().for_check(problem, case.point, contents=2, available_bytes=1e9)
-    backend, digested = HostBackend(), []
-    digest_of = HostWorkspace.digest_of
-    monkeypatch.setattr(
-        HostWorkspace,
-        "digest_of",
-        lambda self, inputs: digested.append(inputs) or digest_of(self, inputs),
-    )
-    for _ in range(2):
-        workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
-        check(case, case.point, backend, workspace, datasets)
-    ours = [inputs for inputs in digested if any(inputs is dataset.inputs for dataset in datasets)]
-    assert len(ours) == 2, "once for each contents; the others are of buffers"
-    assert len(digested) == 2 + 2 * 3, "each variant is launched on both and on the first again"
 
 
 # what is wrong with the outputs
@@ -209,21 +188,6 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
     assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
 
 
-def test_out_of_bounds_comes_before_what_else_is_wrong():
-    """Whose memory a wild write has hit is chance; that it went astray is the cause."""
-
-    def strays(a, out):
-        target = beside(out, behind=1)
-
-        def launch():
-            target[1:] = 3 * a
-            a[0] = 0
-
-        return launch
-
-    assert rejected(strays).diagnosis.fault is Fault.OUT_OF_BOUNDS
-
-
 def test_what_writes_beside_an_array_while_it_prepares_is_out_of_bounds():
     def strays(a, out):
         beside(a, behind=1)[-1] = 0
@@ -262,12 +226,6 @@ def test_what_was_not_written_is_found_also_where_the_reference_is_nan():
         tolerance=Tolerance(rtol=1e-6),
     )
     assert rejected(skips_negative_ones, signed).diagnosis.fault is Fault.NOT_WRITTEN
-
-
-def test_a_stale_result_also_says_how_wrong_it_is_now():
-    message = rejected(replays_its_first_answer).diagnosis.message
-    assert "out: wrong values: 8 of 8 elements" in message
-    assert "worst absolute error" in message
 
 
 def test_errors_of_a_rejected_variant_are_recorded():
@@ -606,14 +564,7 @@ def test_a_view_of_an_input_is_aliased(view):
     identity = doubling(N, reference=lambda a: a.astype(np.float64))
     diagnosis = rejected(lambda a: lambda: view(a), identity, allocates=True).diagnosis
     assert diagnosis.fault is Fault.ALIASED
-    assert diagnosis.message.startswith("out: aliased: its memory overlaps that of the input a; ")
-
-
-def test_a_result_in_the_memory_of_an_input_is_aliased_before_the_input_is_modified():
-    def in_place(a):
-        return lambda: np.multiply(a, 2, out=a)
-
-    assert rejected(in_place, allocates=True).diagnosis.fault is Fault.ALIASED
+    assert diagnosis.message.startswith("out: aliased: it shares memory with the input a; ")
 
 
 def test_outputs_that_overlap_each_other_are_aliased():
@@ -627,7 +578,7 @@ def test_outputs_that_overlap_each_other_are_aliased():
         return launch
 
     message = rejected(one_buffer, shifted, allocates=True).diagnosis.message
-    assert message.startswith("y: aliased: its memory overlaps that of the output x; ")
+    assert message.startswith("y: aliased: it shares memory with the output x; ")
 
 
 def test_outputs_beside_each_other_in_one_buffer_are_fine():
@@ -652,34 +603,7 @@ def test_a_buffer_that_an_earlier_launch_returned_is_aliased():
 
     diagnosis = rejected(static, allocates=True).diagnosis
     assert diagnosis.fault is Fault.ALIASED
-    assert "overlaps that of the out that an earlier launch returned; " in diagnosis.message
-
-
-def test_two_buffers_in_turn_are_found_by_no_launch_and_by_memory_that_is_held_no_longer():
-    """What an earlier launch returned is held until the next has ended, as by a caller who compares them."""
-
-    def ping_pong(a):
-        buffers = itertools.cycle([np.empty_like(a), np.empty_like(a)])
-        return lambda: np.multiply(a, 2, out=next(buffers))
-
-    assert checked(ping_pong, allocates=True).errors["out"].mismatches == 0
-
-
-def test_an_answer_replayed_from_its_own_buffer_is_stale_before_it_is_aliased():
-    def replays(a):
-        answer = []
-        return lambda: answer or answer.append(2 * a) or answer
-
-    def first(a):
-        launch = replays(a)
-        return lambda: launch()[0]
-
-    assert rejected(first, allocates=True).diagnosis.fault is Fault.STALE_RESULT
-
-
-def test_memory_that_was_given_back_may_be_used_again():
-    """An allocator may hand out what nobody holds; only what is held must stay as it is."""
-    assert checked(lambda a: lambda: 2 * a, contents=3, allocates=True).errors["out"].mismatches == 0
+    assert "shares memory with the out that an earlier launch returned; " in diagnosis.message
 
 
 @pytest.mark.parametrize("count", [1, 3])

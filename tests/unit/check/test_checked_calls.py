@@ -157,28 +157,11 @@ def test_calls_that_differ_within_the_tolerance_are_tolerant_and_outside_it_wron
 def test_declared_determinism_makes_a_difference_incorrect():
     diagnosis = rejected(noisy(1e-12), X, np.empty(9), outputs=("out",), determinism=Determinism.BITWISE)
     assert diagnosis.fault is Fault.NOT_DETERMINISTIC
-    assert "argument 1: not deterministic: 2 results from 2 calls" in diagnosis.message
-    assert "determinism='bitwise'" in diagnosis.message
+    assert "argument 1: not deterministic: 2 results from 2 launches" in diagnosis.message
     checked(double, X, np.empty(9), outputs=("out",), determinism=Determinism.BITWISE)
     out = np.empty(9)
     checks, _ = checked(noisy(1), X, out, outputs=("out",), determinism=Determinism.TOLERANT)
     assert checks.seen.unsettled() is None
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (2.0, "argument 1 is float 2.0, no array of numbers that the call can write: name arrays of"),
-        (np.float64(2), "is float64 "),
-        (([1.0], [2.0]), "is tuple "),
-        (None, "is NoneType None"),
-    ],
-)
-def test_an_output_that_is_no_array_is_refused_with_the_test_and_the_remedy(value, said):
-    with pytest.raises(TypeError) as error:
-        checked(double, X, value, outputs=("out",))
-    assert str(error.value).startswith("test_it: gpu_benchmark(outputs=…): argument 1 is ")
-    assert said in str(error.value)
 
 
 def test_an_output_that_is_read_only_is_refused():
@@ -273,23 +256,6 @@ def test_an_array_that_the_callable_has_at_hand_may_be_written_in_every_call():
     checked(Launcher().launch, X)
 
 
-class Lazy:
-    __dask_graph__ = None
-
-
-class Hiding(np.ndarray):
-    """As a user's class would be."""
-
-
-def test_what_may_compute_when_it_is_read_is_of_a_wrong_type():
-    diagnosis = rejected(lambda: Lazy())
-    assert diagnosis.fault is Fault.WRONG_TYPE
-    assert "computes when it is read" in diagnosis.message
-    diagnosis = rejected(lambda: np.zeros(3).view(Hiding))
-    assert diagnosis.fault is Fault.WRONG_TYPE
-    assert "derived from an array's" in diagnosis.message
-
-
 # how often
 
 
@@ -381,10 +347,3 @@ def test_timed_batches_find_the_outputs_poisoned_and_what_is_left_so_is_found():
         IncorrectError, match=r"not written: 5 of 9 elements, the first at \[4\], in a timed call"
     ):
         checks.inspect()
-
-
-def test_without_declared_outputs_timed_batches_are_left_alone():
-    checks, _ = checked(lambda x: 2 * x, X)
-    executions = Executions()
-    assert checks.timed(executions) is executions
-    assert checks.inspect is None

@@ -91,26 +91,6 @@ def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     assert result.notes == ("not checked at n=127, n=129: a launch took 3.0 s under memcheck at n=65",)
 
 
-def test_under_a_tool_what_compiles_anew_is_not_taken_for_slow(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
-    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
-    problem = with_sizes(65, special_values={"a": (np.nan,)})
-    launched = []
-
-    def prepare(a, out, n):
-        def timed():
-            launched.append(n)
-            clock.now_ns += 3_000_000_000 if np.isnan(a).any() else 1
-            np.multiply(a, 2, out=out)
-
-        return timed
-
-    result = checked(problem, prepare)
-    assert result.corners == ("special values", "n=65")
-    assert launched[-1] == 65
-
-
 def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
     launched = []
 
@@ -142,15 +122,6 @@ def test_a_failure_at_a_size_is_found_before_anything_is_timed(gpu, timer, event
     assert "timed" not in events
 
 
-def test_an_error_of_the_launch_names_the_size_too():
-    def prepare(a, out, n):
-        if n == 0:
-            raise ValueError("grid.x is 0")
-        return right(a, out)
-
-    assert checked(with_sizes(0), prepare).diagnosis.startswith("n=0: launch failed: preparing")
-
-
 def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():
     problem = with_sizes(9)
     problem.wrong("host", expected_fault="not written")(forgets_the_last(9))
@@ -174,25 +145,6 @@ def test_memory_of_a_size_is_given_back_also_where_it_fails():
 
     run(cases_of(problem)[0], FakeEnvironment(Noting(), settings=CHECKING))
     assert closed == [9, 8]
-
-
-def test_sizes_are_made_once_for_all_variants():
-    made = []
-    problem = with_sizes(1, 9, reference=lambda a: made.append(len(a)) or 2.0 * a)
-    for name in ("one", "two"):
-        problem.variant("host")(_named(name))
-    environment = FakeEnvironment(settings=CHECKING)
-    for case in cases_of(problem):
-        assert run(case, environment).correctness is Correctness.PASSED
-    assert made == [8, 8, 1, 9]
-
-
-def _named(name):
-    def prepare(a, out):
-        return right(a, out)
-
-    prepare.__name__ = name
-    return prepare
 
 
 # which cases, and which points
@@ -304,12 +256,6 @@ def test_huge_sizes_are_those_that_an_axis_declares_and_only_one_set_of_paramete
     assert case.point == {"n": 2**31 + 11, "m": 3}
     assert case.parameters == {"block": 1}
     assert not case.first
-
-
-def test_a_problem_without_huge_sizes_has_no_case_there():
-    problem = doubling()
-    problem.variant("host")(right)
-    assert cases_of(problem, "huge") == []
 
 
 # special values, exact integers, an input that stays
@@ -495,11 +441,6 @@ def test_a_point_that_is_not_huge_is_run_at_any_other_size():
     assert cases_of(problem, "huge", wrong=True) == []
     (case,) = cases_of(problem, wrong=True)
     assert diagnose_case(case, FakeEnvironment(settings=CHECKING)).fault is Fault.NOT_WRITTEN
-
-
-def test_its_parameters_have_a_case_each():
-    problem = wrong_above(40, {"n": 40}, block=(1, 2))
-    assert [case.parameters for case in cases_of(problem, wrong=True)] == [{"block": 1}, {"block": 2}]
 
 
 @pytest.mark.parametrize("at", [{"n": 41}, {"m": 8}])

@@ -11,16 +11,14 @@ from made_up_past import facts, kernel, past, session
 from made_up_results import result as made_up_result
 
 from pytest_gpukern import ProblemError, Tolerance
-from pytest_gpukern.baseline.codec import as_stored
 from pytest_gpukern.baseline.record import OutputAccuracy
 from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import launch as checked_launch
-from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.findings.regressions import other_determinism, over_sessions
 from pytest_gpukern.report.details import checks
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
-from pytest_gpukern.values.result import Correctness, OutputError, Result
+from pytest_gpukern.values.result import Correctness, OutputError
 from pytest_gpukern.values.settings import Settings
 
 A, B = "splitmix64:000000000000000a", "splitmix64:000000000000000b"
@@ -135,8 +133,8 @@ def test_one_that_declares_otherwise_is_incorrect_also_where_nothing_is_timed(de
     found, _ = determinism_of(drifting(1), environment=environment, determinism=declared)
     assert found.correctness is Correctness.INCORRECT
     assert found.diagnosis == (
-        "out: not deterministic: 3 results from 3 launches on the same inputs, all within the tolerance, and "
-        f"the variant declares determinism='{declared}'"
+        "out: not deterministic: 3 results from 3 launches on the same inputs, and "
+        f"determinism={declared!r} is declared"
     )
 
 
@@ -154,20 +152,6 @@ def test_every_repeated_launch_is_checked():
     found = run(case, FakeEnvironment(settings=measuring()))
     assert found.correctness is Correctness.INCORRECT
     assert "out: wrong values" in found.diagnosis
-
-
-def test_a_first_launch_that_compiled_is_no_slow_one(monkeypatch):
-    times = iter([0, 9e8, 1e9, 1e9 + 1, 2e9, 2e9 + 1])
-    monkeypatch.setattr(checked_launch.time, "perf_counter_ns", lambda: next(times))
-    problem = doubling()
-    case = case_of(right, "host", problem, determinism="bitwise")
-    environment = FakeEnvironment()
-    sets = environment.datasets.for_check(problem, case.point, contents=1, available_bytes=1e9)
-    backend = environment.backend("host")
-    workspace = backend.workspace(sets[0].inputs, sets[0].specs)
-    prepared = check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
-    assert prepared.determinism == {"out": "bitwise"}
-    assert next(times, None) is None, "three launches"
 
 
 @pytest.mark.parametrize(
@@ -197,14 +181,6 @@ def test_launches_are_repeated_for_what_is_declared_and_slow_ones_less_or_not_at
     workspace = backend.workspace(sets[0].inputs, sets[0].specs)
     check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
     assert len(counted) == launches
-
-
-def test_a_hash_that_cannot_be_taken_shows_nothing(monkeypatch):
-    from pytest_gpukern.backends.host import HostWorkspace
-
-    monkeypatch.setattr(HostWorkspace, "bits", lambda self, output: None)
-    _, kind = determinism_of(right)
-    assert kind is None
 
 
 def test_a_declaration_that_is_none_is_refused_with_the_choices():
@@ -265,34 +241,7 @@ def test_other_code_or_code_that_is_not_known_shows_what_this_session_found():
     assert over_sessions({"y": error(None)}, [facts()], recorded(("bitwise", B)))["y"].determinism is None
 
 
-def test_a_finding_fails_its_test_only_where_accuracy_gates():
-    from made_up_past import now
-
-    result = explained(
-        now(kind="SAME", ratio=1.0, errors={"y": error("tolerant")}),
-        lambda case, key: recorded(*[("bitwise", A)] * 3),
-    )
-    text = "DETERMINISM: y: bitwise in 3 recorded sessions, now tolerant"
-    assert failures(result, strict=False, gate_on=("time",)) == []
-    assert failures(result, strict=False, gate_on=("time", "accuracy")) == [text]
-
-
 # what travels and is shown
-
-
-def test_it_travels_and_results_of_older_releases_have_none():
-    result = made_up_result(errors={"y": error("tolerant")}, corners=("n=0", "n=1"), seed=7)
-    assert Result.from_json(result.to_json()) == result
-    old = result.to_json()
-    del old["errors"]["y"]["determinism"], old["corners"], old["seed"]
-    read = Result.from_json(old)
-    assert (read.errors["y"].determinism, read.corners, read.seed) == (None, (), None)
-
-
-def test_a_record_keeps_it_and_leaves_out_what_was_not_looked_at():
-    kept = OutputAccuracy.of(error("run-to-run"))
-    assert as_stored(kept)["determinism"] == "run-to-run"
-    assert "determinism" not in as_stored(OutputAccuracy.of(error(None)))
 
 
 def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():

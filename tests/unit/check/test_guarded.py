@@ -74,22 +74,6 @@ def test_what_is_written_around_it_is_told_with_the_place_and_stays_so(guarded, 
         assert caught.value.diagnosis.message == f"y: out of bounds\n  {place}\n  seen after timed calls"
 
 
-def test_arrays_without_a_name_are_told_apart_by_number(guarded):
-    guarded.copy(np.zeros(5), None)
-    around(guarded.like(np.zeros(5), None))[0] = 1
-    with pytest.raises(IncorrectError, match="guarded array 2: out of bounds"):
-        guarded.check("here")
-
-
-def test_where_there_are_none_nothing_is_looked_at(guarded):
-    assert not guarded
-    guarded.check("here")
-    guarded.copy(np.zeros(5), None)
-    assert guarded
-    guarded.close()
-    assert not guarded
-
-
 class Masked(np.ndarray):
     """A class of somebody's."""
 

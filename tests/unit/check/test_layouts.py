@@ -109,12 +109,6 @@ def test_damage_says_before_between_and_behind():
     assert "4 bytes between the elements of out written, the first behind flat index 1 of 3" in message
 
 
-def test_a_misaligned_array_is_off_by_its_elements():
-    array = PlacedArray((3,), "f4", INPUT_GUARD, Placement(offset=3)).array
-    assert array.ctypes.data % 256 == 12
-    assert array.flags.c_contiguous
-
-
 # on the device
 
 
@@ -158,11 +152,6 @@ def test_a_write_into_a_gap_on_the_device_is_damage(driver):  # noqa: F811
     ctypes.memset(array.pointer + 4, 0, 4)
     (found,) = array.damage("out")
     assert (found.between, found.index, found.changed_bytes) == (True, 0, 4)
-
-
-def test_nothing_is_queued_on_an_array_that_is_never_timed(driver):  # noqa: F811
-    with pytest.raises(TypeError, match="never timed"):
-        placed_on_device().fill(POISON, stream=object())
 
 
 def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa: F811
@@ -292,23 +281,6 @@ def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     problem.variant("host", layouts=("strided",), min_size={"n": 9})(right)
     (case,) = cases_of(problem, "full")
     assert corners_of(case, simulated=False).notes == ("not checked at strided: too small for the variant",)
-
-
-def test_its_memory_is_given_back_and_an_error_of_that_hides_no_diagnosis():
-    class Lost(HostBackend):
-        def workspace(self, inputs, outputs, placed=None):
-            made = super().workspace(inputs, outputs, placed)
-            if placed:
-                made.close = lambda: 1 / 0
-            return made
-
-    problem = doubling(layouts=BOTH)
-    problem.variant("host", layouts=("strided",))(
-        lambda a, out, n: lambda: np.multiply(a, 2, out=flat(out, n))
-    )
-    (case,) = cases_of(problem, "smoke")
-    found = run(case, FakeEnvironment(Lost(), settings=CHECKING))
-    assert found.diagnosis.startswith("strided: out: out of bounds")
 
 
 @pytest.mark.parametrize(

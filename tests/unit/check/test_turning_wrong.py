@@ -94,34 +94,6 @@ def test_what_turns_wrong_once_it_is_timed_is_incorrect(gpu, timer, events, then
     assert "timed" in events
 
 
-@CACHES
-@pytest.mark.parametrize("after", [7, 8, 57, 58, 59, 72, 100])
-def test_what_stops_writing_after_so_many_launches_of_the_process_is_incorrect(gpu, timer, after, cache):
-    """Seven launches are checked on three sets; the counter is that of all sets together."""
-    count = []
-
-    def prepare(a, out):
-        def launch():
-            count.append(1)
-            if len(count) <= after:
-                np.multiply(a, 2, out=out)
-
-        return launch
-
-    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: not written: 8 of 8")
-
-
-@CACHES
-def test_what_computes_only_where_it_finds_no_answer_yet_is_not_even_timed(gpu, timer, events, cache):
-    """It would be timed doing nothing wherever outputs are not poisoned ahead of a call, as hot ones."""
-
-    def prepare(a, out):
-        return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
-
-    assert diagnosed(gpu, prepare, cache).startswith("out: stale result")
-    assert "timed" not in events
-
-
 # what is wrong only now and then
 
 
@@ -243,53 +215,6 @@ def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
 # what replays
 
 
-def test_what_replays_the_answer_of_the_set_it_saw_first_is_not_even_timed(gpu, timer, events):
-    answers = []
-
-    def prepare(a, out):
-        def launch():
-            answers.append(2 * a)
-            out[...] = answers[0]
-
-        return launch
-
-    assert diagnosed(gpu, prepare).startswith("out: stale result")
-    assert "timed" not in events
-
-
-@CACHES
-def test_what_comes_to_replay_the_answer_of_the_set_it_saw_first_is_incorrect(gpu, timer, events, cache):
-    answers = []
-
-    def prepare(a, out):
-        def launch():
-            answers.append(2 * a)
-            out[...] = answers[0 if "timed" in events else -1]
-
-        return launch
-
-    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
-
-
-@CACHES
-def test_what_replays_the_answer_that_its_own_set_had_is_found_by_other_contents_after_timing(
-    gpu, timer, cache
-):
-    """What it replays is right as long as the contents stay, so only other contents can tell."""
-
-    def prepare(a, out):
-        answers = []
-
-        def launch():
-            if len(answers) < CHECKED:
-                answers.append(2 * a)
-            out[...] = answers[-1]
-
-        return launch
-
-    assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: stale result")
-
-
 @CACHES
 @pytest.mark.parametrize("replays_on", [0, 1, 2])
 def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, replays_on, cache):
@@ -342,19 +267,6 @@ def test_what_replays_its_answer_slowly_is_found_at_once_where_nothing_is_timed(
     assert diagnose_case(case, FakeEnvironment()).fault is Fault.STALE_RESULT
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_a_launch_of_seconds_that_was_checked_on_all_sets_is_not_launched_once_more(
-    monkeypatch, timer, seeds
-):
-    clock = FakeClock(tick=6 * 10**9)
-    monkeypatch.setattr(checked_launch, "time", SimpleNamespace(perf_counter_ns=clock))
-    problem = doubling(N, reference=None, check=lambda runs: None, check_seeds=seeds)
-    launched = []
-    result = run(case_of(noting(launched), "host", problem), FakeEnvironment())
-    (measurement,) = result.measurements
-    assert len(launched) == seeds + measurement.summary.n
-
-
 def test_a_slow_launch_that_stays_right_is_timed_on_other_contents_and_not_launched_again(
     slow_on_host, timer
 ):
@@ -373,22 +285,6 @@ def test_a_slow_launch_that_stays_right_is_timed_on_other_contents_and_not_launc
     assert len(timed) == result.measurements[0].summary.n, "not warmed up"
     assert len(set(timed)) == 1
     assert checked not in timed
-
-
-def test_a_slow_launch_that_is_checked_on_one_set_only_finds_the_other_poison_when_it_is_timed(
-    slow_on_host, timer
-):
-    found = []
-
-    def noting_what_is_there(a, out):
-        def launch():
-            found.append(int(out.view("u4")[0]))
-            np.multiply(a, 2, out=out)
-
-        return launch
-
-    assert run(case_of(noting_what_is_there, "host"), FakeEnvironment()).correctness is Correctness.PASSED
-    assert set(found[:2]) == set(POISONS)
 
 
 @pytest.mark.parametrize("poison", POISONS)
@@ -411,27 +307,6 @@ def seeded(check, seeds=8):
         check=check,
         check_seeds=seeds,
     )
-
-
-def test_a_slow_launch_is_timed_with_a_seed_of_its_own_and_judged_with_those_before(slow_on_host, timer):
-    asked, prepared_for, launched_for = [], [], []
-
-    def noting_seeds(seed, out):
-        prepared_for.append(seed)
-
-        def launch():
-            launched_for.append(seed)
-            out[...] = seed
-
-        return launch
-
-    problem = seeded(lambda runs: asked.append([run.inputs["seed"] for run in runs]))
-    result = run(case_of(noting_seeds, "host", problem), FakeEnvironment())
-    assert result.correctness is Correctness.PASSED
-    assert prepared_for == asked[1]
-    assert asked == [prepared_for[:3], prepared_for], "before timing and after it"
-    assert len(set(prepared_for)) == 4
-    assert launched_for == [*prepared_for[:3], *prepared_for[3:] * result.measurements[0].summary.n]
 
 
 def test_a_slow_launch_that_ignores_the_seed_it_is_timed_with_is_found_after_timing(slow_on_host, timer):
