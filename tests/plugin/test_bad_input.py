@@ -161,32 +161,15 @@ def two_devices(choose_device, gpu, monkeypatch):
     return gpu
 
 
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        ("2", "--gpukern-device='2' names no visible device."),
-        ("RTX", "--gpukern-device='RTX' names no visible device."),
-        ("GPU-cc", "--gpukern-device='GPU-cc' names no visible device."),
-        ("Fake", "--gpukern-device='Fake' names 2 devices."),
-        ("-1", "--gpukern-device='-1' names no visible device."),
-    ],
-)
-def test_a_device_string_that_names_none_or_two_is_refused_with_those_there_are(two_devices, spec, problem):
+def test_a_device_string_that_names_two_is_refused_with_those_there_are(two_devices):
     refused(
-        two_devices(f"--gpukern-device={spec}"),
-        problem,
+        two_devices("--gpukern-device=Fake"),
+        "--gpukern-device='Fake' names 2 devices.",
         "Visible devices:",
         "  0: Fake A100, GPU-aaaaaaaa-4711",
         "  1: Fake H100, GPU-bbbbbbbb-4711",
         "Valid, for example: --gpukern-device=0 or --gpukern-device=GPU-aaaaaaaa",
     )
-
-
-@pytest.mark.parametrize("spec", ["1", "h100", "GPU-bb", "bbbb"])
-def test_a_device_is_named_by_index_part_of_its_name_or_start_of_its_uuid(two_devices, spec):
-    result = two_devices(f"--gpukern-device={spec}")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["gpukern device: 1: Fake H100, *"])
 
 
 def test_the_device_is_pinned_for_the_run_and_handed_back_after_it(two_devices, pytester):

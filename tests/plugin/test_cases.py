@@ -11,17 +11,10 @@ def collected(result):
     return [line.partition("[")[2].rstrip("]") for line in result.outlines if "::" in line]
 
 
-def test_there_is_one_item_a_variant_and_a_point_point_by_point(host):
+def test_there_is_one_item_a_variant_and_a_point_the_same_in_every_run(host, pytester):
     assert collected(host("--collect-only", "-q")) == IDS
-
-
-def test_ids_are_the_same_with_measuring_and_in_a_run_that_never_asked(host, pytester):
     assert collected(host("--collect-only", "-q", "--gpu-benchmark")) == IDS
     assert collected(pytester.runpytest_inprocess("--collect-only", "-q")) == IDS
-
-
-def test_a_case_is_selected_by_its_id(host):
-    host("test_doubling.py::test_doubling[doubling/host.add/n=9]").assert_outcomes(passed=1)
 
 
 def test_without_measuring_each_case_is_checked_once(host, pytester):

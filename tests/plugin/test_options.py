@@ -2,7 +2,7 @@
 
 import pytest
 
-from .conftest import refused, results_in
+from .conftest import refused
 
 
 @pytest.mark.parametrize(
@@ -14,24 +14,6 @@ from .conftest import refused, results_in
 )
 def test_an_impossible_value_is_refused_with_option_value_and_what_is_valid(host, options, message):
     refused(host(*options), message)
-
-
-def test_an_ini_value_and_an_option_that_contradict_each_other_are_refused(host, pytester):
-    pytester.makeini("[pytest]\ngpukern_gate = off")
-    refused(host("--gpukern-strict"), "--gpukern-strict: *drop it or ini value gpukern_gate = off")
-
-
-def test_ci_may_not_write_a_baseline_unless_told_to(host, pytester, monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    options = ("--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-axis=n=8")
-    refused(host(*options), "--gpukern-baseline=create: CI is set *add --gpukern-write-in-ci if meant")
-    assert not (pytester.path / "baselines").exists()
-    host(*options, "--gpukern-write-in-ci").assert_outcomes(passed=2)
-    assert (pytester.path / "baselines").exists()
-
-
-def test_an_axis_that_no_problem_has_is_refused_with_those_there_are(host):
-    refused(host("--gpukern-axis=m=3"), "--gpukern-axis m=…: no selected problem has this axis; there is n")
 
 
 @pytest.mark.parametrize("value", ["abc", "0.5", "8,many"])
@@ -59,14 +41,6 @@ def test_a_refusal_leaves_the_environment_as_it_was(host, monkeypatch):
     assert {**os.environ, "PYTEST_CURRENT_TEST": None} == {**before, "PYTEST_CURRENT_TEST": None}
 
 
-def test_the_ini_file_gives_what_the_command_line_does_not(host, pytester):
-    pytester.makeini("[pytest]\ngpukern_axis = n=5\ngpukern_output = run.json\ngpukern_backend = host")
-    host().assert_outcomes(passed=2)
-    assert {result["case"]["point"]["n"] for result in results_in(pytester.path / "run.json").values()} == {5}
-    host("--gpukern-axis=n=6").assert_outcomes(passed=2)
-    assert {result["case"]["point"]["n"] for result in results_in(pytester.path / "run.json").values()} == {6}
-
-
 def test_require_gpu_fails_a_run_that_measured_on_none_and_says_so(host):
     result = host("--gpu-benchmark", "--gpukern-require=gpu", "--gpukern-axis=n=8")
     result.assert_outcomes(passed=2)
@@ -74,12 +48,6 @@ def test_require_gpu_fails_a_run_that_measured_on_none_and_says_so(host):
     result.stdout.fnmatch_lines(
         ["gpukern: --gpukern-require=gpu: nothing was measured on a GPU in this run (*)"]
     )
-
-
-def test_require_gpu_fails_a_run_that_selected_nothing(host):
-    result = host("--gpu-benchmark", "--gpukern-require=gpu", "-k", "nothing")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["gpukern: --gpukern-require=gpu: nothing was measured on a GPU*"])
 
 
 def test_require_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
@@ -90,10 +58,3 @@ def test_require_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
 
 def test_require_gpu_is_content_with_a_gpu(gpu):
     assert gpu("--gpukern-require=gpu").ret == pytest.ExitCode.OK
-
-
-def test_ci_requires_a_gpu_of_a_run_that_names_a_baseline(host, monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    named = ("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-baseline=compare")
-    assert host(*named).ret == pytest.ExitCode.TESTS_FAILED
-    assert host(*named, "--gpukern-require=none").ret == pytest.ExitCode.OK

@@ -25,17 +25,22 @@ def refused(*args, **kwargs):
     return message
 
 
-def test_every_argument_is_optional():
-    assert read() == MarkerOptions(None, None, None, None, None, None)
-
-
 def test_all_arguments_together_are_read():
     found = read(bytes=12 * 10, flops=2.5e9, threshold="5%", timer="host", cache="hot", group="blas")
     assert found == MarkerOptions(120, 2.5e9, 0.05, "host", "hot", "blas")
+    assert read(determinism="bitwise").determinism is Determinism.BITWISE
 
 
-def test_none_means_not_given():
-    assert read(**dict.fromkeys(KNOWN)) == MarkerOptions()
+def test_every_argument_is_optional_and_none_means_not_given():
+    assert read() == read(**dict.fromkeys(KNOWN)) == MarkerOptions()
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"), [({"group": 3}, "a string"), ({"timeout": 0}, "seconds are a number above 0")]
+)
+def test_what_no_test_can_mean_is_refused_with_the_rule(given, rule):
+    ((name, value),) = given.items()
+    assert f"gpu_benchmark({name}={value!r}): {rule}" in refused(**given)
 
 
 def test_a_positional_argument_is_refused_with_the_names_there_are():
@@ -64,7 +69,12 @@ def test_work_may_be_a_numpy_number_and_becomes_a_plain_one(value):
 
 
 @pytest.mark.parametrize(
-    ("name", "choices"), [("timer", "auto, cupti, event, graph, host"), ("cache", "cold, hot")]
+    ("name", "choices"),
+    [
+        ("timer", "auto, cupti, event, graph, host"),
+        ("cache", "cold, hot"),
+        ("determinism", "bitwise, run-to-run, tolerant"),
+    ],
 )
 @pytest.mark.parametrize("value", ["nonsense", 1, ["cold"]])
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(name, choices, value):
@@ -81,17 +91,9 @@ def test_an_impossible_threshold_is_refused(value):
     assert f"gpu_benchmark(threshold={value!r}): a threshold is more than 0" in refused(threshold=value)
 
 
-def test_a_group_is_a_string():
-    assert "gpu_benchmark(group=3): a string" in refused(group=3)
-
-
 @pytest.mark.parametrize(("value", "expected"), [(300, 300.0), ("2.5", 2.5), ("off", float("inf"))])
 def test_a_test_may_take_as_long_as_its_marker_says(value, expected):
     assert read(timeout=value).timeout == expected
-
-
-def test_a_time_that_no_test_can_take_is_refused():
-    assert "gpu_benchmark(timeout=0): seconds are a number above 0" in refused(timeout=0)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +107,3 @@ def test_outputs_are_one_position_or_name_or_several(given, read_as):
 @pytest.mark.parametrize("value", [True, 1.5, (), "", ("out", 2.0), (1, 1), {"out"}, ((1, 2),)])
 def test_outputs_that_are_no_positions_and_names_are_refused(value):
     assert f"gpu_benchmark(outputs={value!r}): positions, counted from 0, and names" in refused(outputs=value)
-
-
-def test_determinism_is_one_of_its_kinds():
-    assert read(determinism="bitwise").determinism is Determinism.BITWISE
-    message = refused(determinism="always")
-    assert "gpu_benchmark(determinism='always'): one of bitwise, run-to-run, tolerant" in message
