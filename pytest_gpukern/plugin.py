@@ -52,10 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_gpukern.run.stash import distributes, isolates, reports, settings_of
 
     if reports(config):
-        from pytest_gpukern.run.controller import Controller
+        from pytest_gpukern.run.controller import Controller, end_on_sigterm
 
         controller = Controller(config)
         config.pluginmanager.register(controller, "gpukern-controller")
+        if asked(config):
+            end_on_sigterm(config)
         if measures(config) and settings_of(config).against is not None:
             from pytest_gpukern.revisions.plugin import Against
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -29,6 +30,28 @@ STATUSES = (
 )
 _WIDTH = 120
 """Of what is printed into a file or a pipe; a terminal has its own."""
+
+
+_PLAIN = str.maketrans(
+    {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "¹": "1", "²": "2"}
+)
+
+
+def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
+    """Spells what a stream cannot encode in ASCII; a codec's error handler."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+def print_anywhere() -> None:
+    """Lets a terminal or pipe that knows ASCII only be told all that a command says."""
+    codecs.register_error("gpukern-plain", _in_plain_letters)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="gpukern-plain")
 
 
 def width() -> int:

@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.cli.exits import print_anywhere
 from pytest_gpukern.package import __version__
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ With `takes_pytest_options=True` the arguments that the parser does not know are
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `gpukern` and returns its exit status."""
+    print_anywhere()
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.merge import confirmed_slower
+from pytest_gpukern.package import FOLDER
 from pytest_gpukern.values.options import OPTIONS, values_of
 from pytest_gpukern.values.result import VerdictKind
 
@@ -68,6 +69,9 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
         paths = [here / argument.partition("::")[0] for argument in config.args]
     files = list(dict.fromkeys(os.path.relpath(path, here) for path in paths))
     command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *_options(config)]
+    if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
+        elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
+        command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *_options(config)]
     count = "1 case is new" if len(new) == 1 else f"{len(new)} cases are new"
     return [f"{count}; to record: {shlex.join(command)}"]
 

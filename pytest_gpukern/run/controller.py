@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +24,7 @@ from pytest_gpukern.values.untrusted_json import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
+    from types import FrameType
 
     from pytest_gpukern.baseline.store import KnownCases, WriteReport
     from pytest_gpukern.findings.common_shift import Compared, Shift
@@ -30,6 +33,27 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict, Result
 
 T = TypeVar("T")
+
+
+def end_on_sigterm(config: pytest.Config) -> None:
+    """Lets SIGTERM end the run as Ctrl-C does: processes of ours end too, and temporary folders go.
+
+    By itself Python would die on the spot. A handler that somebody else installed stays.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    signal.signal(signal.SIGTERM, _end)
+    config.add_cleanup(_as_before)
+
+
+def _as_before() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    pytest.exit("SIGTERM", returncode=128 + number)
 
 
 class Controller:

@@ -334,7 +334,18 @@ def test_the_first_failure_can_end_the_run(project, pytester):
     assert not is_alive(int(pids(pytester)["test_broken"]))
 
 
-def test_ctrl_c_ends_the_other_process_and_keeps_what_was_measured(project, pytester):
+@pytest.mark.parametrize(
+    ("number", "status", "why"),
+    [
+        (signal.SIGINT, pytest.ExitCode.INTERRUPTED, "KeyboardInterrupt"),
+        (signal.SIGTERM, 128 + signal.SIGTERM, "SIGTERM"),
+    ],
+)
+def test_ctrl_c_and_sigterm_end_the_other_process_and_keep_what_was_measured(
+    number, status, why, project, pytester, monkeypatch
+):
+    temporary = pytester.mkdir("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
     (pytester.path / "test_it.py").write_text(TESTS.replace("BROKEN", "time.sleep(600)"))
     command = [
         sys.executable,
@@ -350,10 +361,11 @@ def test_ctrl_c_ends_the_other_process_and_keeps_what_was_measured(project, pyte
         give_up_s = time.monotonic() + 60
         while not (log.exists() and "test_broken" in log.read_text()) and time.monotonic() < give_up_s:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, _ = process.communicate(timeout=60)
-    assert process.returncode == pytest.ExitCode.INTERRUPTED
-    assert "KeyboardInterrupt" in output
+    assert process.returncode == status
+    assert why in output
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("gpukern")] == []
     assert not is_alive(int(pids(pytester)["test_broken"]))
     assert list(results_in(pytester.path / "run.json")) == ["test_it/test_first"]
 

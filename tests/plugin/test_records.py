@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.report import records
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused, repeat_sessions
 
@@ -236,6 +237,16 @@ def test_of_many_files_the_arguments_are_told(gpu, pytester):
             GPU_PROBLEM.replace('"doubling"', f'"p{number}"')
         )
     gpu(".").stdout.fnmatch_lines(["gpukern: 12 cases are new; to record: pytest . --gpu-benchmark *"])
+
+
+def test_records_are_not_proposed_into_the_installed_package(gpu, pytester, monkeypatch):
+    monkeypatch.setattr(records, "FOLDER", pytester.path)
+    told = gpu("--gpukern-cache=hot").stdout
+    told.fnmatch_lines(
+        ["*: gpukern validate --gpukern-baseline=create --gpukern-baseline-dir=FOLDER --gpukern-cache=hot"]
+    )
+    told = gpu("--gpukern-baseline-dir=mine").stdout
+    told.fnmatch_lines(["*: gpukern validate --gpukern-baseline=create --gpukern-baseline-dir=mine"])
 
 
 # --- two runs at once -----------------------------------------------------------------------------

@@ -152,3 +152,11 @@ def test_a_stored_run_can_be_shown_where_there_is_no_gpu_library(stored):
         "assert not {'cuda', 'numba', 'cupy', 'cupti', 'pynvml'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script, str(stored)], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_terminal_that_knows_ascii_only_is_told_all_of_it(stored):
+    command = [sys.executable, "-m", "pytest_gpukern", "show", str(stored)]
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, env=environ, capture_output=True, check=True).stdout.decode("ascii")
+    assert "1.00 us" in shown
+    assert "- kernel - 1.00 us by cupti" in shown
