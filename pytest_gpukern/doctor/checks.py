@@ -36,7 +36,6 @@ class Advice:
     """Holds one thing that was found.
 
     Attributes:
-        level: how bad it is.
         subject: what it is about: `driver`, `GPU 0`, `environment`, a library.
         text: what was found, with values.
         remedy: what to do about it; empty for a note that asks for nothing.

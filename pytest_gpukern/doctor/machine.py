@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -52,15 +53,9 @@ _PROBE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """Holds one physical GPU as it is now.
+    """Holds one physical GPU as it is now, and who holds a CUDA context on it.
 
-    Attributes:
-        record: name, UUID, memory and MIG instances.
-        setup: persistence, ECC, MIG and compute mode.
-        state: clocks, limiters and memory in use.
-        limits: power and clocks that it runs under.
-        processes: who holds a CUDA context on it.
-        visible: whether CUDA_VISIBLE_DEVICES leaves it, or an instance of it, to this process.
+    It is visible where CUDA_VISIBLE_DEVICES leaves it, or an instance of it, to this process.
     """
 
     record: GpuRecord
@@ -76,15 +71,11 @@ class Machine:
     """Holds an installation, as far as it can be asked without changing anything.
 
     Attributes:
-        gpus: every GPU that NVML lists.
         no_gpu: why no kernel can run on a GPU here, in words, or None.
         driver_there: whether there is any part of an NVIDIA driver, so that `no_gpu` is a fault.
-        driver: version of the driver, or None.
         cuda: newest CUDA version that the driver supports, or None.
         nvcc: version of the nvcc on PATH, or None.
-        python: version of Python.
         versions: distribution → installed version, of `DISTRIBUTIONS`.
-        environ: the environment's variables.
         backends: backend whose library is installed → why it cannot be opened, or None.
         timer: why CUPTI cannot time here, in words; None where it can, or where there is no GPU.
         lock: why measurements cannot be kept apart, in words, or None.
@@ -120,9 +111,8 @@ def examine(
     Args:
         environ: the environment's variables.
         open_library: opens NVML.
-        missing: why there is no GPU, or None.
-        probe: why a backend, `cupti` or `sanitizer` cannot be used, or None; by default a child process finds
-            out.
+        missing: says why there is no GPU.
+        probe: says why a backend, `cupti` or `sanitizer` cannot be used; by default a child process does.
     """
     try:
         no_gpu = missing(environ)
@@ -131,17 +121,9 @@ def examine(
     driver = cuda = None
     gpus: tuple[Gpu, ...] = ()
     driver_there = os.path.exists("/proc/driver/nvidia/version")  # noqa: PTH110 - no file of ours
-    try:
-        nvml = open_library()
-    except NvmlUnavailable:
-        pass
-    else:
-        driver_there = True
-        try:
-            driver, cuda = nvml.driver_version(), nvml.cuda_version()
-            gpus = _gpus(nvml, environ)
-        finally:
-            nvml.close()
+    with contextlib.suppress(NvmlUnavailable), contextlib.closing(open_library()) as nvml:
+        driver_there, driver, cuda = True, nvml.driver_version(), nvml.cuda_version()
+        gpus = _gpus(nvml, environ)
     ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
     sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
     installed = [name for name in BACKENDS if name != "host" and not backends.missing_library(name)]
@@ -230,11 +212,6 @@ def read_answer(status: int, out: str, err: str) -> str | None:
     """Reads what a probe's process said: why the library cannot be used, or None.
 
     Libraries print what they like, so the answer is the last line of the output that is JSON with `problem`.
-
-    Args:
-        status: exit status, negative for a signal.
-        out: standard output.
-        err: standard error.
     """
     for line in reversed(out.splitlines()):
         try:
@@ -286,9 +263,7 @@ ON_GPU, IMPORT_ONLY = "gpu", "import"
 def problem_of(name: str, how: str) -> str | None:
     """Says why a backend, or CUPTI as a timer, cannot be used, or returns None.
 
-    Args:
-        name: of a backend, or `cupti`.
-        how: `gpu` to open it on the first visible device, `import` to import its library only.
+    `how` is `gpu` to open it on the first visible device, `import` to import its library only.
     """
     try:
         with warnings.catch_warnings():

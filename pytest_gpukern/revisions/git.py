@@ -45,11 +45,9 @@ class Revisions:
     """Holds a working tree and the commit that it is measured against.
 
     Attributes:
-        top: top folder of the working tree.
         asked: the revision as the user wrote it.
         commit: the commit that it means.
         base: merge base of it and HEAD, the commit that is measured.
-        head: HEAD's commit.
         changed: whether the working tree holds changes that are not committed, or untracked files.
         notes: what a checkout of the base will lack, in words.
     """
@@ -84,11 +82,6 @@ def without_git(environ: Mapping[str, str]) -> dict[str, str]:
 def resolve(revision: str, folder: Path, environ: Mapping[str, str] = os.environ) -> Revisions:
     """Finds the commit that the working tree around `folder` is to be measured against.
 
-    Args:
-        revision: a branch, tag, commit or anything else that git takes for one commit.
-        folder: where the tests are.
-        environ: of the processes.
-
     Raises:
         GitError: there is no git, no repository, no such revision or no common commit.
     """
@@ -122,12 +115,8 @@ def run(
 ) -> str:
     """Runs git, and returns what it prints.
 
-    Args:
-        arguments: the command and what belongs to it.
-        folder: where it runs.
-        environ: of the process; variables that name another repository are left out, no hook of the
-            repository runs, nothing asks for a password and git-lfs fetches nothing.
-        accepted: statuses that are no error.
+    Variables that name another repository are left out, no hook of the repository runs, nothing asks for a
+    password and git-lfs fetches nothing.
 
     Raises:
         GitError: there is no git, or it ended with another status.
@@ -242,9 +231,7 @@ WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 class Worktree:
     """Holds a detached checkout of the base in a temporary folder, ours until `remove`.
 
-    Attributes:
-        path: its top folder, named like the working tree's, since that name is a package's where the top
-            folder holds an `__init__.py`.
+    Its top folder `path` is named like the working tree's, whose name is a package's if it has `__init__.py`.
     """
 
     path: Path
@@ -301,10 +288,7 @@ class Worktree:
 
 
 def remove_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Removes worktrees that runs of this plugin made over a week ago, or whose folder is gone.
-
-    A run that ends by itself removes its own; one that is killed cannot. Other worktrees stay as they are.
-    """
+    """Removes worktrees that killed runs of ours made over a week ago, or whose folder is gone."""
     for line in run(["worktree", "list", "--porcelain"], top, environ).splitlines():
         path = Path(line.removeprefix("worktree "))
         if line.startswith("worktree ") and path.parent.name.startswith(_FOLDER):

@@ -32,13 +32,7 @@ FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class Told:
-    """Holds what one session told of a test.
-
-    Attributes:
-        outcome: `passed`, `failed`, `skipped` or `xfailed`.
-        text: why, in words.
-        result: what it measured, or None.
-    """
+    """Holds what one session told of a test: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
 
     outcome: str
     text: str
@@ -47,12 +41,7 @@ class Told:
 
 @dataclass(frozen=True)
 class CaseRuns:
-    """Holds what the sessions of both sides told of one test, in order; None where one told nothing.
-
-    Attributes:
-        base: those of the base.
-        head: those of the working tree, as many.
-    """
+    """Holds what as many sessions of either side told of one test, in order; None where one told nothing."""
 
     base: tuple[Told | None, ...]
     head: tuple[Told | None, ...]
@@ -172,7 +161,7 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
     """Returns a verdict for each scope of what is shown; none for what is not timed.
 
     Args:
-        case: of one test.
+        case: what was told of one test.
         threshold: smallest change that counts, 0.02 for 2 %.
         spreads: see `shared_spreads`.
     """
@@ -189,10 +178,7 @@ def conclude(
 ) -> dict[str, Conclusion]:
     """Returns what every test of a run came to, with suspicions that `confirm` decides.
 
-    Args:
-        cases: what the sessions told.
-        thresholds: smallest change that counts, of each test.
-        hosts: whether times of host variants can fail a test.
+    Where `hosts`, times of host variants can fail a test.
     """
     spreads = shared_spreads(cases.values())
     return {
@@ -218,7 +204,7 @@ def confirm(
         again: what further sessions of both sides told.
         threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
-        hosts: whether times of host variants can fail a test.
+        hosts: as in `conclude`.
     """
     verdicts = dict(first.verdicts)
     for key, suspicion in first.verdicts.items():
@@ -312,7 +298,7 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a failure, for where there is room for one."""
+    """Returns the first line of a failure."""
     return text.strip().partition("\n")[0]
 
 

@@ -174,13 +174,7 @@ _NAMED = 3
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
-    """Returns the lines above the tables: what was compared, and of what it consisted.
-
-    Args:
-        revisions: the two.
-        sessions: of both sides together.
-        code: the modules of each side, in words, and whether they are the same.
-    """
+    """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
     lines = [f"gpukern: working tree against {revisions}, {sessions} sessions A-B-B-A"]
     if revisions.identical:
         lines.append("  the working tree is that commit, without changes: what differs is noise (A/A)")
@@ -202,7 +196,7 @@ def closing(
         same_code: test → whether its kernels' machine code is the same on both sides, where that is known.
         new: tests that the base has not.
         removed: tests that only the base has.
-        failed_on_base: test → what was wrong with it there.
+        failed_on_base: test → why.
     """
     known = {nodeid: same for nodeid, same in same_code.items() if same is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]

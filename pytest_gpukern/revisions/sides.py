@@ -37,11 +37,8 @@ class AgainstError(Exception):
 class Sides:
     """Holds the base in its worktree, and the working tree.
 
-    Attributes:
-        base: where the base's code lies.
-        head: where that of the working tree lies.
-        moved: folders of the working tree → where the base's sessions find them; environments with installed
-            packages stay where they are.
+    `moved` has folders of the working tree → where the base's sessions find them; environments with installed
+    packages stay where they are.
     """
 
     base: Tree
@@ -69,24 +66,17 @@ class Sides:
 
 
 class Turns:
-    """Runs child sessions of both sides in turn, and keeps what they told.
-
-    Args:
-        sides: the two.
-        children: starts sessions.
-        tell: is told what happens, a line each.
-        environ: environment variables of the sessions.
-    """
+    """Runs child sessions of both sides in turn, and keeps what they told; `tell` is given a line each."""
 
     def __init__(
         self,
         sides: Sides,
         children: ChildSessions,
         tell: Callable[[str], None],
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str],
     ) -> None:
         self._sides = sides
-        self._environ = environ or {}
+        self._environ = environ
         self._children = children
         self._tell = tell
         self.base: list[ChildRun] = []
@@ -111,11 +101,7 @@ class Turns:
                 raise AgainstError(f"{side.label} loaded no module from {side.top}: that is not what was run")
 
     def take_head(self, nodeids: Sequence[str], why: str) -> None:
-        """Runs one session of the working tree alone.
-
-        Raises:
-            AgainstError: as for `take`.
-        """
+        """Runs one session of the working tree alone, or raises as `take` does."""
         line = f"{why}: {self._sides.head.label}"
         self._tell(line)
         self.head.append(self._run(nodeids, line, on_base=False))
@@ -195,13 +181,7 @@ _NOT_OF_PROJECTS = {*sys.stdlib_module_names, *_NOT_JUDGED, "test", "conftest", 
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds one side: a folder, and which code is expected to come from it.
-
-    Attributes:
-        label: what the side is called in messages.
-        top: its top folder.
-        names: top-level import name → file or folder in it (see `own_names`).
-    """
+    """Holds one side: its top folder, and which import names come from where in it (see `own_names`)."""
 
     label: str
     top: Path
@@ -226,8 +206,8 @@ class Tree:
 def own_names(top: Path) -> dict[str, Path]:
     """Returns the import names that a tree provides, and where: in its top, in `src` and as declared.
 
-    Declared means by pyproject.toml: folders of packages for setuptools, Hatch, Poetry and maturin, and
-    pytest's `pythonpath`. Namespace packages are known only where they are declared by name.
+    Declared means by pyproject.toml: folders of packages for setuptools, Hatch and maturin, and pytest's
+    `pythonpath`. Namespace packages are known only where they are declared by name.
     """
     declared = _pyproject(top)
     found: dict[str, Path] = {}
@@ -236,20 +216,14 @@ def own_names(top: Path) -> dict[str, Path]:
             name = _import_name(path)
             if name is not None:
                 found.setdefault(name, path)
-    for path in (top / package for package in _packages(declared)):
+    for path in (top / package for package in _texts(_at(declared, "hatch/build/targets/wheel/packages"))):
         if path.is_dir():
             found.setdefault(path.name, path)
     return {name: path for name, path in found.items() if name not in _NOT_OF_PROJECTS}
 
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
-    """Says why what a side measured is not its own code, with the remedy; returns None where it is.
-
-    Args:
-        modules: what the side's session had loaded.
-        side: the tree that was to be measured.
-        other: the tree that it is compared with.
-    """
+    """Says why modules that a side's session had loaded are not its own, with the remedy, or returns None."""
     complaints: dict[str, list[str]] = {}
     for module in modules:
         package = module.name.partition(".")[0]
@@ -344,23 +318,6 @@ def _texts(value: Any) -> list[str]:
 def _folders(declared: Mapping[str, Any]) -> Iterator[str]:
     """Yields folders that are on the import path, relative to the top."""
     package_dir = _at(declared, "setuptools/package-dir")
-    yield from _texts(_at(declared, "setuptools/packages/find/where"))
     yield from _texts(package_dir.get("") if isinstance(package_dir, dict) else None)
-    yield from _texts(_at(declared, "maturin/python-source"))
-    yield from _texts(_at(declared, "pdm/build/package-dir"))
-    yield from _texts(_at(declared, "pytest/ini_options/pythonpath"))
-    for package in _poetry(declared):
-        yield from _texts(package.get("from"))
-
-
-def _packages(declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yields folders that are packages, relative to the top."""
-    yield from _texts(_at(declared, "hatch/build/targets/wheel/packages"))
-    for package in _poetry(declared):
-        for name in _texts(package.get("include")):
-            yield f"{package.get('from', '.')}/{name}"
-
-
-def _poetry(declared: Mapping[str, Any]) -> list[dict[str, Any]]:
-    packages = _at(declared, "poetry/packages")
-    return [each for each in packages if isinstance(each, dict)] if isinstance(packages, list) else []
+    for path in ("setuptools/packages/find/where", "maturin/python-source", "pytest/ini_options/pythonpath"):
+        yield from _texts(_at(declared, path))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from pytest_gpukern.gpu.errors import DeviceError
+from pytest_gpukern.package import __version__
 from pytest_gpukern.selftest import gate_results, tables, timer_results
 from pytest_gpukern.selftest.gate_simulation import simulate
 from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
@@ -17,6 +18,7 @@ from pytest_gpukern.selftest.recording import (
     Recording,
     RecordingError,
     TimerRecording,
+    now,
     read_recording,
     write_recording,
 )
@@ -121,7 +123,7 @@ def _recording(known: argparse.Namespace, without: tuple[str, ...]) -> TimerReco
     except NoGpuError as error:
         if not known.gate or known.device is not None:
             raise
-        return GateRecording.without_gpu(str(error))
+        return GateRecording(gpukern=__version__, created=now(), no_gpu=str(error))
 
 
 def _refuse_contradictions(known: argparse.Namespace) -> None:

@@ -36,11 +36,9 @@ class GateCase:
     """One kernel at one size under one cache policy.
 
     Attributes:
-        id: what it is called.
         kernel: which: `nothing`, `scale`, `add`, `copy`, `driver copy`, `sum`, `histogram`, `transpose`,
             `gemm`, `fma` or `chase`.
         size: elements, bytes of a copy, rows of a matrix, trips of a loop or steps of a chain.
-        cache: `cold` or `hot`.
         base: the id of the case whose work this one's exceeds; empty for one that stays as it is.
         share: by how much, 0.01 for 1 %, of `PLANTED_SHARES`.
     """

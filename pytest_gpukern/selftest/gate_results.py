@@ -39,7 +39,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, judge
@@ -66,19 +66,15 @@ THRESHOLDS: Mapping[float, float] = MappingProxyType({0.005: 0.0025, 0.01: 0.005
 TARGETS: Mapping[float, float] = MappingProxyType({0.005: 0.95, 0.01: 0.99, 0.05: 0.999})
 LOWER_CLOCK = 0.01
 CLOCK_THRESHOLD = 0.005
-IN_ORDER, DRAWN = "in order", "drawn"
 FEWEST_COMPARISONS = 1000
 RUNS_WITH_FALSE_ALARM = 0.05
-UNCHANGED = "unchanged cases"
 _CLOCK_SEEN = 0.99
-_BISECTIONS = 60
-_DRAWS_OF_OTHERS = 200
-"""Of cases that stayed as they are, which are many and held to the trials in order, and of a lower clock."""
+_DRAWS_OF_CLOCKS = 200
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of so many trials ended in one way."""
+    """So many of so many trials."""
 
     count: int
     trials: int
@@ -90,11 +86,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval where trials are independent: Clopper & Pearson (1934), Biometrika 26, 404.
-
-        The bounds are the probabilities with which as many or more, and as many or fewer, come out in 2.5 %
-        of all series.
-        """
+        """Its 95 % interval where trials are independent: Clopper & Pearson (1934), Biometrika 26, 404."""
         low, high = 0.0, 1.0
         if self.count:
             low = _probability(lambda p: 1 - _at_most(self.count - 1, self.trials, p) < 0.025)
@@ -104,9 +96,9 @@ class Share:
 
 
 def _probability(below: Callable[[float], bool]) -> float:
-    """Finds where `below` of a probability turns from true to false."""
+    """Finds where `below` of a probability turns from true to false, by bisection."""
     low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if below(middle) else (low, middle)
     return high
@@ -116,16 +108,8 @@ def _at_most(count: int, trials: int, p: float) -> float:
     """Returns the binomial probability of at most `count`."""
     if p <= 0 or p >= 1:
         return float(p <= 0)
-    ways = math.lgamma(trials + 1)
-    terms = (
-        ways
-        - math.lgamma(k + 1)
-        - math.lgamma(trials - k + 1)
-        + k * math.log(p)
-        + (trials - k) * math.log1p(-p)
-        for k in range(count + 1)
-    )
-    return math.fsum(math.exp(term) for term in terms)
+    logs = (math.log(math.comb(trials, k)) + k * math.log(p) for k in range(count + 1))
+    return math.fsum(math.exp(log + (trials - k) * math.log1p(-p)) for k, log in enumerate(logs))
 
 
 # rows
@@ -133,18 +117,14 @@ def _at_most(count: int, trials: int, p: float) -> float:
 
 @dataclass(frozen=True)
 class SameRow:
-    """Verdicts on cases that stayed as they are.
+    """Verdicts on cases that stayed as they are, in trials in order; all but `suspected` are for good.
 
     Attributes:
-        trials: `in order` or `drawn`.
-        threshold: of the gate.
         suspected: SLOWER by the session that was judged.
-        slower: SLOWER for good, after two fresh sessions: false alarms. What follows is for good too.
+        slower: false alarms: SLOWER after two fresh sessions too.
         alarms: case → how often it was SLOWER.
-        required: whether the target is about it.
     """
 
-    trials: str
     threshold: float
     judged: int
     suspected: int
@@ -154,12 +134,11 @@ class SameRow:
     faster: int
     invalid: int
     alarms: dict[str, int]
-    required: bool
 
     @property
-    def share(self) -> Share:
-        """Of false alarms among all comparisons."""
-        return Share(self.slower, self.judged)
+    def required(self) -> bool:
+        """Whether the target is about it."""
+        return self.threshold == DEFAULT_THRESHOLD
 
     @property
     def reached(self) -> bool | None:
@@ -174,12 +153,9 @@ class CaseRow:
     """What the gate can see of one case that stayed as it is.
 
     Attributes:
-        case: its id.
-        median_ns: of the sessions' medians.
-        spread: standard deviation of their logarithms.
+        spread: standard deviation of the logarithms of the sessions' medians.
         detectable: smallest slowdown that is caught with 95 % at the default threshold, or None; the median
             over the trials in order.
-        sessions: how many measured it.
     """
 
     case: str
@@ -191,18 +167,14 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class PlantedRow:
-    """Verdicts on a case that does more work than its base, whose sessions are the record.
+    """What was caught of a case that does more work than its base, whose sessions are the record.
 
     Attributes:
-        base: id of the base.
         share: of additional work.
-        threshold: of the gate.
         reads: by how much its times exceed its base's in the same session, the median.
-        ordered: caught in trials in order.
-        apart: caught in those of them that share no session but the record's.
-        drawn: caught in drawn trials.
+        apart: caught in those trials in order that share no session but the record's.
         detectable: smallest slowdown that is caught with 95 % at this threshold, or None.
-        target: share that has to be caught, or None.
+        target: share of drawn trials that has to be caught, or None.
     """
 
     base: str
@@ -230,12 +202,9 @@ class PlantedRow:
 
 @dataclass(frozen=True)
 class ClockRow:
-    """A kernel that computes, as if the clock were lower while it was judged.
+    """A kernel that computes, as if the clock were lower by a share while it was judged.
 
     Attributes:
-        case: its id.
-        lower: by how much, 0.01 for 1 %.
-        threshold: of the gate.
         times: SLOWER by its times.
         cycles: SLOWER by its times multiplied by the clock.
         detectable: as in `PlantedRow`.
@@ -253,11 +222,10 @@ class ClockRow:
         """Whether times told of it and cycles did not; None where the case cannot be resolved."""
         if self.times.value is None or not self.cycles.trials:
             return None
-        if self.times.value < _CLOCK_SEEN and (
-            self.detectable is None or self.detectable > 1 / (1 - self.lower) - 1
-        ):
+        seen = self.times.value >= _CLOCK_SEEN
+        if not seen and (self.detectable is None or self.detectable > 1 / (1 - self.lower) - 1):
             return None
-        return self.times.value >= _CLOCK_SEEN and self.cycles.count == 0
+        return seen and self.cycles.count == 0
 
 
 @dataclass(frozen=True)
@@ -265,29 +233,22 @@ class RuleRow:
     """What one tool says on its own data of the same sessions.
 
     Attributes:
-        tool: whose rule.
-        subject: what it was asked about: cases that stayed as they are, or a planted one.
         threshold: that it was given, or None where it has its own.
-        slower: called slower: false alarms, or caught.
-        planted: whether there was something to catch.
+        share: of additional work that was to be caught.
+        caught: base → what was caught of it with that much more work.
+        alarms: unchanged cases that it called slower.
     """
 
     tool: str
-    subject: str
     threshold: float | None
-    slower: Share
-    planted: bool
+    share: float
+    caught: dict[str, Share]
+    alarms: Share
 
 
 @dataclass(frozen=True)
 class SimulationTarget:
-    """Runs of simulated suites in which the gate called a case SLOWER that stayed as it was.
-
-    Attributes:
-        cases: in a run.
-        sessions: recorded of each.
-        runs: with one such case or more.
-    """
+    """Runs of simulated suites in which the gate called a case SLOWER that stayed as it was."""
 
     cases: int
     sessions: int
@@ -303,17 +264,7 @@ class SimulationTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class GateConclusions(Conclusions):
-    """Every row of the gate's tables.
-
-    Attributes:
-        same: cases that stayed as they are.
-        cases: what can be seen of each.
-        planted: cases that do more.
-        clocks: a lower clock.
-        rules: the gate and other tools on the same sessions.
-        simulation: of the gate and others on simulated noise; empty where it was left out.
-        simulated: what of it there is a target for.
-    """
+    """Every row of the gate's tables; `simulated` has what of the simulation there is a target for."""
 
     same: tuple[SameRow, ...] = ()
     cases: tuple[CaseRow, ...] = ()
@@ -329,13 +280,7 @@ class GateConclusions(Conclusions):
 
 @dataclass(frozen=True)
 class Trial:
-    """Which sessions take which part, by their numbers among those that found something.
-
-    Attributes:
-        record: of the epoch.
-        candidate: is judged against it.
-        fresh: confirm a suspicion.
-    """
+    """Which sessions are the record, are judged and confirm, numbered among those that found something."""
 
     record: tuple[int, ...]
     candidate: int
@@ -380,8 +325,7 @@ def drawn(sessions: int, draws: int) -> list[Trial]:
     return found
 
 
-@dataclass(frozen=True)
-class TrialVerdict:
+class TrialVerdict(NamedTuple):
     """What the gate said of one case in one trial: at first, and for good."""
 
     screened: Verdict
@@ -392,16 +336,11 @@ class Replay:
     """Replays the gate on a recording: judges its cases, each trial once.
 
     Args:
-        recording: its sessions that found something are numbered from 0.
+        recording: of which sessions count that found something.
         draws: how many trials are drawn.
-        slowdown: times are multiplied by it in the sessions that are judged, and clocks divided: 1/0.99 is
-            what a clock that is 1 % lower makes of a kernel that computes.
+        slowdown: multiplies times in the sessions that are judged, and divides clocks: 1/0.99 is what a clock
+            that is 1 % lower makes of a kernel that computes.
         cycles: judges times multiplied by clocks, in units of the recording's first clock, instead of times.
-
-    Attributes:
-        ordered: trials in order.
-        apart: those of them that share no session but the record's.
-        drawn: trials of sessions drawn at random.
     """
 
     def __init__(
@@ -458,10 +397,9 @@ class Replay:
         base = case.base or case.id
         wanted = [(base, number) for number in trial.record]
         wanted += [(case.id, number) for number in (trial.candidate, *trial.fresh)]
-        for place in wanted:
-            reading = self._readings.get(place)
-            if reading is None or (self._cycles and reading.sm_mhz is None):
-                return None
+        readings = [self._readings.get(place) for place in wanted]
+        if any(each is None or (self._cycles and each.sm_mhz is None) for each in readings):
+            return None
         record = [self._recorded(base, number) for number in trial.record]
         first = self._measured(case.id, trial.candidate)
         basis = Basis(
@@ -519,11 +457,11 @@ class Replay:
 def conclude(
     recording: GateRecording, simulation: Sequence[SimulationRow] = (), *, draws: int
 ) -> GateConclusions:
-    """Returns all rows from the recorded sessions and the simulation.
+    """Returns all rows from the recorded sessions and from `gate_simulation.simulate`.
 
     Args:
         recording: with or without sessions.
-        simulation: rows of `gate_simulation.simulate`; empty where it was left out.
+        simulation: rows of it; empty where it was left out.
         draws: how many trials are drawn.
     """
     simulated = tuple(_simulated_rows(simulation))
@@ -535,8 +473,8 @@ def conclude(
         same=tuple(_same_rows(replay, unchanged)),
         cases=tuple(_case_rows(replay, unchanged)),
         planted=tuple(_planted_rows(replay, recording.cases)),
-        clocks=tuple(_clock_rows(recording, replay, min(draws, _DRAWS_OF_OTHERS))),
-        rules=tuple(_rule_rows(replay, unchanged)) if replay.ordered else (),
+        clocks=tuple(_clock_rows(recording, replay, min(draws, _DRAWS_OF_CLOCKS))),
+        rules=tuple(_rule_rows(replay, unchanged)),
         simulation=tuple(simulation),
         simulated=simulated,
         missing=tuple(_missing(recording, replay)),
@@ -544,28 +482,23 @@ def conclude(
 
 
 def _same_rows(replay: Replay, unchanged: Sequence[GateCase]) -> Iterator[SameRow]:
-    """Judges in order at every threshold, and drawn at the default one."""
-    thresholds = sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}, reverse=True)
-    asked = [(IN_ORDER, replay.ordered, threshold) for threshold in thresholds]
-    asked.append((DRAWN, replay.drawn[:_DRAWS_OF_OTHERS], DEFAULT_THRESHOLD))
-    for name, chosen, threshold in asked:
-        found = list(replay.verdicts(unchanged, chosen, threshold))
+    """Judges unchanged cases at every threshold."""
+    for threshold in sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}, reverse=True):
+        found = list(replay.verdicts(unchanged, replay.ordered, threshold))
         if not found:
             continue
         kinds = Counter(each.final.kind for _, each in found)
-        slower = [case.id for case, each in found if each.final.kind is VerdictKind.SLOWER]
+        slower = Counter(case.id for case, each in found if each.final.kind is VerdictKind.SLOWER)
         yield SameRow(
-            trials=name,
             threshold=threshold,
             judged=len(found),
             suspected=sum(each.screened.suspected for _, each in found),
-            slower=len(slower),
+            slower=slower.total(),
             undecided=kinds[VerdictKind.UNDECIDED],
             same=kinds[VerdictKind.SAME],
             faster=kinds[VerdictKind.FASTER],
             invalid=kinds[VerdictKind.INVALID],
-            alarms=dict(Counter(slower).most_common()),
-            required=threshold == DEFAULT_THRESHOLD and name == IN_ORDER,
+            alarms=dict(slower.most_common()),
         )
 
 
@@ -645,24 +578,18 @@ def _missing(recording: GateRecording, replay: Replay) -> Iterator[str]:
 
 
 def _rule_rows(replay: Replay, unchanged: Sequence[GateCase]) -> Iterator[RuleRow]:
-    """Counts false alarms of each tool at every threshold, then what it catches."""
-    tools: dict[str, Callable[[Sequence[GateCase], Any], Share]] = {
+    """Asks each tool about planted work of each size, and about unchanged cases at the same threshold."""
+    tools: dict[str, Callable[[Sequence[GateCase], float], Share]] = {
         "gpukern": lambda cases, threshold: replay.slower(cases, replay.ordered, threshold),
         "pytest-benchmark": functools.partial(_by_medians, replay),
         "NVBench": lambda cases, _: _by_nvbench(replay, cases),
     }
-    for tool, asked in tools.items():
-        own = tool == "NVBench"
-        for threshold in [None] if own else sorted({*THRESHOLDS.values(), DEFAULT_THRESHOLD}):
-            alarms = asked(unchanged, threshold)
-            if alarms.trials:
-                yield RuleRow(tool, UNCHANGED, threshold, alarms, planted=False)
-        for case in replay.cases.values():
-            if case.base:
-                threshold = None if own else THRESHOLDS[case.share]
-                caught = asked([case], threshold)
-                if caught.trials:
-                    yield RuleRow(tool, case.id, threshold, caught, planted=True)
+    for (tool, asked), (share, threshold) in itertools.product(tools.items(), THRESHOLDS.items()):
+        planted = [case for case in replay.cases.values() if case.base and case.share == share]
+        caught = {case.base: asked([case], threshold) for case in planted}
+        if any(each.trials for each in caught.values()):
+            given = None if tool == "NVBench" else threshold
+            yield RuleRow(tool, given, share, caught, asked(unchanged, threshold))
 
 
 def median_failed(stored_ns: float, current_ns: float, threshold: float) -> bool:

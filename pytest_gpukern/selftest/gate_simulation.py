@@ -55,11 +55,8 @@ class Noise:
     """What makes the times of a suite differ between sessions and within them; all relative.
 
     Attributes:
-        name: what rows of it are called.
-        cases: in the suite.
         spread: lowest and highest standard deviation between sessions, evenly in its logarithm; or the
             median and the standard deviation of its logarithm where `lognormal`.
-        lognormal: whether the cases' spreads are log-normal.
         shift: standard deviation of what a session adds to all its cases.
         bimodal: share of cases with two modes, of which a session is in either.
         modes: least and largest distance of the modes.
@@ -88,13 +85,10 @@ class SimulationRow:
     """One rule on one kind of noise: how often it calls unchanged code slower, and what it catches.
 
     Attributes:
-        noise: name of the noise.
-        rule: what decides, in words.
         sessions: that are recorded of each case, or pairs.
         threshold: of the gate; None where the rule has its own.
         change: planted slowdown.
-        runs: simulated.
-        judged: cases in all of them.
+        judged: cases in all runs.
         false: unchanged cases that were called slower.
         false_runs: runs with one of them or more.
         slowed: cases that a slowdown was planted in.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import __version__
+from pytest_gpukern.processes.child_sessions import last_lines
 from pytest_gpukern.selftest.recording import (
     GateSession,
     RecordingError,
@@ -40,7 +41,6 @@ _NVBENCH_EVERY = {TimerSession: 1, GateSession: 4}
 _MOST_LOST = 3
 """Sessions in a row that found nothing, after which it is no use to go on."""
 _RIVALS = ("triton", "torch", "cuda-bench", "cupy-cuda12x", "cupy-cuda13x", "pytest-benchmark")
-_LAST_LINES = 3
 
 
 class NoGpuError(Exception):
@@ -140,7 +140,7 @@ def run_child(
     What counts is the file: a process that has written it may end as it likes.
     """
     status, said = _finished(child_command(kind, into, number, rivals=rivals), timeout_s)
-    end = f"it was {said}" if status is None else f"it ended with status {status}: {_last_lines(said)}"
+    end = f"it was {said}" if status is None else f"it ended with status {status}: {last_lines(said)}"
     if not into.exists():
         return kind(problem=end)
     try:
@@ -160,7 +160,7 @@ def _run_suites(tell: Callable[[str], None]) -> Suites:
     started = time.perf_counter()
     status, said = _finished(suites_command(), _SUITES_TIMEOUT_S)
     seconds = time.perf_counter() - started
-    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {_last_lines(said)}")
+    tell(f"suites: {seconds:.0f} s" if status == 0 else f"suites: {last_lines(said)}")
     return Suites(round(seconds, 1), -1 if status is None else status)
 
 
@@ -180,12 +180,6 @@ def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str
     except subprocess.TimeoutExpired:
         return None, f"ended after {timeout_s:g} s"
     return done.returncode, done.stdout
-
-
-def _last_lines(output: str) -> str:
-    """Returns the end of what a process said, in one line."""
-    lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
-    return " / ".join(lines[-_LAST_LINES:])[-500:] or "it said nothing"
 
 
 def _rival_versions() -> dict[str, str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pytest_gpukern.package import __version__
 from pytest_gpukern.selftest.gate_kernels import PLANTED_SHARES, GateCase, gate_cases
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, built, decoded
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
+
+SUITES_S = 180.0
+"""Target for the wall time of the suites whole."""
 
 _COMPUTED = ("range", "reached")
 """Properties of rows that the conclusions in a file hold beside the rows' fields."""
@@ -63,7 +65,6 @@ class Recording:
         rivals: version of each other tool that is installed.
         asked_sessions: how many sessions there should be.
         elapsed_s: wall time of the sessions, process starts included.
-        sessions: what each found.
         warnings: what was odd about the device before the first session, in words.
     """
 
@@ -79,18 +80,15 @@ class Recording:
     warnings: tuple[str, ...] = ()
 
 
-# the timers
+# the timers; medians are those of a session
 
 
 @dataclass(frozen=True)
 class Spin:
-    """A kernel that spins on the global timer and writes out for how long, read by a timer.
+    """A kernel that spins on the global timer and writes out its own time, read by a timer.
 
     Attributes:
         asked_ns: how long it was asked to spin.
-        timer: which read it.
-        own_ns: the median of its own times.
-        reading_ns: the median of the timer's samples.
         beyond_ns: the median over the samples of what the timer read beyond the kernel's own time.
     """
 
@@ -108,7 +106,7 @@ class Node:
     Attributes:
         name: of the kernel; of a spin, `spin` followed by the nanoseconds asked for.
         node_ns: slope of the replay time over the number of nodes; None where it cannot be captured.
-        reading_ns: the median of the default timer's samples, or None.
+        reading_ns: the default timer's, or None.
         problem: why there is no number, in words.
     """
 
@@ -120,12 +118,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What came before a kernel was measured: data, compilation and verification.
+    """What comes around measuring a kernel: data, compilation and verification, before and after.
 
     Attributes:
-        seconds: all of it.
+        seconds: all that comes before.
         first_call_s: the part that the first launch took, which compiles and loads.
-        recheck_s: verification again, after it was measured; None where it was not.
+        recheck_s: verification afterwards; None where it was not measured.
         problem: why it could not be measured, or was wrong, in words.
     """
 
@@ -159,13 +157,9 @@ class Wall:
 
 @dataclass(frozen=True)
 class RivalReading:
-    """A kernel by another tool.
+    """A kernel by another tool, and what that does about the cache; `problem` says why there is no number.
 
-    Attributes:
-        kernel: which; empty where `problem` is about the tool.
-        cache: what the tool does about the cache: `cold` or `hot`.
-        median_ns: of the session, or None.
-        problem: why there is no number, in words.
+    `kernel` is empty where the problem is the tool's.
     """
 
     tool: str
@@ -186,12 +180,6 @@ class TimerSession(Session):
         truth_step_ns: smallest step seen between the spinning kernels' own times, or None.
         setup_s: making the timers and what looks at the device, once a process: compiling their kernels,
             attaching CUPTI, opening NVML.
-        spins: kernels of known time.
-        nodes: slopes of graphs.
-        preparations: one a kernel.
-        readings: one a kernel, cache policy and timer.
-        walls: one a kernel and cache policy.
-        rivals: one a tool and kernel.
     """
 
     ticks_ns: dict[str, float] = field(default_factory=dict)
@@ -213,6 +201,11 @@ class Suites:
     wall_s: float
     exit_status: int
 
+    @property
+    def reached(self) -> bool:
+        """Whether they passed, and in time."""
+        return self.exit_status == 0 and self.wall_s <= SUITES_S
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimerRecording(Recording):
@@ -227,15 +220,13 @@ class TimerRecording(Recording):
 
 @dataclass(frozen=True)
 class GateReading:
-    """A case as one session measured it; times in nanoseconds.
+    """A case as one session measured it.
 
     Attributes:
         case: its id.
-        median_ns: of the samples.
         low_ns: lower bound of the median's 95 % interval.
         high_ns: upper bound.
-        samples: how many.
-        sm_mhz: the SM clock around them, or None.
+        sm_mhz: the SM clock around the samples, or None.
         jitter_ns: what the timer adds to the spread of the median, as a standard deviation.
         invalid: why the plugin would refuse the number, in words.
     """
@@ -252,7 +243,7 @@ class GateReading:
 
 @dataclass(frozen=True)
 class NvbenchReading:
-    """A case as NVBench measured it: the mean in nanoseconds, and its relative standard deviation."""
+    """A case as NVBench measured it; `noise` is the relative standard deviation."""
 
     case: str
     mean_ns: float
@@ -264,7 +255,6 @@ class GateSession(Session):
     """What one fresh process measured for the gate to judge.
 
     Attributes:
-        readings: one a case.
         walls_ns: case → median of wall times from the launch until the device is idle.
         nvbench: what NVBench measured, in the sessions that ran it.
         left_out: case → why it cannot run here, in words.
@@ -282,23 +272,13 @@ class GateSession(Session):
 
 @dataclass(frozen=True, kw_only=True)
 class GateRecording(Recording):
-    """A self-test of the gate.
-
-    Attributes:
-        cases: what was measured.
-        no_gpu: why there are no sessions, in words, or None.
-    """
+    """A self-test of the gate; `no_gpu` says why there are no sessions."""
 
     file_kind: ClassVar[str | None] = "gate"
 
     sessions: tuple[GateSession, ...] = ()
     cases: tuple[GateCase, ...] = field(default_factory=gate_cases)
     no_gpu: str | None = None
-
-    @classmethod
-    def without_gpu(cls, why: str) -> GateRecording:
-        """Returns a recording without sessions, for what can be shown without a GPU."""
-        return cls(gpukern=__version__, created=now(), no_gpu=why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,10 +332,7 @@ def now() -> str:
 def write_recording(path: Path, recording: Recording, conclusions: Conclusions | None = None) -> None:
     """Writes a self-test, whole or not at all; folders that are missing are made.
 
-    Args:
-        path: the file, which is replaced if it is there.
-        recording: what was measured.
-        conclusions: rows computed from it, for those who do not want to compute: they are never read.
+    The conclusions are for those who do not want to compute, and are never read.
 
     Raises:
         RecordingError: it cannot be written; an old file is as it was.
@@ -369,23 +346,18 @@ def write_recording(path: Path, recording: Recording, conclusions: Conclusions |
 
 
 def write_session(path: Path, session: Session) -> None:
-    """Writes what a child process found.
-
-    Raises:
-        RecordingError: it cannot be written.
-    """
+    """Writes what a child process found, or raises `RecordingError`."""
     _write(path, _compact(_sparse(session)))
 
 
 def _write(path: Path, content: str) -> None:
-    remedy = "Check permissions and free space, or choose another file with --output"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, f"{content}\n".encode(errors="backslashreplace"))  # as JSON escapes a lone surrogate
-    except FileError as error:
-        raise RecordingError(path, error.problem, remedy) from error
-    except OSError as error:
-        raise RecordingError(path, f"cannot be written: {error.strerror or error}", remedy) from error
+    except (FileError, OSError) as error:
+        remedy = "Check permissions and free space, or choose another file with --output"
+        unmade = f"cannot be written: {getattr(error, 'strerror', None) or error}"
+        raise RecordingError(path, getattr(error, "problem", unmade), remedy) from error
 
 
 def _sparse(value: Any) -> Any:
@@ -403,13 +375,15 @@ def _sparse(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Returns rows as plain JSON, with what they compute; a number that is not finite is null."""
+    """Returns rows as plain JSON, with what they compute; a float that is not finite is null."""
     if dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value)]
         names += [name for name in _COMPUTED if name not in names and hasattr(value, name)]
         return {name: _shown(getattr(value, name)) for name in names}
     if isinstance(value, tuple):
         return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -446,11 +420,7 @@ def read_recording(path: Path, kind: type[SomeRecording]) -> SomeRecording:
 
 
 def read_session(path: Path, kind: type[SomeSession]) -> SomeSession:
-    """Reads what a child process wrote.
-
-    Raises:
-        RecordingError: there is nothing, or it is not a session.
-    """
+    """Reads what a child process wrote, or raises `RecordingError`."""
     return _built(_decoded(path), kind, path)
 
 

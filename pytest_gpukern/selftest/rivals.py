@@ -52,10 +52,9 @@ class Rival:
     """A tool.
 
     Attributes:
-        name: in the table.
         package: what brings it, as pip names it; empty where it needs nothing.
         modules: all of which have to be installed.
-        cache: what it does about the L2: `cold` where it empties it before each sample.
+        cache: `cold` where it empties the L2 before each sample.
         measure: returns the median time of a launch in nanoseconds.
     """
 
@@ -84,12 +83,9 @@ NVBENCH = Rival("cuda-bench (NVBench)", "cuda-bench", ("cuda.bench",), "cold")
 
 @dataclass(frozen=True)
 class NvbenchTimes:
-    """GPU times of one launch with a cold cache.
+    """GPU times of one launch with a cold cache; the noise is the relative standard deviation.
 
-    Attributes:
-        median_ns: of releases without a median, their mean.
-        mean_ns: the mean, or None.
-        noise: relative standard deviation, or None.
+    Of releases without a median, that is the mean.
     """
 
     median_ns: float

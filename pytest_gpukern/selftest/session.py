@@ -8,6 +8,7 @@ the context that everything lives in with it. So a session is saved before NVBen
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -130,17 +131,19 @@ def run_timer_session(*, rivals: bool, nvbench: bool, save: Callable[[TimerSessi
         session = _measured(session, ready, environment, preparations)
         session = dataclasses.replace(session, elapsed_s=time.perf_counter() - started)
         if nvbench:
-            lost = RivalReading(NVBENCH.name, "", NVBENCH.cache, problem=_ENDED)
-            save(dataclasses.replace(session, rivals=(*session.rivals, lost)))
-            others = tuple(
-                RivalReading(NVBENCH.name, name, NVBENCH.cache, problem=found)
-                if isinstance(found, str)
-                else RivalReading(NVBENCH.name, name, NVBENCH.cache, found.median_ns)
-                for name, found in _nvbench({each.name: each.launch_on for each in ready}).items()
-            )
+            ours = session.rivals
+            save(dataclasses.replace(session, rivals=(*ours, _by_nvbench("", _ENDED))))
+            found = _nvbench({each.name: each.launch_on for each in ready})
+            rivals_too = (*ours, *itertools.starmap(_by_nvbench, found.items()))
             elapsed_s = time.perf_counter() - started
-            session = dataclasses.replace(session, rivals=(*session.rivals, *others), elapsed_s=elapsed_s)
+            session = dataclasses.replace(session, rivals=rivals_too, elapsed_s=elapsed_s)
         save(session)
+
+
+def _by_nvbench(kernel: str, found: NvbenchTimes | str) -> RivalReading:
+    if isinstance(found, str):
+        return RivalReading(NVBENCH.name, kernel, NVBENCH.cache, problem=found)
+    return RivalReading(NVBENCH.name, kernel, NVBENCH.cache, found.median_ns)
 
 
 def _prepared(
@@ -159,9 +162,8 @@ def _prepared(
         return None, Preparation(name, problem=str(error))
     seconds = time.perf_counter() - start
     first_call_ns = subject.sets[0].first_call_ns
-    return Ready(name, case, subject.sets), Preparation(
-        name, seconds=seconds, first_call_s=None if first_call_ns is None else first_call_ns / 1e9
-    )
+    first_call_s = None if first_call_ns is None else first_call_ns / 1e9
+    return Ready(name, case, subject.sets), Preparation(name, seconds, first_call_s)
 
 
 def _by_rivals(ready: Sequence[Ready]) -> Iterator[RivalReading]:
@@ -186,16 +188,11 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
     """Makes the timers and has them read kernels of known time."""
     start = time.perf_counter()
     stream = runtime().stream
-    fallback = None
-    timers: dict[str, Timer] = {}
-    try:
-        timers["cupti"] = open_timer("cupti", stream)
-    except TimerUnavailable as reason:
-        fallback = str(reason)
-    timers["event"] = open_timer("event", stream)
+    name, fallback = _default_timer(stream)
+    timers = {each: open_timer(each, stream) for each in dict.fromkeys((name, "event"))}
     environment.gpu.instruments, environment.gpu.peaks  # noqa: B018 - made on first use, once a process
     setup_s = time.perf_counter() - start
-    default = next(iter(timers.values()))
+    default = timers[name]
     spinning = SpinningKernel(runtime())
     try:
         spinning.read(default, 1e6, _SPIN_SAMPLES)  # clocks have risen; nothing is kept of it
@@ -221,6 +218,15 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
         spins=tuple(spins),
         nodes=tuple(nodes),
     )
+
+
+def _default_timer(stream: Any) -> tuple[str, str | None]:
+    """Returns the timer that `auto` chooses for kernels, and why that is not CUPTI."""
+    try:
+        open_timer("cupti", stream)
+    except TimerUnavailable as reason:
+        return "event", str(reason)
+    return "cupti", None
 
 
 def _node(name: str, call: Callable[[], Any], default: Timer, stream: Any) -> Node:
@@ -275,17 +281,7 @@ def _measured(
 def run_gate_session(
     number: int, *, rivals: bool, nvbench: bool, save: Callable[[GateSession], None]
 ) -> None:
-    """Measures every case once on the pinned device, and saves what was found.
-
-    Args:
-        number: of the session, from 0; turns the order of planted cases.
-        rivals: whether the wall clock measures them too.
-        nvbench: whether NVBench measures some of them too.
-        save: is given the session so far: twice where NVBench may still end the process.
-
-    Raises:
-        DeviceError: there is no device, or another process holds its lock.
-    """
+    """Measures every case once, in the order of session `number`, as `run_timer_session` does kernels."""
     started = time.perf_counter()
     environment = session_environment()
     with environment.gpu.exclusive(), ExitStack() as kept:
@@ -339,11 +335,7 @@ def _by_default_timer(
     faults: dict[str, str],
 ) -> GateSession:
     """Measures every case by the default timer, as `--gpu-benchmark` measures it."""
-    default, fallback = "cupti", None
-    try:
-        open_timer("cupti", kernels.stream)
-    except TimerUnavailable as reason:
-        default, fallback = "event", str(reason)
+    default, fallback = _default_timer(kernels.stream)
     readings = []
     for case in cases:
         call = kernels.launch(case)

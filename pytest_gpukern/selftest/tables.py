@@ -3,59 +3,47 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
-from pytest_gpukern.selftest.gate_results import FRESH, IN_ORDER, RECORDED, RUNS_WITH_FALSE_ALARM
+from pytest_gpukern.selftest.gate_results import FRESH, RECORDED, RUNS_WITH_FALSE_ALARM, Share
+from pytest_gpukern.selftest.recording import SUITES_S
 from pytest_gpukern.selftest.timer_results import (
     CASE_S,
     DEFAULT_SHARE,
     EVENT_SHARE,
     REPEAT_SHARE,
     REPEAT_TICKS,
-    SUITES_S,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeAlias
 
-    from pytest_gpukern.selftest.gate_results import GateConclusions, PlantedRow, SameRow, Share
+    from pytest_gpukern.selftest.gate_results import GateConclusions, PlantedRow, RuleRow
     from pytest_gpukern.selftest.recording import Conclusions, GateRecording, Recording, TimerRecording
     from pytest_gpukern.selftest.timer_results import TimerConclusions
 
+    _Column: TypeAlias = Callable[[Sequence[Any]], Column]
+
 _INDENT = "  "
 _REACHED = {True: "reached", False: "MISSED", None: ""}
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Title and cells of a column; a number is aligned to the right and never shortened."""
-
-    title: str
-    cell: Callable[[Any], str]
-    numeric: bool = False
-    narrowest: int | None = None
+_UNRESOLVED = "not resolvable here"
 
 
 def _text(title: str, cell: Callable[[Any], str], narrowest: int | None = None) -> _Column:
-    return _Column(title, cell, narrowest=narrowest)
+    return lambda rows: Column(title, tuple(map(cell, rows)), narrowest=narrowest)
 
 
 def _number(title: str, cell: Callable[[Any], str]) -> _Column:
-    return _Column(title, cell, numeric=True)
+    return lambda rows: Column(title, tuple(map(cell, rows)), numeric=True)
 
 
-def _table(rows: Sequence[Any], width: int, *columns: _Column) -> list[str]:
-    """Puts the rows below each other, or a line where there are none."""
-    if not rows:
-        return [f"{_INDENT}nothing was measured"]
-    filled = [
-        Column(each.title, tuple(map(each.cell, rows)), numeric=each.numeric, narrowest=each.narrowest)
-        for each in columns
-    ]
-    return table(filled, width, indent=_INDENT)[0]
+def _section(title: str, rows: Sequence[Any], width: int, *columns: _Column) -> list[str]:
+    """Puts rows below a title, or a line where there are none."""
+    shown = table([column(rows) for column in columns], width, indent=_INDENT)[0] if rows else []
+    return ["", title, *(shown or [f"{_INDENT}nothing was measured"])]
 
 
 def _sentence(text: str, width: int) -> list[str]:
@@ -64,22 +52,16 @@ def _sentence(text: str, width: int) -> list[str]:
 
 def _device(recording: Recording) -> str:
     found = recording.fingerprint
-    parts = [
-        f"{found.get('device_name')}",
-        f"driver {found.get('driver_version')}, CUDA {found.get('cuda_driver_version')}",
-        recording.created,
-        f"pytest-gpukern {recording.gpukern}",
-    ]
-    return " · ".join(parts)
+    driver = f"driver {found.get('driver_version')}, CUDA {found.get('cuda_driver_version')}"
+    made = f"{recording.created} · pytest-gpukern {recording.gpukern}"
+    return f"{found.get('device_name')} · {driver} · {made}"
 
 
 def _remarks(recording: Recording, width: int) -> Iterator[str]:
     """Says why CUPTI did not time, and what was odd about the device."""
-    said = dict.fromkeys(session.fallback for session in recording.sessions if session.fallback)
-    for fallback in said:
-        yield from _sentence(f"not timed by CUPTI: {fallback}", width)
-    for warning in recording.warnings:
-        yield from _sentence(warning, width)
+    fallbacks = dict.fromkeys(session.fallback for session in recording.sessions if session.fallback)
+    for remark in (*(f"not timed by CUPTI: {each}" for each in fallbacks), *recording.warnings):
+        yield from _sentence(remark, width)
 
 
 def _summary(conclusions: Conclusions, width: int) -> Iterator[str]:
@@ -127,12 +109,9 @@ def _timers_header(recording: TimerRecording, conclusions: TimerConclusions, wid
 
 
 def _truth(recording: TimerRecording, conclusions: TimerConclusions, width: int) -> Iterator[str]:
-    yield ""
-    yield (
+    yield from _section(
         f"truth that is not our own timer: default within {units.uncertainty(DEFAULT_SHARE)} or one tick, "
-        f"event less its stated cost within {units.uncertainty(EVENT_SHARE)} from 20 µs on"
-    )
-    yield from _table(
+        f"event less its stated cost within {units.uncertainty(EVENT_SHARE)} from 20 µs on",
         conclusions.truth,
         width,
         _text("what", lambda row: row.subject, narrowest=24),
@@ -171,12 +150,9 @@ def _signed_time(ns: float) -> str:
 
 
 def _repeats(conclusions: TimerConclusions, width: int) -> Iterator[str]:
-    yield ""
-    yield (
+    yield from _section(
         "A/A: range (max / min − 1) of the sessions' medians, default timer "
-        f"≤ {units.uncertainty(REPEAT_SHARE)} or {REPEAT_TICKS} ticks"
-    )
-    yield from _table(
+        f"≤ {units.uncertainty(REPEAT_SHARE)} or {REPEAT_TICKS} ticks",
         conclusions.repeats,
         width,
         _text("kernel", lambda row: row.kernel),
@@ -198,8 +174,6 @@ def _repeats(conclusions: TimerConclusions, width: int) -> Iterator[str]:
 
 
 def _walls(recording: TimerRecording, conclusions: TimerConclusions, width: int) -> Iterator[str]:
-    yield ""
-    yield f"wall time to measure a case, all timers together ≤ {CASE_S:g} s; verified and compiled before"
     preparations = [each for session in recording.sessions for each in session.preparations]
 
     def median(kernel: str, name: str) -> str:
@@ -207,7 +181,8 @@ def _walls(recording: TimerRecording, conclusions: TimerConclusions, width: int)
         known = [value for value in values if value is not None]
         return _seconds(statistics.median(known)) if known else ""
 
-    yield from _table(
+    yield from _section(
+        f"wall time to measure a case, all timers together ≤ {CASE_S:g} s; verified and compiled before",
         conclusions.walls,
         width,
         _text("kernel", lambda row: row.kernel),
@@ -240,13 +215,12 @@ def _suites(conclusions: TimerConclusions) -> Iterator[str]:
 def _rivals(conclusions: TimerConclusions, width: int) -> Iterator[str]:
     if not conclusions.rivals:
         return
-    yield ""
-    yield "other tools on the same kernels, in the same processes"
 
     def off(ratio: float | None) -> str:
         return "" if ratio is None else units.change(ratio)
 
-    yield from _table(
+    yield from _section(
+        "other tools on the same kernels, in the same processes",
         [row for row in conclusions.rivals if row.median_ns is not None],
         width,
         _text("tool", lambda row: row.tool, narrowest=24),
@@ -307,35 +281,25 @@ def _gate_header(recording: GateRecording, width: int) -> Iterator[str]:
 def _same(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.same:
         return
-
-    def at_most(row: SameRow) -> str:
-        """Returns the upper end of the interval, where trials are not drawn again and again."""
-        return _percent(row.share.interval[1]) if row.trials == IN_ORDER else ""
-
-    def said(row: SameRow) -> str:
-        return "too few to tell" if row.required and row.reached is None else _REACHED[row.reached]
-
-    yield ""
-    yield "kernels that stay as they are: SLOWER, once confirmed, is a false alarm"
-    yield from _table(
+    yield from _section(
+        "kernels that stay as they are: SLOWER, once confirmed, is a false alarm",
         conclusions.same,
         width,
-        _text("trials", lambda row: row.trials),
         _number("threshold", lambda row: _percent(row.threshold)),
         _number("judged", lambda row: str(row.judged)),
         _number("suspected", lambda row: str(row.suspected)),
         _number("SLOWER", lambda row: str(row.slower)),
-        _number("at most", at_most),
+        _number("at most", lambda row: _percent(Share(row.slower, row.judged).interval[1])),
         _number("UNDECIDED", lambda row: str(row.undecided)),
         _number("SAME", lambda row: str(row.same)),
         _number("FASTER", lambda row: str(row.faster)),
         _number("INVALID", lambda row: str(row.invalid)),
-        _text("target: none", said),
+        _text("target: none", lambda row: _said(row.reached, "too few to tell" if row.required else "")),
     )
     for row in conclusions.same:
         if row.alarms:
             cases = ", ".join(f"{case} {count}×" for case, count in row.alarms.items())
-            yield from _sentence(f"{row.trials}, {_percent(row.threshold)}, SLOWER: {cases}", width)
+            yield from _sentence(f"SLOWER at {_percent(row.threshold)}: {cases}", width)
 
 
 def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
@@ -347,13 +311,8 @@ def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
         text = _count(row.apart)
         return f"{text}: {100 * low:.0f} … {100 * high:.0f} %" if row.apart.trials else text
 
-    def said(row: PlantedRow) -> str:
-        unresolved = row.target is not None and row.reached is None
-        return "not resolvable here" if unresolved else _REACHED[row.reached]
-
-    yield ""
-    yield "kernels that do more than recorded: SLOWER is right"
-    yield from _table(
+    yield from _section(
+        "kernels that do more than recorded: SLOWER is right",
         conclusions.planted,
         width,
         _text("kernel", lambda row: _short(row.base), narrowest=16),
@@ -365,7 +324,7 @@ def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
         _number("drawn", lambda row: _count(row.drawn)),
         _number("seen from", lambda row: _signed(row.detectable, 2)),
         _number("target", lambda row: "" if row.target is None else f"≥ {_percent(row.target)}"),
-        _text("", said),
+        _text("", lambda row: _said(row.reached, _UNRESOLVED if row.target else "")),
     )
     yield from _sentence(
         "in order: each session behind the record; apart: those that share none but the record, with the "
@@ -378,9 +337,8 @@ def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
 def _clocks(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.clocks:
         return
-    yield ""
-    yield "the same kernels as if the clock were lower: their times are SLOWER, their cycles are not"
-    yield from _table(
+    yield from _section(
+        "the same kernels as if the clock were lower: their times are SLOWER, their cycles are not",
         conclusions.clocks,
         width,
         _text("kernel", lambda row: _short(row.case), narrowest=16),
@@ -388,40 +346,29 @@ def _clocks(conclusions: GateConclusions, width: int) -> Iterator[str]:
         _number("threshold", lambda row: _percent(row.threshold)),
         _number("by time", lambda row: _count(row.times)),
         _number("by cycles", lambda row: _count(row.cycles)),
-        _text("", lambda row: _REACHED[row.reached] or "not resolvable here"),
+        _text("", lambda row: _said(row.reached, _UNRESOLVED)),
     )
 
 
 def _rules(conclusions: GateConclusions, recording: GateRecording, width: int) -> Iterator[str]:
-    """Shows a line a tool and threshold: false alarms, and what it caught of each base."""
     if not conclusions.rules:
         return
-    shares = {case.id: (case.base, case.share) for case in recording.cases if case.base}
-    bases = list(dict.fromkeys(base for base, _ in shares.values()))
-    lines: dict[tuple[str, float | None, float], dict[str, Share]] = {}
-    for row in conclusions.rules:
-        if row.planted:
-            base, share = shares[row.subject]
-            lines.setdefault((row.tool, row.threshold, share), {})[base] = row.slower
-    alarms = {(row.tool, row.threshold): row.slower for row in conclusions.rules if not row.planted}
-
-    def false_alarms(line: tuple[str, float | None, float]) -> str:
-        found = alarms.get(line[:2])
-        if found is None or found.value is None:
-            return units.NOTHING
-        return f"{found.count} of {found.trials}, {_percent(found.value)}"
+    bases = dict.fromkeys(base for row in conclusions.rules for base in row.caught)
 
     def caught(base: str) -> _Column:
-        return _number(_short(base), lambda line: _count(lines[line].get(base)))
+        return _number(_short(base), lambda row: _count(row.caught.get(base)))
 
-    yield ""
-    yield "the same sessions judged by each tool on its own data: what it caught, and its false alarms"
-    yield from _table(
-        list(lines),
+    def false_alarms(row: RuleRow) -> str:
+        found = row.alarms
+        return units.NOTHING if found.value is None else f"{_count(found, ' of ')}, {_percent(found.value)}"
+
+    yield from _section(
+        "the same sessions judged by each tool on its own data: what it caught, and its false alarms",
+        conclusions.rules,
         width,
-        _text("tool", lambda line: str(line[0])),
-        _number("threshold", lambda line: "its own" if line[1] is None else _percent(line[1])),
-        _number("work", lambda line: _signed(line[2])),
+        _text("tool", lambda row: row.tool),
+        _number("threshold", lambda row: "its own" if row.threshold is None else _percent(row.threshold)),
+        _number("work", lambda row: _signed(row.share)),
         *map(caught, bases),
         _number("false alarms", false_alarms),
     )
@@ -439,9 +386,8 @@ def _rules(conclusions: GateConclusions, recording: GateRecording, width: int) -
 def _cases(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.cases:
         return
-    yield ""
-    yield "what can be seen of each kernel that stays as it is, at the default threshold"
-    yield from _table(
+    yield from _section(
+        "what can be seen of each kernel that stays as it is, at the default threshold",
         conclusions.cases,
         width,
         _text("kernel", lambda row: row.case, narrowest=16),
@@ -455,9 +401,8 @@ def _cases(conclusions: GateConclusions, width: int) -> Iterator[str]:
 def _simulation(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.simulation:
         return
-    yield ""
-    yield "simulated suites of noisy cases that stay as they are, and the same with all of them slower"
-    yield from _table(
+    yield from _section(
+        "simulated suites of noisy cases that stay as they are, and the same with all of them slower",
         conclusions.simulation,
         width,
         _text("noise", lambda row: row.noise),
@@ -473,7 +418,7 @@ def _simulation(conclusions: GateConclusions, width: int) -> Iterator[str]:
         yield from _sentence(
             f"a false alarm in at most {_percent(RUNS_WITH_FALSE_ALARM)} of runs of {row.cases} cases with "
             f"{row.sessions} recorded sessions: {_count(row.runs)}, "
-            f"{_REACHED[row.reached] or 'too few to tell'}",
+            f"{_said(row.reached, 'too few to tell')}",
             width,
         )
 
@@ -483,10 +428,12 @@ def _short(case: str) -> str:
     return case.removesuffix(", cold")
 
 
-def _count(share: Share | None) -> str:
-    if share is None or not share.trials:
-        return units.NOTHING
-    return f"{share.count}/{share.trials}"
+def _said(reached: bool | None, otherwise: str) -> str:
+    return _REACHED[reached] or otherwise
+
+
+def _count(share: Share | None, of: str = "/") -> str:
+    return f"{share.count}{of}{share.trials}" if share and share.trials else units.NOTHING
 
 
 def _signed(value: float | None, digits: int | None = None) -> str:

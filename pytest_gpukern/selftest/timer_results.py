@@ -30,7 +30,7 @@ from pytest_gpukern.selftest.recording import Conclusions, missing_sessions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpukern.selftest.recording import Spin, TimerRecording, TimerSession
+    from pytest_gpukern.selftest.recording import Suites, TimerRecording, TimerSession
 
 DEFAULT_SHARE = 0.01
 EVENT_SHARE = 0.05
@@ -39,7 +39,6 @@ NODES_FROM_NS = 20_000.0
 REPEAT_SHARE = 0.005
 REPEAT_TICKS = 2
 CASE_S = 0.3
-SUITES_S = 180.0
 _ROUNDING_NS = 0.05
 """Times are multiples of a nanosecond or of a tick; a comparison must not fail by a float's last digit."""
 
@@ -53,7 +52,6 @@ class TruthRow:
     Attributes:
         subject: what was timed, and what was subtracted.
         against: which truth: `own time` or `graph slope`.
-        truth_ns: what is known.
         error_ns: what the timer reads beyond the truth.
         worst_ns: the error of the session that is farthest off.
         allowed_ns: how far it may be off; None where it is only shown.
@@ -82,9 +80,6 @@ class RepeatRow:
     """How far apart the sessions' medians of one and the same kernel are.
 
     Attributes:
-        kernel: which, under which cache policy, by which timer.
-        median_ns: of the sessions' medians; also the lowest and the highest.
-        tick_ns: the timer's.
         sessions: how many count, of those asked for.
         invalid: why others do not count, in words, or None.
         judged: whether the target is about this timer.
@@ -137,17 +132,14 @@ class WallRow:
 
 @dataclass(frozen=True)
 class RivalRow:
-    """What another tool reads for a kernel.
+    """What another tool reads for a kernel; `kernel` is empty where `problem` is about the tool.
 
     Attributes:
-        kernel: which; empty where `problem` is about the tool.
         cache: what the tool does about the cache.
-        median_ns: of the sessions' medians, or None.
-        range: max / min − 1 of them, or None.
+        range: max / min − 1 of the sessions' medians, or None.
         of_default: median ÷ the default timer's under the same cache policy, or None.
         of_slope: median ÷ slope of a graph, which is hot, or None.
         sessions: how many had a number.
-        problem: why there is none, in words, or None.
     """
 
     tool: str
@@ -161,37 +153,15 @@ class RivalRow:
     problem: str | None = None
 
 
-@dataclass(frozen=True)
-class SuitesRow:
-    """The suites whole."""
-
-    wall_s: float
-    exit_status: int
-
-    @property
-    def reached(self) -> bool:
-        """Whether they passed, and in time."""
-        return self.exit_status == 0 and self.wall_s <= SUITES_S
-
-
 @dataclass(frozen=True, kw_only=True)
 class TimerConclusions(Conclusions):
-    """Every row of the timers' table.
-
-    Attributes:
-        default_timer: which `auto` chose; of several, all.
-        truth: timers against truth.
-        repeats: A/A ranges.
-        walls: wall times of a case.
-        suites: None where they were left out.
-        rivals: other tools.
-    """
+    """Every row of the timers' table; the default timer is what `auto` chose, of several all."""
 
     default_timer: str
     truth: tuple[TruthRow, ...]
     repeats: tuple[RepeatRow, ...]
     walls: tuple[WallRow, ...]
-    suites: SuitesRow | None
+    suites: Suites | None
     rivals: tuple[RivalRow, ...]
 
 
@@ -199,15 +169,14 @@ def conclude(recording: TimerRecording) -> TimerConclusions:
     """Returns all rows of the timers' table."""
     sessions = [session for session in recording.sessions if session.problem is None]
     default = " and ".join(dict.fromkeys(session.default_timer for session in sessions))
-    truth = (*_spin_rows(sessions, default), *_event_rows(sessions), *_node_rows(sessions, default))
+    truth = tuple(_truth_rows(sessions, default))
     repeats = tuple(_repeat_rows(sessions, default, recording.asked_sessions))
-    suites = recording.suites
     return TimerConclusions(
         default_timer=default,
         truth=truth,
         repeats=repeats,
         walls=tuple(_wall_rows(sessions, recording.asked_sessions)),
-        suites=SuitesRow(suites.wall_s, suites.exit_status) if suites else None,
+        suites=recording.suites,
         rivals=tuple(_rival_rows(sessions, repeats)),
         missing=tuple(_missing(recording, sessions, truth, repeats)),
     )
@@ -215,55 +184,71 @@ def conclude(recording: TimerRecording) -> TimerConclusions:
 
 # truth
 
-
-def _spin_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
-    """Holds the default timer's differences to the shortest spin against the kernels' own."""
-    lengths = sorted({spin.asked_ns for session in sessions for spin in session.spins})
-    for asked_ns in lengths[1:]:
-        pairs = [
-            (long.own_ns - short.own_ns, long.beyond_ns - short.beyond_ns)
-            for session in sessions
-            if (long := _spin(session, asked_ns, default)) and (short := _spin(session, lengths[0], default))
-        ]
-        subject = f"spin {_short(asked_ns)} − spin {_short(lengths[0])}"
-        yield from _truth(subject, "own time", default, pairs, DEFAULT_SHARE, _tick(sessions, default))
+_Known = dict[str, tuple[float, float]]
+"""Of one session: what was timed → what is known of it, and what the timer reads beyond."""
 
 
-def _event_rows(sessions: Sequence[TimerSession]) -> Iterator[TruthRow]:
-    """Holds events less their stated fixed cost against the kernels' own time."""
-    lengths = sorted({spin.asked_ns for session in sessions for spin in session.spins})
-    for asked_ns in lengths:
-        pairs = []
-        for session in sessions:
-            spin, cost = _spin(session, asked_ns, "event"), session.fixed_costs_ns.get("event")
-            if spin is not None and cost is not None:
-                pairs.append((spin.own_ns, spin.beyond_ns - cost))
-        share = EVENT_SHARE if asked_ns >= EVENT_FROM_NS else None
-        subject = f"spin {_short(asked_ns)}, less the stated cost"
-        yield from _truth(subject, "own time", "event", pairs, share, 0.0)
-
-
-def _node_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
-    """Holds the default timer against slopes of graphs: differences between spins, and whole kernels."""
-    names = list(dict.fromkeys(node.name for session in sessions for node in session.nodes))
-    spins = [name for name in names if name.startswith("spin ")]
-    tick_ns = _tick(sessions, default)
-    for name in spins[1:]:
-        pairs = [
-            (long[0] - short[0], (long[1] - short[1]) - (long[0] - short[0]))
-            for session in sessions
-            if (long := _node(session, name)) and (short := _node(session, spins[0]))
-        ]
-        subject = f"{_spin_name(name)} − {_spin_name(spins[0])}, per node"
+def _truth_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
+    tick_ns = max((session.ticks_ns.get(default, 0.0) for session in sessions), default=0.0)
+    spins = [_spins(session, default, 0.0) for session in sessions]
+    for longer, shortest in _longer(spins):
+        pairs = _differences(spins, longer, shortest)
+        subject = f"{longer} − {shortest}"
+        yield from _truth(subject, "own time", default, pairs, DEFAULT_SHARE, tick_ns)
+    events = [_spins(session, "event", session.fixed_costs_ns.get("event")) for session in sessions]
+    for name in _names(events):
+        pairs = [session[name] for session in events if name in session]
+        share = EVENT_SHARE if _median_truth(pairs) >= EVENT_FROM_NS else None
+        yield from _truth(f"{name}, less the stated cost", "own time", "event", pairs, share, 0.0)
+    nodes = [_nodes(session) for session in sessions]
+    spinning = [{name: known for name, known in each.items() if name.startswith("spin ")} for each in nodes]
+    for longer, shortest in _longer(spinning):
+        pairs = _differences(spinning, longer, shortest)
+        subject = f"{longer} − {shortest}, per node"
         yield from _truth(subject, "graph slope", default, pairs, DEFAULT_SHARE, tick_ns)
-    for name in names:
-        if name in spins:
-            continue
-        whole = [_node(session, name) for session in sessions]
-        pairs = [(node[0], node[1] - node[0]) for node in whole if node]
-        long_enough = pairs and statistics.median(truth for truth, _ in pairs) >= NODES_FROM_NS
-        share = DEFAULT_SHARE if long_enough else None
-        yield from _truth(f"{name}, hot, per node", "graph slope", default, pairs, share, tick_ns)
+    for name in _names(nodes):
+        if not name.startswith("spin "):
+            pairs = [session[name] for session in nodes if name in session]
+            share = DEFAULT_SHARE if _median_truth(pairs) >= NODES_FROM_NS else None
+            yield from _truth(f"{name}, hot, per node", "graph slope", default, pairs, share, tick_ns)
+
+
+def _spins(session: TimerSession, timer: str, cost_ns: float | None) -> _Known:
+    """Returns the own times of spins by length, and what a timer reads beyond them and its cost."""
+    if cost_ns is None:
+        return {}
+    spins = sorted((each for each in session.spins if each.timer == timer), key=lambda spin: spin.asked_ns)
+    return {f"spin {_short(spin.asked_ns)}": (spin.own_ns, spin.beyond_ns - cost_ns) for spin in spins}
+
+
+def _nodes(session: TimerSession) -> _Known:
+    """Returns slopes of graphs, and what the default timer reads beyond them."""
+    found = {}
+    for node in session.nodes:
+        if node.node_ns is not None and node.reading_ns is not None:
+            spin, _, asked_ns = node.name.partition("spin ")
+            name = node.name if spin else f"spin {_short(float(asked_ns))}"
+            found[name] = node.node_ns, node.reading_ns - node.node_ns
+    return found
+
+
+def _names(sessions: Sequence[_Known]) -> list[str]:
+    return list(dict.fromkeys(name for session in sessions for name in session))
+
+
+def _longer(sessions: Sequence[_Known]) -> list[tuple[str, str]]:
+    """Pairs every spin but the shortest with that."""
+    names = _names(sessions)
+    return [(name, names[0]) for name in names[1:]]
+
+
+def _differences(sessions: Sequence[_Known], longer: str, shortest: str) -> list[tuple[float, float]]:
+    both = [(each[longer], each[shortest]) for each in sessions if longer in each and shortest in each]
+    return [(long[0] - short[0], long[1] - short[1]) for long, short in both]
+
+
+def _median_truth(pairs: Sequence[tuple[float, float]]) -> float:
+    return statistics.median(truth_ns for truth_ns, _ in pairs)
 
 
 def _truth(
@@ -277,42 +262,11 @@ def _truth(
     """Makes a row from truth and error of each session; none without any."""
     if not pairs:
         return
-    truth_ns = statistics.median(truth for truth, _ in pairs)
-    errors = [error for _, error in pairs]
-    yield TruthRow(
-        subject=subject,
-        against=against,
-        timer=timer,
-        truth_ns=truth_ns,
-        error_ns=statistics.median(errors),
-        worst_ns=max(errors, key=abs),
-        allowed_ns=None if share is None else max(share * truth_ns, tick_ns),
-        sessions=len(pairs),
-    )
-
-
-def _spin(session: TimerSession, asked_ns: float, timer: str) -> Spin | None:
-    found = (spin for spin in session.spins if (spin.asked_ns, spin.timer) == (asked_ns, timer))
-    return next(found, None)
-
-
-def _node(session: TimerSession, name: str) -> tuple[float, float] | None:
-    """Returns slope and reading of a node, where there are both."""
-    for node in session.nodes:
-        if node.name == name and node.node_ns is not None and node.reading_ns is not None:
-            return node.node_ns, node.reading_ns
-    return None
-
-
-def _tick(sessions: Sequence[TimerSession], timer: str) -> float:
-    """Returns the coarsest tick that any session saw of a timer."""
-    return max((session.ticks_ns.get(timer, 0.0) for session in sessions), default=0.0)
-
-
-def _spin_name(name: str) -> str:
-    """Turns `spin 20000` into `spin 20 µs`."""
-    _, _, ns = name.partition(" ")
-    return f"spin {_short(float(ns))}"
+    truth_ns, errors = _median_truth(pairs), [error for _, error in pairs]
+    allowed_ns = None if share is None else max(share * truth_ns, tick_ns)
+    worst_ns = max(errors, key=abs)
+    error_ns = statistics.median(errors)
+    yield TruthRow(subject, against, timer, truth_ns, error_ns, worst_ns, allowed_ns, len(pairs))
 
 
 def _short(ns: float) -> str:
@@ -339,7 +293,7 @@ def _repeat_rows(sessions: Sequence[TimerSession], default: str, asked_sessions:
             median_ns=statistics.median(shown),
             low_ns=min(shown),
             high_ns=max(shown),
-            tick_ns=_tick(sessions, timer),
+            tick_ns=max(session.ticks_ns.get(timer, 0.0) for session in sessions),
             sessions=len(valid),
             asked_sessions=asked_sessions,
             invalid="; ".join(invalid) or None,
@@ -365,7 +319,7 @@ def _rival_rows(sessions: Sequence[TimerSession], repeats: Sequence[RepeatRow]) 
             yield RivalRow(tool, kernel, cache, problem=problem)
             continue
         median_ns = statistics.median(times)
-        slopes = [node[0] for session in sessions if (node := _node(session, kernel))]
+        slopes = [nodes[kernel][0] for each in sessions if kernel in (nodes := _nodes(each))]
         yield RivalRow(
             tool,
             kernel,
@@ -403,22 +357,15 @@ def _missing(
     yield from missing_sessions(recording)
     if not sessions:
         return
-    problems = dict.fromkeys(
-        f"{preparation.kernel}: {preparation.problem}"
-        for session in sessions
-        for preparation in session.preparations
-        if preparation.problem is not None
-    )
-    yield from problems
+    preparations = [each for session in sessions for each in session.preparations]
+    yield from dict.fromkeys(f"{each.kernel}: {each.problem}" for each in preparations if each.problem)
     defaults = {session.default_timer for session in sessions}
     if not any(row.against == "own time" and row.timer in defaults for row in truth):
         yield "no kernel of known time was read by the default timer"
     if not any(row.timer == "event" and row.reached is not None for row in truth):
         yield "the event timer states no fixed cost"
     if not any(row.against == "graph slope" and row.reached is not None for row in truth):
-        reasons = dict.fromkeys(
-            node.problem for session in sessions for node in session.nodes if node.problem is not None
-        )
+        reasons = dict.fromkeys(node.problem for each in sessions for node in each.nodes if node.problem)
         yield f"no slope of a graph: {'; '.join(reasons) or 'none was measured'}"
     if not any(row.judged for row in repeats):
         yield "no kernel was measured by the default timer"

@@ -53,6 +53,8 @@ def test_equal_times_are_the_same_and_nothing_is_measured_again():
 def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
     twice = sessions(BASE_NS[:2])
+    same = CaseRuns(sessions(BASE_NS), sessions(BASE_NS))
+    assert concluded(same, suspect, again=suspect)[1] == ["case 1"], "its neighbour is left alone"
     assert only_verdict(suspect).suspected
     confirmed = only_verdict(suspect, again=CaseRuns(twice, sessions(times(1.1)[:2])))
     assert (confirmed.kind, confirmed.suspected) == (VerdictKind.SLOWER, False)
@@ -69,13 +71,6 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
     assert (verdict.kind, verdict.suspected) == (VerdictKind.INVALID, False)
     words = "suspected +10.0 %, and the sessions that should confirm it failed: of "
     assert verdict.reason.startswith(words)
-
-
-def test_only_suspects_are_measured_again():
-    same = CaseRuns(sessions(BASE_NS), sessions(BASE_NS))
-    suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    _, asked = concluded(same, suspect, again=suspect)
-    assert asked == ["case 1"]
 
 
 def test_a_suspect_that_fails_when_it_is_measured_again_fails():

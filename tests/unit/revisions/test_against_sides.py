@@ -68,13 +68,13 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
 
 def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
     children = Children(RAN, positional=(A,))
-    Turns(sides, children, [].append).take([A], 2)
+    Turns(sides, children, [].append, {}).take([A], 2)
     assert not any(request.collects_all for request in children.requests)
 
 
 def test_what_sessions_told_is_sorted_by_test_and_side(sides):
     failed = ChildRun(outcomes={A: ("failed", "Failed: INCORRECT: y")}, status=1)
-    found = Turns(sides, Children(RAN, failed), [].append)
+    found = Turns(sides, Children(RAN, failed), [].append, {})
     found.take([A], 1)
     case = found.cases([A])[A]
     assert [told.outcome for told in case.base] == ["passed"]
@@ -84,20 +84,20 @@ def test_what_sessions_told_is_sorted_by_test_and_side(sides):
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
-        Turns(sides, Children(died), [].append).take([A], 2)
+        Turns(sides, Children(died), [].append, {}).take([A], 2)
 
 
 def test_a_base_of_which_a_file_could_not_be_collected_ends_the_comparison_though_others_ran(sides):
     partly = ChildRun(outcomes=RAN.outcomes, uncollected=("test_b.py: no module",), status=1)
     with pytest.raises(AgainstError, match=r"could not collect test_b\.py: no module"):
-        Turns(sides, Children(partly), [].append).take([A], 2)
+        Turns(sides, Children(partly), [].append, {}).take([A], 2)
 
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     other = "test_it.py::test_b"
     both = ChildRun(outcomes={A: ("passed", ""), other: ("passed", "")}, status=0)
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
-    found = Turns(sides, Children(both, died), [].append)
+    found = Turns(sides, Children(both, died), [].append, {})
     found.take([A, other], 1)
     cases = found.cases([A, other])
     assert cases[A].head[0].outcome == "passed"
@@ -107,7 +107,7 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
 def test_a_base_without_any_of_the_tests_is_found_after_one_session(sides):
     children = Children(ChildRun(status=5))
     with pytest.raises(AgainstError, match=f"has none of the tests, so nothing is compared: {A}"):
-        Turns(sides, children, [].append).take([A], 4)
+        Turns(sides, children, [].append, {}).take([A], 4)
     assert len(children.requests) == 1
 
 
@@ -115,8 +115,8 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
     own = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.base),), status=0)
     others = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.head),), status=0)
     with pytest.raises(AgainstError, match="the base did not run its own code"):
-        Turns(sides, Children(others), [].append).take([A], 2)
-    Turns(sides, Children(own, others), [].append).take([A], 1)
+        Turns(sides, Children(others), [].append, {}).take([A], 2)
+    Turns(sides, Children(own, others), [].append, {}).take([A], 1)
 
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
@@ -124,11 +124,11 @@ def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
         outcomes=RAN.outcomes, modules=(LoadedModule("numpy", "/lib/numpy.py", "abc"),), status=0
     )
     with pytest.raises(AgainstError, match="the base loaded no module from"):
-        Turns(sides, Children(elsewhere), [].append).take([A], 2)
+        Turns(sides, Children(elsewhere), [].append, {}).take([A], 2)
 
 
 def test_the_modules_of_both_sides_are_counted_and_compared(sides):
-    found = Turns(sides, Children(RAN), [].append)
+    found = Turns(sides, Children(RAN), [].append, {})
     found.take([A], 1)
     first, second, same = found.code()
     assert first.startswith("the base loaded 1 modules of its own, hash ")

@@ -52,19 +52,9 @@ def test_changes_that_are_not_committed_are_seen_and_so_are_new_files(repository
     assert not resolve("main", repository.top).identical
 
 
-def test_the_top_is_found_from_a_folder_below(repository):
-    (repository.top / "tests").mkdir()
-    assert resolve("main", repository.top / "tests").top == repository.top
-
-
 def test_a_folder_outside_a_repository_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert refusal("main", tmp_path) == f"{tmp_path} is in no git repository"
-
-
-def test_a_repository_without_a_commit_is_refused(tmp_path):
-    Repository(tmp_path / "empty")
-    assert "has no commit yet" in refusal("main", tmp_path / "empty")
 
 
 def test_an_unknown_revision_is_refused_with_what_there_is_and_how_to_fetch_it(repository):

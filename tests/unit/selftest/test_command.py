@@ -14,7 +14,7 @@ import pytest
 from made_up_selftest import FINGERPRINT, gate_recording, timer_recording, timer_session
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.selftest import command, gate_results, processes
+from pytest_gpukern.selftest import command, processes
 from pytest_gpukern.selftest.recording import (
     GateRecording,
     GateSession,
@@ -112,8 +112,11 @@ def test_a_whole_test_prints_its_table_and_writes_a_file_that_replays_alike(mach
 def test_parts_can_be_left_out(machine, capsys, monkeypatch):
     monkeypatch.setattr(processes, "suites_command", lambda: pytest.fail("they were to be left out"))
     assert selftest("--sessions=2", "--without=rivals,suites", "--device", "1") == 0
-    assert "other tools" not in capsys.readouterr().out
-    assert machine.asked_for == "1"
+    gate("--sessions", "2", "--without", "rivals,simulation")
+    shown = capsys.readouterr().out
+    assert "other tools" not in shown
+    assert "too few for a trial" in " ".join(shown.split())
+    assert machine.asked == [[kind, number] for kind in ("timers", "gate") for number in "01"]
 
 
 def test_a_missed_target_is_status_one(machine, monkeypatch, capsys):
@@ -228,24 +231,6 @@ def test_sessions_are_numbered_processes_and_every_fourth_runs_nvbench(machine, 
     assert capsys.readouterr().out == shown.out
 
 
-def test_without_other_tools_children_are_asked_for_none(machine, capsys):
-    gate("--sessions", "2", "--without", "rivals,simulation")
-    assert machine.asked == [["gate", "0"], ["gate", "1"]]
-    assert "too few for a trial" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_recording_is_on_disk_before_anything_is_concluded(machine, tmp_path, monkeypatch):
-    into = tmp_path / "gate.json"
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gate_results, "conclude", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        gate("--sessions", "2", "--without", "simulation", "--output", str(into))
-    assert len(read_recording(into, GateRecording).sessions) == 2
-
-
 def test_without_a_gpu_the_simulation_is_shown_and_says_so(machine, capsys):
     machine.missing_gpu = "no NVIDIA driver"
     status = gate()
@@ -269,7 +254,7 @@ def test_a_false_alarm_is_named_and_the_status_is_one(machine, tmp_path, capsys)
     write_recording(into, gate_recording(40, changed=slow))
     assert gate("--replay", str(into), "--without", "simulation") == 1
     shown = capsys.readouterr().out
-    assert "in order, 2 %, SLOWER: copy 16 MiB, cold 1×" in shown
+    assert "SLOWER at 2 %: copy 16 MiB, cold 1×" in shown
     assert "MISSED" in shown
 
 
