@@ -1,0 +1,608 @@
+"""What each mode records, which sessions a case is compared with, and writing that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_up_records import (
+    H200,
+    KERNEL,
+    case_of,
+    measurement_of,
+    path_in,
+    record,
+    result_of,
+    sessions,
+    store_of,
+)
+
+from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.baseline.merge import Refusal
+from pytest_gpukern.baseline.store import KnownCases, WriteReport
+from pytest_gpukern.gate.comparability import Conditions
+from pytest_gpukern.gate.judge import Basis, judge
+from pytest_gpukern.values import atomic_file as file
+from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, VerdictKind
+from pytest_gpukern.values.untrusted_json import FileError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with one recorded case."""
+    report = record("create", result_of(case_of(tmp_path)))
+    assert report.written == (path_in(tmp_path),)
+    return tmp_path
+
+
+# --- which sessions a case is compared with -------------------------------------------------------
+
+
+def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_uncomparable(folder):
+    (time,) = sessions(folder, key="kernel/host/cold")
+    assert time.key == KERNEL
+    basis = Basis([time], time.conditions, threshold=0.02, jitter_ns=0)
+    found = judge([measurement_of(timer="host")], basis)
+    assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
+
+
+def test_another_scope_is_new_not_uncomparable(folder):
+    assert sessions(folder, key="end_to_end/event/cold") == ()
+
+
+def test_a_case_recorded_only_on_other_devices_names_them(folder):
+    record("create", result_of(case_of(folder)), model_key="nvidia-a100")
+    found = sessions(folder, model_key="nvidia-l4")
+    now = Conditions.of(case_of(folder), device_model="nvidia-l4")
+    verdict = judge([measurement_of()], Basis(found, now, threshold=0.02, jitter_ns=0))
+    assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
+
+
+def test_a_name_that_begins_another_is_not_taken_for_its_device(folder):
+    record("create", result_of(case_of(folder, name="vector_exp.wide")))
+    assert sessions(folder, case_of(folder, name="vector_exp.wide"))
+    assert [time.conditions.device_model for time in sessions(folder, model_key="nvidia-l4")] == [H200]
+
+
+@pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a..b", "a.", "a\0b", "a\n", "x" * 300])
+def test_a_name_that_could_leave_the_folder_is_refused(tmp_path, name):
+    case = case_of(tmp_path, name=name)
+    with pytest.raises(FileError, match="baseline name"):
+        sessions(tmp_path, case)
+    report = record("create", result_of(case))
+    assert "baseline name" in report.refused[0].reason
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["", "../h200", "a.b", "h200/x"])
+def test_a_device_key_that_could_leave_the_folder_is_refused(tmp_path, key):
+    with pytest.raises(FileError, match="device model key"):
+        sessions(tmp_path, model_key=key)
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["compare", "off"])
+def test_compare_and_off_write_nothing(folder, mode):
+    before = path_in(folder).read_bytes()
+    changed = [result_of(case_of(folder), 1.0), result_of(case_of(folder, "cupy"))]
+    assert record(mode, *changed) == WriteReport()
+    assert path_in(folder).read_bytes() == before
+
+
+def test_what_would_be_written_is_known_before_further_sessions_are_spent_on_it(folder):
+    case, missing = case_of(folder), case_of(folder, "cupy")
+    both = (measurement_of(), measurement_of(70_000.0, scope="end_to_end"))
+    create, update, compare = (store_of(mode) for mode in ("create", "update", "compare"))
+    assert not create.would_write(result_of(case), model_key=H200)
+    assert create.would_write(result_of(case, measurements=both), model_key=H200)
+    assert create.would_write(result_of(missing), model_key=H200)
+    assert update.would_write(result_of(case), model_key=H200)
+    assert not update.would_write(result_of(case, simulated=True), model_key=H200)
+    assert not compare.would_write(result_of(missing), model_key=H200)
+
+
+def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
+    path = path_in(folder)
+    path.write_bytes(path.read_bytes() + b"\n")
+    report = record("create", result_of(case_of(folder)))
+    assert report.written == ()
+    assert path.read_bytes().endswith(b"\n\n")
+
+
+def test_create_adds_a_missing_scope_and_not_the_recorded_one_again(folder):
+    case = case_of(folder)
+    both = (measurement_of(99_999.0), measurement_of(70_000.0, scope="end_to_end"))
+    report = record("create", result_of(case, measurements=both))
+    assert report.added == (case.id,)
+    assert [time.median_ns for time in sessions(folder)] == [50_000.0]
+    assert [time.median_ns for time in sessions(folder, key="end_to_end/event/cold")] == [70_000.0]
+
+
+def test_create_does_not_mix_problem_versions_or_points_in_an_epoch(folder):
+    scope = (measurement_of(scope="end_to_end"),)
+    newer = result_of(case_of(folder, version=2), measurements=scope)
+    smaller = result_of(case_of(folder, ran=500), measurements=scope)
+    for result, words in ((newer, "with problem version 1, now 2"), (smaller, "now {'n': 500}")):
+        report = record("create", result)
+        assert words in report.refused[0].reason
+        assert "--gpukern-baseline=update" in report.refused[0].reason
+        assert report.written == ()
+
+
+def test_the_first_epoch_and_the_newest_three_are_kept(folder):
+    for i in range(1, 7):
+        record("update", result_of(case_of(folder), 1000.0 * i))
+    record_ = load(path_in(folder)).cases[case_of(folder).id]
+    medians = [epoch.sessions[0].measurements[KERNEL].median_ns for epoch in record_.epochs]
+    assert medians == [50_000, 4000, 5000, 6000]
+    assert record_.anchor(KERNEL) == record_.epochs[0]
+    assert record_.current(KERNEL) == record_.epochs[-1]
+    assert record_.current("kernel/host/hot") is None
+
+
+def test_updating_one_scope_often_never_loses_the_other(folder):
+    case = case_of(folder)
+    record("create", result_of(case, measurements=(measurement_of(70_000.0, scope="end_to_end"),)))
+    record("update", result_of(case, measurements=(measurement_of(60_000.0, scope="end_to_end"),)))
+    for i in range(1, 7):
+        record("update", result_of(case, 1000.0 * i))
+    assert [time.median_ns for time in sessions(folder)] == [6000.0]
+    assert [time.median_ns for time in sessions(folder, key="end_to_end/event/cold")] == [60_000.0]
+
+
+def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
+    record("update", result_of(case_of(folder, version=2)))
+    (time,) = sessions(folder)
+    assert time.conditions.problem_version == 2
+    assert [epoch.problem_version for epoch in load(path_in(folder)).cases[case_of(folder).id].epochs] == [
+        1,
+        2,
+    ]
+
+
+def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
+    report = record("create", result_of(case_of(tmp_path)), result_of(case_of(tmp_path, ran=10)))
+    assert len(sessions(tmp_path)) == 1
+    assert "differ in problem version or measured point" in report.refused[0].reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"simulated": True}, "the simulator's times say nothing about speed"),
+        ({"correctness": Correctness.INCORRECT, "diagnosis": "out[3] is 0"}, "INCORRECT: out[3] is 0"),
+        ({"measurements": (measurement_of(invalid="throttled"),)}, f"{KERNEL} is INVALID: throttled"),
+        ({"measurements": (measurement_of(0.0),)}, f"{KERNEL} has a median of 0 ns"),
+        ({"measurements": (measurement_of(float("inf")),)}, "not finite"),
+        ({"measurements": (measurement_of(), measurement_of())}, "two measurements of the same scope"),
+        ({"fingerprint": {"name": "\ud800"}}, "cannot be stored as text"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["create", "update", "append"])
+def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode, changes, reason):
+    before = path_in(folder).read_bytes()
+    good, bad = case_of(folder, "cupy"), case_of(folder, "pycuda")
+    report = record(mode, result_of(good), result_of(bad, **changes))
+    assert [each.case_id for each in report.refused] == [bad.id]
+    assert reason in report.refused[0].reason
+    assert report.added == (good.id,)
+    assert path_in(folder).read_bytes() != before
+    assert bad.id not in load(path_in(folder)).cases
+
+
+def test_a_result_without_measurements_is_refused(tmp_path):
+    report = record("create", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
+    assert report.refused == (Refusal(case_of(tmp_path).id, "nothing was measured"),)
+
+
+def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_path):
+    np = pytest.importorskip("numpy")
+    case = dataclasses.replace(case_of(tmp_path), measured_point={"n": np.int64(3), "shape": (1, 2)})
+    record("create", result_of(case))
+    now = Conditions.of(case, device_model=H200)
+    basis = Basis(sessions(tmp_path, case), now, threshold=0.02, jitter_ns=0)
+    verdict = judge([measurement_of()], basis)
+    assert verdict.kind is VerdictKind.SAME
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def leftovers(folder):
+    return [path.name for path in folder.iterdir() if path.suffix != ".json"]
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "read-only: choose"), (errno.EACCES, "Check the perm")],
+)
+def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written(
+    folder, monkeypatch, step, code, remedy
+):
+    before = path_in(folder).read_bytes()
+    fail_once = iter([OSError(code, os.strerror(code))])
+
+    def failing(original):
+        def call(*arguments, **keywords):
+            for error in fail_once:
+                raise error
+            return original(*arguments, **keywords)
+
+        return call
+
+    owner, name = {
+        "write": (file, "_write"),
+        "fsync": (os, "fsync"),
+        "replace": (Path, "replace"),
+    }[step]
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    # saxpy sorts first, so its file is the one that fails
+    report = record("update", result_of(case_of(folder, name="saxpy")), result_of(case_of(folder)))
+    (error,) = report.errors
+    assert error.path == path_in(folder, "saxpy")
+    assert os.strerror(code) in str(error)
+    assert remedy in str(error)
+    assert report.written == (path_in(folder),)
+    assert (report.added, report.updated) == ((), (case_of(folder).id,))
+    assert path_in(folder).read_bytes() != before
+    assert not path_in(folder, "saxpy").exists()
+    assert leftovers(folder) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_other(folder, monkeypatch):
+    before = path_in(folder).read_bytes()
+
+    def interrupt(_descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        record("update", result_of(case_of(folder)))
+    assert path_in(folder).read_bytes() == before
+    assert leftovers(folder) == []
+
+
+def test_a_file_made_read_only_is_not_replaced(folder):
+    path = path_in(folder)
+    before = path.read_bytes()
+    path.chmod(0o444)
+    report = record("update", result_of(case_of(folder)))
+    assert "is read-only. Make it writable: chmod u+w" in str(report.errors[0])
+    assert path.read_bytes() == before
+
+
+def test_permissions_of_a_file_are_kept_and_a_new_one_follows_the_umask(folder):
+    path = path_in(folder)
+    path.chmod(0o660)
+    record("update", result_of(case_of(folder)))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    old = os.umask(0o027)
+    try:
+        record("create", result_of(case_of(folder, name="saxpy")))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path_in(folder, "saxpy").stat().st_mode) == 0o640
+
+
+def test_a_link_stays_a_link(folder, tmp_path_factory):
+    target = tmp_path_factory.mktemp("shared") / "stored.json"
+    path_in(folder).rename(target)
+    path_in(folder).symlink_to(target)
+    record("update", result_of(case_of(folder), 1000.0))
+    assert path_in(folder).is_symlink()
+    assert [time.median_ns for time in sessions(folder)] == [1000.0]
+
+
+def test_a_damaged_file_is_reported_and_left_as_it_was(folder):
+    path_in(folder).write_text("{")
+    report = record("create", result_of(case_of(folder)), result_of(case_of(folder, name="saxpy")))
+    assert "is no complete JSON" in str(report.errors[0])
+    assert report.written == (path_in(folder, "saxpy"),)
+    assert path_in(folder).read_text() == "{"
+
+
+def test_a_lock_held_too_long_is_an_error_not_a_hang(folder, monkeypatch):
+    monkeypatch.setattr(file, "_WAIT_S", 0.1)
+    with file.locked(folder):
+        report = record("update", result_of(case_of(folder)))
+    assert "another run has been writing baselines here for 0.1 s" in str(report.errors[0])
+
+
+CASE = "vector_exp-numba-n=1000"
+HOST = "end_to_end/host/cold"
+KERNELS = (KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1), symbol="_Z1fi"),)
+
+
+def session(folder, number, *medians_ns, variant="numba", **changes):
+    """A result of the session with this number, and its canaries."""
+    values = {"session": f"{number:08x}", "canaries": {"copy": 1000.123456, "launch": None}}
+    return result_of(case_of(folder, variant), *medians_ns, **{**values, **changes})
+
+
+def scopes(*medians_ns):
+    """Measurements of the kernel, and of it end to end."""
+    kernel, whole = medians_ns
+    return (measurement_of(kernel), measurement_of(whole, "end_to_end", "host"))
+
+
+def raw(folder):
+    return json.loads(path_in(folder).read_text())
+
+
+def epochs(folder, case_id=CASE):
+    return load(path_in(folder)).cases[case_id].epochs
+
+
+def ids(folder):
+    return [[each.session for each in epoch.sessions] for epoch in epochs(folder)]
+
+
+# --- what sessions share --------------------------------------------------------------------------
+
+
+def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
+    record("create", session(tmp_path, 1), session(tmp_path, 1, variant="cupy"), session(tmp_path, 2))
+    content = raw(tmp_path)
+    (fingerprint,) = content["fingerprints"]
+    entry = {"canaries": {"copy": 1000.12, "launch": None}, "fingerprint": fingerprint}
+    entry["recorded"] = "2026-11-20T10:00:00Z"
+    assert content["sessions"] == {"00000001": entry, "00000002": entry}
+    for record_ in content["records"].values():
+        for each in record_["epochs"][0]["sessions"]:
+            assert each.keys() == {"first_call_ns", "session", "times"}
+    loaded = epochs(tmp_path)[0].sessions[0]
+    assert (loaded.recorded, loaded.fingerprint) == (entry["recorded"], fingerprint)
+
+
+def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
+    record(
+        "create", session(tmp_path, 1), session(tmp_path, 1, variant="cupy", fingerprint={"driver": "590"})
+    )
+    baseline = load(path_in(tmp_path))
+    drivers = {
+        case_id: baseline.fingerprints[epochs(tmp_path, case_id)[0].sessions[0].fingerprint]["driver"]
+        for case_id in baseline.cases
+    }
+    assert drivers == {CASE: "580.159", "vector_exp-cupy-n=1000": "590"}
+
+
+def test_correctness_and_kernels_that_all_sessions_agree_on_are_stored_once(tmp_path):
+    record("create", *[session(tmp_path, number, kernels=KERNELS) for number in range(5)])
+    assert path_in(tmp_path).read_text().count('"max_abs"') == 1
+    assert path_in(tmp_path).read_text().count('"f(int)"') == 1
+    for each in epochs(tmp_path)[0].sessions:
+        assert each.correctness["out"].max_abs == 1e-7
+        assert [kernel.grid for kernel in each.kernels] == [(63, 1, 1)]
+
+
+def test_a_session_that_disagrees_has_its_own(tmp_path):
+    other = {"out": OutputError(1000, 0, 3e-7, None, None, bits="5eed")}
+    record("create", session(tmp_path, 1, kernels=KERNELS), session(tmp_path, 2, errors=other))
+    first, second = epochs(tmp_path)[0].sessions
+    assert (first.correctness["out"].max_abs, second.correctness["out"].max_abs) == (1e-7, 3e-7)
+    assert (first.correctness["out"].bits, second.correctness["out"].bits) == (None, "5eed")
+    assert (len(first.kernels), len(second.kernels)) == (1, 0)
+
+
+def test_a_further_session_changes_no_line_of_those_that_are_there(tmp_path):
+    record("create", session(tmp_path, 1, kernels=KERNELS))
+    before = path_in(tmp_path).read_text().splitlines()
+    record("append", session(tmp_path, 2, kernels=KERNELS))
+    after = path_in(tmp_path).read_text().splitlines()
+    without_commas = [line.rstrip(",") for line in after]
+    position = -1
+    for line in before:
+        position = without_commas.index(line.rstrip(","), position + 1)
+    assert len(after) - len(before) <= 8
+
+
+def test_samples_that_were_not_used_and_the_timers_jitter_are_recorded(tmp_path):
+    measurement = dataclasses.replace(measurement_of(), invalid_samples=12, jitter_ns=9.23760430)
+    record("create", session(tmp_path, 1, measurements=(measurement,)))
+    (each,) = epochs(tmp_path)[0].sessions
+    assert (each.measurements[KERNEL].invalid_samples, each.measurements[KERNEL].jitter_ns) == (12, 9.2376)
+
+
+def test_a_session_that_no_record_needs_any_more_is_dropped(tmp_path):
+    for number in range(6):
+        record("update", session(tmp_path, number))
+    assert sorted(raw(tmp_path)["sessions"]) == ["00000000", "00000003", "00000004", "00000005"]
+
+
+# --- append ---------------------------------------------------------------------------------------
+
+
+def test_append_adds_to_the_current_epoch_and_to_no_other(tmp_path):
+    record("create", session(tmp_path, 1))
+    record("update", session(tmp_path, 2))
+    report = record("append", session(tmp_path, 3), session(tmp_path, 4))
+    assert (report.appended, report.added, report.updated) == ((CASE,), (), ())
+    assert ids(tmp_path) == [["00000001"], ["00000002", "00000003", "00000004"]]
+
+
+def test_append_adds_each_measurement_to_the_epoch_that_is_current_for_it(tmp_path):
+    record("create", session(tmp_path, 1, measurements=scopes(50_000.0, 70_000.0)))
+    record("update", session(tmp_path, 2, 40_000.0))  # of the kernel alone
+    record("append", session(tmp_path, 3, measurements=scopes(41_000.0, 71_000.0)))
+    assert [time.median_ns for time in sessions(tmp_path)] == [40_000, 41_000]
+    assert [time.median_ns for time in sessions(tmp_path, key=HOST)] == [70_000, 71_000]
+
+
+def test_append_takes_a_measurement_that_the_record_lacks_into_the_newest_epoch(tmp_path):
+    record("create", session(tmp_path, 1))
+    record("append", session(tmp_path, 2, measurements=scopes(50_000.0, 70_000.0)))
+    assert len(sessions(tmp_path)) == 2
+    assert [time.median_ns for time in sessions(tmp_path, key=HOST)] == [70_000]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"version": 2}, "with problem version 1, now 2"), ({"ran": 500}, "at {'n': 1000}, now {'n': 500}")],
+)
+def test_append_refuses_what_was_measured_otherwise_and_names_update(tmp_path, changes, words):
+    record("create", session(tmp_path, 1))
+    before = path_in(tmp_path).read_bytes()
+    report = record("append", dataclasses.replace(session(tmp_path, 2), case=case_of(tmp_path, **changes)))
+    (refusal,) = report.refused
+    assert words in refusal.reason
+    assert "--gpukern-baseline=update" in refusal.reason
+    assert path_in(tmp_path).read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_a_session_counts_once(tmp_path, mode):
+    record("create", session(tmp_path, 1))
+    before = path_in(tmp_path).read_bytes()
+    (refusal,) = record(mode, session(tmp_path, 1)).refused
+    assert "already" in refusal.reason
+    assert path_in(tmp_path).read_bytes() == before
+
+
+def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
+    report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
+    assert ids(tmp_path) == [["00000001", "00000002"]]
+    assert report.refused == (Refusal(CASE, "session 00000001 of it is recorded already"),)
+
+
+def test_an_epoch_keeps_the_newest_twenty_of_every_measurement(tmp_path):
+    whole = [session(tmp_path, n, measurements=scopes(50_000.0, 70_000.0 + n)) for n in range(3)]
+    record("create", *whole)
+    record("append", *[session(tmp_path, 100 + n, 50_000.0 + n) for n in range(20)])
+    assert [time.median_ns for time in sessions(tmp_path)] == [50_000 + n for n in range(20)]
+    assert [time.median_ns for time in sessions(tmp_path, key=HOST)] == [70_000, 70_001, 70_002]
+    assert all(KERNEL not in each.measurements for each in epochs(tmp_path)[0].sessions[:3])
+
+
+# --- cases that are no more -----------------------------------------------------------------------
+
+
+def known(folder, *case_ids):
+    return KnownCases(str(folder), "vector_exp", frozenset(case_ids))
+
+
+def test_pruning_removes_them_and_what_only_they_referred_to(tmp_path):
+    record("create", session(tmp_path, 1), session(tmp_path, 2, variant="cupy", fingerprint={"driver": "1"}))
+    store = store_of("update")
+    store.prune(known(tmp_path, CASE), H200)
+    report = store.flush()
+    assert (report.removed, report.written) == (("vector_exp-cupy-n=1000",), (path_in(tmp_path),))
+    content = raw(tmp_path)
+    assert list(content["records"]) == [CASE]
+    assert list(content["sessions"]) == ["00000001"]
+    assert [each["driver"] for each in content["fingerprints"].values()] == ["580.159"]
+
+
+# --- several writers, and one that is killed ------------------------------------------------------
+
+APPEND = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/baseline"]
+from test_store import record, session
+from pathlib import Path
+folder, first = Path(sys.argv[2]), int(sys.argv[3])
+sys.stdout.write("ready\\n"), sys.stdout.flush(), sys.stdin.readline()
+for number in range(first, first + 8):
+    report = record("append", session(folder, number))
+    assert report.written and not report.errors, report
+"""
+
+
+def python(script, *arguments):
+    command = [sys.executable, "-c", script, str(Path(__file__).parents[1]), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_append_at_once_lose_nothing(tmp_path):
+    writers = [python(APPEND, tmp_path, first) for first in (100, 200)]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    (found,) = ids(tmp_path)
+    assert sorted(found) == sorted(f"{first + n:08x}" for first in (100, 200) for n in range(8))
+    assert [path.name for path in tmp_path.iterdir()] == [path_in(tmp_path).name]
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/baseline"]
+from test_store import record, session
+from pathlib import Path
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+record("append", session(Path(sys.argv[2]), 2))
+"""
+
+
+def test_a_writer_that_is_killed_leaves_the_file_as_it_was_and_the_next_one_clears_up(tmp_path):
+    record("create", session(tmp_path, 1))
+    before = path_in(tmp_path).read_bytes()
+    with python(KILLED, tmp_path) as writer:
+        writer.communicate()
+    assert writer.returncode == -signal.SIGKILL
+    assert path_in(tmp_path).read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2, "it was killed in the middle"
+    with file.locked(tmp_path):
+        assert list(tmp_path.iterdir()) == [path_in(tmp_path)]
+    record("append", session(tmp_path, 3))
+    assert ids(tmp_path) == [["00000001", "00000003"]]
+
+
+# --- what the gate gets beside a case's own sessions ------------------------------------------------
+
+
+def noisy(folder, name, variant, sigma, rng):
+    case = case_of(folder, variant=variant, name=name)
+    return [result_of(case, 50_000.0 * math.exp(rng.gauss(0, sigma))) for _ in range(5)]
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """Two files of thirty cases each, of five sessions: one of them four times as noisy."""
+    rng = random.Random(4)
+    for name, sigma in (("quiet", 0.002), ("loud", 0.008)):
+        results = [noisy(tmp_path, name, f"v{number}", sigma, rng) for number in range(30)]
+        record("create", *(result for session in results for result in session))
+    return tmp_path
+
+
+def test_the_spread_is_shared_by_the_cases_of_all_files_that_were_read(suite):
+    store = store_of("compare")
+    assert store.shared_spread(H200) == {}
+    store.baseline(case_of(suite, name="quiet"), H200)
+    quiet = store.shared_spread(H200)["kernel/event"]
+    store.baseline(case_of(suite, name="loud"), H200)
+    both = store.shared_spread(H200)["kernel/event"]
+    assert (quiet.cases, both.cases) == (30, 60)
+    assert quiet.s0 == pytest.approx(0.002, rel=0.2)
+    assert both.s0 > 1.3 * quiet.s0
+    assert both.d0 < quiet.d0
+    assert store.shared_spread("nvidia-a100") == {}
+
+
+def test_the_first_epoch_is_the_anchor_where_it_is_not_the_current_one(tmp_path):
+    case = case_of(tmp_path)
+    record("create", result_of(case, 50_000.0))
+    assert store_of("compare").anchor_for(case, H200, KERNEL) == ()
+    record("update", result_of(case, 53_000.0))
+    record("update", result_of(case, 56_000.0))
+    (time,) = store_of("compare").anchor_for(case, H200, KERNEL)
+    assert time.median_ns == 50_000.0
+    assert store_of("compare").anchor_for(case, H200, "transfer/event/cold") == ()
+    assert store_of("compare").anchor_for(case_of(tmp_path, variant="other"), H200, KERNEL) == ()
