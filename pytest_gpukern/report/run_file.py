@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.result import Result
-from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, decoded
+from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.untrusted_json import (
+    FileError,
+    JsonError,
+    ShapeError,
+    built,
+    decoded,
+    unexpected,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.values.result import JsonDict
 
 SCHEMA = 4
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
@@ -115,6 +123,12 @@ def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:
     return {**entry, "fingerprint": identity}
 
 
+def _identity(fingerprint: JsonDict) -> str:
+    """Returns twelve hexadecimal digits, equal where all fields are: the same as `Fingerprint.identity`."""
+    canonical = json.dumps(fingerprint, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
 def read_run_file(path: Path) -> list[Result]:
     """Reads the results of a run, one a test, as `read_run` does."""
     return list(read_run(path).results)
@@ -128,29 +142,79 @@ def read_run(path: Path) -> RunFile:
     Raises:
         FileError: the file is missing, empty, damaged, no run file or from a newer release.
     """
-    data = _read(path)
-    if "device_model" in data and "results" not in data:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        raise FileError(path, problem, "Check the path and its permissions") from error
+    try:
+        return _run(decoded(content), path)
+    except JsonError as error:
+        raise FileError(path, str(error), _DAMAGED) from error
+    except ShapeError as error:
+        raise FileError(path, error.problem, _DAMAGED, where=error.where or None) from error
+
+
+@dataclass(frozen=True)
+class _Version:
+    """What the file of a run by any release has; `extra` is the rest."""
+
+    schema: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+    gpukern: str = "a newer release"
+    extra: JsonDict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What the file of a run has besides its version."""
+
+    created: str
+    fingerprints: dict[str, dict[str, Any]]
+    results: tuple[dict[str, Any], ...]
+    sessions: tuple[dict[str, Any], ...] = ()
+    extra: JsonDict = field(default_factory=dict)
+
+
+def _run(data: Any, path: Path) -> RunFile:
+    if isinstance(data, dict) and "device_model" in data and "results" not in data:
         remedy = "gpukern baseline show and gpukern compare read it"
         raise FileError(path, "is a baseline, not the file of a run", remedy)
-    _check_schema(data, path)
-    fingerprints = _member(data, "fingerprints", dict, path)
-    created = _created(data, path)
+    version: _Version = built(data, _Version)
+    if version.schema > SCHEMA:
+        problem = f"is {version.schema}, written by {version.gpukern}; this release reads up to {SCHEMA}"
+        raise FileError(path, problem, "Upgrade pytest-gpukern", where="schema")
+    stored: _Stored = built(version.extra, _Stored)
     found: dict[str, tuple[Result, ...]] = {}
-    for name in ("results", "sessions"):
-        older = name == "sessions" and name not in data
-        entries = [] if older else _member(data, name, list, path)
-        if data["schema"] < 4:
-            entries = [_from_3(entry) for entry in entries]
+    for name, entries in (("results", stored.results), ("sessions", stored.sessions)):
         found[name] = tuple(
-            _result(entry, fingerprints, f"{name}[{i}]", path) for i, entry in enumerate(entries)
+            _result(_from_3(entry) if version.schema < 4 else entry, stored.fingerprints, f"{name}[{i}]")
+            for i, entry in enumerate(entries)
         )
-    return RunFile(found["results"], found["sessions"], created)
+    return RunFile(found["results"], found["sessions"], _created(stored.created))
 
 
-def _from_3(entry: Any) -> Any:
+def _result(entry: JsonDict, fingerprints: JsonDict, where: str) -> Result:
+    identity = entry.get("fingerprint")
+    if not isinstance(identity, str) or identity not in fingerprints:
+        raise unexpected("one of the keys under fingerprints", identity).inside(f"{where}.fingerprint")
+    try:
+        return Result.from_json({**entry, "fingerprint": fingerprints[identity]})
+    except ShapeError as error:
+        raise error.inside(where) from error
+
+
+def _created(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise unexpected("a time with its offset", text).inside("created")
+    return moment
+
+
+def _from_3(entry: JsonDict) -> JsonDict:
     """A result of schema 3 as of 4; what is damaged passes through, for the check of its fields to name."""
-    if not isinstance(entry, dict):
-        return entry
     measurements = entry.get("measurements")
     for measurement in measurements if isinstance(measurements, list) else ():
         work = measurement.get("work") if isinstance(measurement, dict) else None
@@ -175,83 +239,3 @@ def _flat(kernel: Any) -> Any:
     kept = {field: value for field, value in kernel.items() if field not in gone}
     shared_bytes = sum(parts) if all(isinstance(part, int) for part in parts) else None
     return {**kept, **shape, "symbol": symbol, "name": name, "shared_bytes": shared_bytes}
-
-
-def _created(data: JsonDict, path: Path) -> datetime:
-    text = _member(data, "created", str, path)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = datetime.min
-    if moment.tzinfo is None:
-        raise FileError(path, f"is {text!r}, which is no time with its offset", _DAMAGED, where="created")
-    return moment
-
-
-def _identity(fingerprint: JsonDict) -> str:
-    """Returns twelve hexadecimal digits, equal where all fields are: the same as `Fingerprint.identity`."""
-    canonical = json.dumps(fingerprint, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def _read(path: Path) -> JsonDict:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        raise FileError(path, problem, "Check the path and its permissions") from error
-    try:
-        data = decoded(content)
-    except JsonError as error:
-        raise FileError(path, str(error), _DAMAGED) from error
-    if not isinstance(data, dict):
-        raise FileError(path, f"holds {_kind(data)} instead of an object", _DAMAGED)
-    return data
-
-
-def _check_schema(data: JsonDict, path: Path) -> None:
-    schema = data.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        remedy = "Give a file that --gpukern-output wrote"
-        raise FileError(path, f"is {schema!r}, so this is no run file", remedy, where="schema")
-    if schema > SCHEMA:
-        writer = data.get("gpukern", "a newer release")
-        problem = f"is {schema}, written by {writer}; this release reads up to {SCHEMA}"
-        raise FileError(path, problem, "Upgrade pytest-gpukern", where="schema")
-
-
-def _member(data: JsonDict, name: str, kind: type, path: Path) -> Any:
-    if name not in data:
-        raise FileError(path, "is missing", _DAMAGED, where=name)
-    value = data[name]
-    if not isinstance(value, kind):
-        wanted = "an object" if kind is dict else "a list" if kind is list else "a text"
-        raise FileError(path, f"is {_kind(value)} instead of {wanted}", _DAMAGED, where=name)
-    return value
-
-
-def _result(entry: object, fingerprints: JsonDict, where: str, path: Path) -> Result:
-    if not isinstance(entry, dict):
-        raise FileError(path, f"is {_kind(entry)} instead of an object", _DAMAGED, where=where)
-    identity = entry.get("fingerprint")
-    if not isinstance(identity, str) or not isinstance(fingerprints.get(identity), dict):
-        problem = f"names {identity!r}, which is none of the fingerprints"
-        raise FileError(path, problem, _DAMAGED, where=f"{where}.fingerprint")
-    plain = {**entry, "fingerprint": fingerprints[identity]}
-    try:
-        return Result.from_json(plain)
-    except ShapeError as error:
-        error = error.inside(where)
-        raise FileError(path, error.problem, _DAMAGED, where=error.where) from error
-
-
-def _kind(value: object) -> str:
-    return {
-        dict: "an object",
-        list: "a list",
-        str: "a text",
-        int: "a number",
-        float: "a number",
-        bool: "true or false",
-        type(None): "null",
-    }[type(value)]

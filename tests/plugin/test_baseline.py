@@ -122,25 +122,6 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
     )
 
 
-PARAMETERS = """
-import pytest
-
-def call(): pass
-
-@pytest.mark.parametrize("name", ["a::b", "a.b"])
-def test_it(gpu_benchmark, name):
-    gpu_benchmark(call)
-"""
-
-
-def test_parameters_that_differ_in_colons_and_dots_alone_are_two_cases(gpu, pytester):
-    pytester.makepyfile(test_plain=PARAMETERS)
-    gpu("--gpukern-baseline=create", "test_plain.py").assert_outcomes(passed=2)
-    (path,) = (pytester.path / "baselines").iterdir()
-    records = json.loads(path.read_text())["records"]
-    assert records.keys() == {"test_plain/test_it[a::b]", "test_plain/test_it[a.b]"}
-
-
 def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pytester):
     path = pytester.path / "test_doubling.py"
     fixture = (
@@ -153,12 +134,6 @@ def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pyteste
     result.stdout.fnmatch_lines(
         ["gpukern: 1 passed, 1 failed otherwise *", f"gpukern: not recorded: its test failed ({FIRST})"]
     )
-
-
-def test_an_update_records_what_the_gate_finds_slower(recorded, pytester, monkeypatch):
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-baseline=update", "-k", "first")
-    assert len(record_of(baseline_file(pytester))["epochs"]) == 2
 
 
 def test_a_folder_of_baselines_that_is_not_there_is_named(recorded):

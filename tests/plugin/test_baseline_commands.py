@@ -73,14 +73,6 @@ def test_list_looks_into_folders_below_but_not_into_hidden_ones(recorded, gpuker
     ]
 
 
-def test_list_for_machines(recorded, gpukern, file):
-    status, shown, _ = gpukern("baseline", "list", "--json", file)
-    (row,) = json.loads(shown)
-    assert status == 0
-    assert (row["device"], row["cases"], row["sessions"]) == ("fake-gpu", 2, [1])
-    assert row["newest"] == epochs(file)[0].sessions[0].recorded
-
-
 def test_list_goes_on_behind_a_bad_file_and_says_what_is_wrong_with_it(recorded, gpukern, file):
     bad = file.with_name("broken.fake-gpu.json")
     bad.write_text('{"schema": 2}')
@@ -167,13 +159,6 @@ def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(record
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("arguments", [[], ["--case", "x", "--epochs"]])
-def test_prune_needs_to_be_told_one_thing(gpukern, file, arguments):
-    with pytest.raises(SystemExit) as end:
-        gpukern("baseline", "prune", file, *arguments)
-    assert end.value.code == 2
-
-
 # --- merge ----------------------------------------------------------------------------------------
 
 
@@ -210,16 +195,6 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
     slower_run.write_text(json.dumps(content))
     assert gpukern(*accept(slower_run, "--all"))[0] == 0
     assert [session.session for session in epochs(file)[1].sessions] == ["0000000a", "0000000c"]
-
-
-def test_sessions_enough_to_gate_need_no_further_ones(slower_run, gpukern):
-    content = json.loads(slower_run.read_text())
-    content["results"] = [
-        {**result, "session": f"0000000{number}"} for result in content["results"] for number in range(3)
-    ]
-    slower_run.write_text(json.dumps(content))
-    status, shown, _ = gpukern(*accept(slower_run, "--all"))
-    assert (status, "fewer than" in shown) == (0, False)
 
 
 def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
@@ -386,10 +361,3 @@ def test_a_run_file_or_baseline_that_cannot_be_read_is_named_and_left_alone(slow
     status, _, complaints = gpukern(*accept(slower_run, "--all"))
     assert status == 3
     assert "results[0].correctness: " in complaints
-
-
-@pytest.mark.parametrize("command", ["list", "show", "prune", "merge"])
-def test_the_help_of_each_tells_its_exit_statuses(gpukern, capsys, command):
-    with pytest.raises(SystemExit):
-        cli.main(["baseline", command, "--help"])
-    assert "3 a file that cannot be read or written" in " ".join(capsys.readouterr().out.split())

@@ -39,24 +39,6 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"pytest-gpukern {__version__}\n"
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_the_help_of_validate_is_its_own(flag, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["validate", flag])
-    assert end.value.code == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("usage: gpukern validate [-h] [PYTEST OPTIONS]")
-    assert "See pytest --help" in shown
-
-
-@pytest.mark.parametrize("arguments", [[], ["frobnicate"]])
-def test_without_a_command_that_it_knows_it_says_which_there_are(arguments, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
-    assert end.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
-
-
 def test_a_command_is_a_module_and_a_row_and_is_loaded_when_it_is_run(monkeypatch, tmp_path, capsys):
     tmp_path.joinpath("greeting.py").write_text(
         "def greet(parser):\n"
@@ -89,12 +71,6 @@ def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
     monkeypatch.setattr(validate.subprocess, "call", lambda command: command)
     command = validate.validate(["-k", "x"])
     assert command[-4:] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
-
-
-def test_suites_that_are_in_neither_place_are_missed_with_the_remedy(monkeypatch, tmp_path):
-    monkeypatch.setattr(validate, "FOLDER", tmp_path / "package")
-    with pytest.raises(FileNotFoundError, match="install the package anew"):
-        validate.suites_folder()
 
 
 def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypatch):

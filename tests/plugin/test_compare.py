@@ -46,12 +46,11 @@ def edit(path, change):
     path.write_text(json.dumps(content))
 
 
-FORMS = ["{}.json", "{}", "{}/doubling.fake-gpu.json"]
+RUN, FOLDER, FILE = "{}.json", "{}", "{}/doubling.fake-gpu.json"
 
 
-@pytest.mark.parametrize("a", FORMS)
-@pytest.mark.parametrize("b", FORMS)
-def test_what_became_slower_is_found_in_every_combination(files, compare, a, b):
+@pytest.mark.parametrize(("a", "b"), [(RUN, FOLDER), (FOLDER, FILE), (FILE, RUN)])
+def test_what_became_slower_is_found_in_runs_files_and_folders(files, compare, a, b):
     status, shown, complaints = compare(files / a.format("before"), files / b.format("after"))
     assert (status, complaints) == (1, "")
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
@@ -66,12 +65,6 @@ def test_what_became_slower_is_found_in_every_combination(files, compare, a, b):
             "2 measurements compared: 1 same, 1 slower",
         ]
     )
-
-
-def test_the_other_way_round_it_became_faster_and_that_is_fine(files, compare):
-    status, shown, _ = compare(files / "after.json", files / "before.json")
-    assert status == 0
-    assert shown.endswith("2 measurements compared: 1 same, 1 faster\n")
 
 
 def test_for_machines(files, compare):
@@ -93,10 +86,9 @@ def test_the_threshold_is_that_of_the_command_line(files, compare):
     assert "2 measurements compared: 2 same" in shown
 
 
-@pytest.mark.parametrize("threshold", ["2", "0", "much"])
-def test_an_impossible_threshold_is_a_wrong_command_line(files, compare, capsys, threshold):
+def test_an_impossible_threshold_is_a_wrong_command_line(compare, capsys):
     with pytest.raises(SystemExit) as end:
-        compare(files / "before", files / "after", f"--threshold={threshold}")
+        compare("before", "after", "--threshold=2")
     assert end.value.code == 2
     assert "more than 0 and less than 100 %" in capsys.readouterr().err
 
@@ -262,17 +254,6 @@ def test_other_problem_versions_are_uncomparable(files, compare):
     assert f"UNCOMPARABLE: {FIRST} ({KEY}): recorded with problem version 1, now 2" in shown
 
 
-def test_nothing_in_common_says_so(files, compare):
-    def rename(content):
-        for number, result in enumerate(content["results"]):
-            result["case"]["id"] = f"other/{number}"
-
-    edit(files / "after.json", rename)
-    status, shown, _ = compare(files / "before", files / "after.json")
-    assert status == 0
-    assert shown.endswith("nothing to compare: no case is in both\n")
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -297,17 +278,6 @@ def test_a_folder_without_baselines_is_named(files, compare):
     status, _, complaints = compare(files / "before", files / "after")
     assert status == 3
     assert f"{files / 'before'}: holds no baseline files" in complaints
-
-
-def test_on_a_narrow_terminal_ids_stand_on_lines_of_their_own_and_are_not_shortened(
-    files, compare, monkeypatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, shown, _ = compare(files / "before.json", files / "after.json")
-    lines = shown.splitlines()
-    assert {FIRST, SECOND} <= set(lines)
-    assert "…" not in "".join(line for line in lines if "doubling/" in line and "%" not in line)
-    assert any(line.startswith(f"  {KEY} ") and "SLOWER" in line for line in lines)
 
 
 def test_a_run_with_sessions_of_its_own_is_compared_by_those_that_stand_for_the_time(files, compare):

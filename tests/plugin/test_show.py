@@ -87,13 +87,6 @@ def test_a_stored_run_is_shown_as_it_was_with_what_the_device_did(stored, capsys
     assert (status, complaints) == (0, "")
 
 
-def test_only_cases_whose_id_holds_the_text_are_shown(stored, capsys):
-    status, shown, _ = show(capsys, stored, "second")
-    assert status == 0
-    assert "numba.second" in shown
-    assert "numba.first" not in shown
-
-
 def test_machines_get_the_results_without_their_samples(stored, capsys):
     status, shown, _ = show(capsys, stored, "second", "--json")
     (result,) = json.loads(shown)
@@ -109,32 +102,12 @@ def test_a_text_that_no_id_holds_is_an_error_that_names_it(stored, capsys):
     assert f"{stored} holds no case with 'third' in its id" in complaints
 
 
-def test_a_run_without_results_says_so(tmp_path, capsys):
-    write_run_file(tmp_path / "run.json", [], created=datetime.now(UTC), version="0")
-    status, _, complaints = show(capsys, tmp_path / "run.json")
-    assert (status, complaints) == (1, f"gpukern show: {tmp_path / 'run.json'} holds no results\n")
-
-
 def test_a_file_that_is_none_is_an_error_without_a_traceback(tmp_path, capsys):
     (tmp_path / "run.json").write_text('{"schema": 99, "gpukern": "9.9"}')
     status, _, complaints = show(capsys, tmp_path / "run.json")
     assert status == 3
     assert "schema: is 99, written by 9.9" in complaints
     assert show(capsys, tmp_path / "none.json")[0] == 3
-
-
-def test_show_takes_no_other_option(stored, capsys):
-    with pytest.raises(SystemExit) as end:
-        show(capsys, stored, "second", "--verbose")
-    assert end.value.code == 2
-    assert "unrecognized arguments: --verbose" in capsys.readouterr().err
-
-
-def test_the_output_is_as_wide_as_the_terminal(stored, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    _, shown, _ = show(capsys, stored)
-    assert max(map(len, shown.splitlines())) <= 60
-    assert any(line.startswith("  numba.first · first call") for line in shown.splitlines())
 
 
 def test_a_reader_that_leaves_early_is_no_error(stored):

@@ -73,11 +73,6 @@ def test_a_form_that_cannot_be_written_is_a_problem_and_the_others_are_made(html
     assert "r.xml" in problem
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_each_form_of_the_table_can_be_written(name):
-    assert callable(import_module(FORMS[name].module).write)
-
-
 def test_what_a_run_found_decides_which_forms_it_has():
     def forms_of(report):
         return [name for name, form in FORMS.items() if form.applies(report)]

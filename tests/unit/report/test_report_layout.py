@@ -52,11 +52,6 @@ def test_a_table_too_wide_even_then_leaves_columns_out_and_says_which():
     assert table(columns, 18)[1] == ["speed-up", "rate"]
 
 
-def test_a_column_without_any_text_is_not_shown():
-    texts, _ = table([Column("a", ("1",)), Column("empty", ("",))], 80)
-    assert "empty" not in texts[0]
-
-
 def test_a_wrapped_sentence_keeps_numbers_and_units_on_one_line():
     for width in range(24, 60):
         lines = wrapped(

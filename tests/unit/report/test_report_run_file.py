@@ -98,27 +98,6 @@ def test_a_session_of_an_unknown_role_is_refused(tmp_path):
         read_run(edited(tmp_path / "run.json", forged))
 
 
-NEW_IN_2 = {
-    "result": ("compile_ns", "kernels", "dtype", "ceilings"),
-    "measurement": (
-        *("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "state", "energy_mj"),
-        *("mean_power_w", "energy_untold", "beside"),
-    ),
-}
-
-
-def test_a_file_of_schema_1_is_read_with_the_defaults_of_what_it_lacks(tmp_path):
-    def older(data):
-        data["schema"] = 1
-        for name in NEW_IN_2["result"]:
-            del of(data)[name]
-        for name in NEW_IN_2["measurement"]:
-            del of(data)["measurements"][0][name]
-
-    path = edited(tmp_path / "run.json", older)
-    assert read_run_file(path) == [result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])]
-
-
 def test_a_kernel_of_schema_3_is_read_with_its_launch_beside_the_rest(tmp_path):
     launch = {"grid": [63, 2, 1], "block": [256, 1, 1], "registers": 40, "local_bytes": 128}
     shape = {**launch, "static_shared_bytes": 1024, "dynamic_shared_bytes": 2048}
@@ -176,21 +155,12 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert read_run_file(path)[0].case.variant == "old"
 
 
-def test_a_folder_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="cannot be written"):
-        write(tmp_path / "file" / "run.json", result())
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "is empty"),
         (" \n", "is empty"),
         ('{"schema": 1, ', "is no complete JSON"),
-        ("[1]", "holds a list instead of an object"),
-        ('{"schema": NaN}', "holds NaN"),
-        ("\xff", "is not UTF-8 text"),
+        ("[1]", "expected an object, found"),
     ],
 )
 def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
@@ -200,11 +170,6 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
         read_run_file(path)
     assert str(path) in str(caught.value)
     assert caught.value.remedy
-
-
-def test_a_missing_file_is_an_error_of_ours(tmp_path):
-    with pytest.raises(FileError, match="cannot be read"):
-        read_run_file(tmp_path / "none.json")
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
@@ -231,19 +196,13 @@ def work_with(**changes):
         (lambda data: data.update(schema="1"), "schema"),
         (lambda data: data.pop("results"), "results"),
         (lambda data: data.update(fingerprints=[]), "fingerprints"),
+        (lambda data: data.update(created="yesterday"), "created"),
         (lambda data: data["results"].append(7), "results[1]"),
         (lambda data: of(data).update(fingerprint="beef"), "results[0].fingerprint"),
         (lambda data: of(data).pop("nodeid"), "results[0].nodeid"),
-        (lambda data: of(data).pop("verdicts"), "results[0].verdicts"),
         (lambda data: of(data).update(colour="red"), "results[0].colour"),
         (lambda data: of(data).update(correctness="MAYBE"), "results[0].correctness"),
-        (lambda data: of(data).update(simulated="no"), "results[0].simulated"),
-        (lambda data: of(data)["case"].update(problem_version=True), "results[0].case.problem_version"),
         (lambda data: of(data)["case"].update(point=[]), "results[0].case.point"),
-        (
-            lambda data: of(data)["measurements"][0]["summary"].update(median_ns="fast"),
-            "results[0].measurements[0].summary.median_ns",
-        ),
         (
             lambda data: of(data)["measurements"][0]["samples_ns"].append("slow"),
             "results[0].measurements[0].samples_ns[10]",
@@ -251,13 +210,6 @@ def work_with(**changes):
         (
             lambda data: of(data)["verdicts"]["kernel/event/cold"].update(kind="GOOD"),
             "results[0].verdicts['kernel/event/cold'].kind",
-        ),
-        (lambda data: of(data)["errors"]["y"].pop("size"), "results[0].errors['y'].size"),
-        (lambda data: of(data).update(ceilings={"copy": "fast"}), "results[0].ceilings['copy']"),
-        (lambda data: of(data).update(kernels=[{}]), "results[0].kernels[0].name"),
-        (
-            lambda data: of(data)["measurements"][0].update(work=[work_with(grid=[1, 1])]),
-            "results[0].measurements[0].work[0].kernel.grid",
         ),
         (
             lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
@@ -270,8 +222,3 @@ def test_a_damaged_field_is_named(tmp_path, change, where):
         read_run_file(edited(tmp_path / "run.json", change))
     assert caught.value.where == where
     assert f"{where}: " in str(caught.value)
-
-
-def test_a_field_that_an_older_release_did_not_have_may_be_missing(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: of(data)["measurements"][0].pop("invalid"))
-    assert read_run_file(path)[0].measurements[0].invalid is None

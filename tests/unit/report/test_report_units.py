@@ -61,17 +61,6 @@ def test_an_energy_is_given_in_millijoules(millijoules, text):
     assert units.energy(millijoules) == text
 
 
-def test_a_power_is_in_watts():
-    assert (units.power(98.42), units.power(612.4), units.power(1023.0)) == ("98.4 W", "612 W", "1023 W")
-    assert units.power(None) == units.NOTHING
-
-
-def test_memory_is_binary():
-    assert units.size(512 * 2**20) == "512 MiB"
-    assert units.size(1.5 * 2**30) == "1.50 GiB"
-    assert units.size(12) == "12 B"
-
-
 def test_a_speedup_below_one_keeps_its_digits_and_a_large_one_has_no_exponent():
     assert units.factor(12.34) == "12.3×"
     assert units.factor(0.8504) == "0.850×"
@@ -139,8 +128,3 @@ def test_a_range_of_times_names_a_common_unit_once(low, high, text):
 )
 def test_a_share_is_a_percentage(value, text):
     assert units.share(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(2.0, "2"), (1.5, "1.5"), (100.0, "100"), (None, "–")])
-def test_how_often_is_a_whole_number_where_it_is_one(value, text):
-    assert units.count(value) == text
