@@ -229,11 +229,7 @@ def _objects(container: Any) -> Iterator[tuple[Any, JsonDict]]:
 
 
 def _resolve(file: _File) -> None:
-    """Gives each session what the file holds for several, and checks what no field says alone.
-
-    Raises:
-        ShapeError: names the field.
-    """
+    """Gives each session what the file holds for several, and checks what no field says alone."""
     for name, entry in file.sessions.items():
         if entry.fingerprint not in file.fingerprints:
             _fail(f"sessions[{name!r}].fingerprint", "one of the keys under fingerprints", entry.fingerprint)
@@ -482,14 +478,7 @@ _OPENED = frozenset({"epochs", "fingerprints", "kernels", "records", "sessions",
 
 
 def _laid_out(value: Any, *, name: str = "", within: str = "", indent: str = "") -> str:
-    """Returns a JSON value as text: a session a block, a measurement, a kernel or an output a line.
-
-    Args:
-        value: plain JSON, finite.
-        name: the key that it stands under.
-        within: the key that the list or object around it stands under.
-        indent: of its first line.
-    """
+    """Returns a JSON value as text: a session a block, a measurement, a kernel or an output a line."""
     flat = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     if not value or not isinstance(value, (dict, list)) or _on_one_line(value, flat, name, within):
         return flat
@@ -509,7 +498,9 @@ def _on_one_line(value: Any, flat: str, name: str, within: str) -> bool:
         return False
     if isinstance(value, dict) and not _OPENED.isdisjoint(value):
         return False
-    return len(flat) <= _LINE or (isinstance(value, list) and not _nested(value))
+    return len(flat) <= _LINE or (
+        isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
+    )
 
 
 def _members(value: dict[str, Any], name: str, indent: str) -> list[str]:
@@ -526,10 +517,6 @@ def _members(value: dict[str, Any], name: str, indent: str) -> list[str]:
         if key is not None:
             lines.append(f"{_quoted(key)}: {_laid_out(value[key], name=key, within=name, indent=indent)}")
     return lines
-
-
-def _nested(value: list[Any]) -> bool:
-    return any(isinstance(item, (dict, list)) for item in value)
 
 
 def _quoted(key: str) -> str:

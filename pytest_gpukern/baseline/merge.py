@@ -21,7 +21,7 @@ from pytest_gpukern.baseline.record import (
     as_recorded,
     rounded,
 )
-from pytest_gpukern.values.result import CaseInfo, JsonDict, KernelFacts, Result, SessionRole, VerdictKind
+from pytest_gpukern.values.result import CaseInfo, JsonDict, Result, SessionRole, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ class Entry:
             correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
             measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
             compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
-            kernels=_distinct(map(as_recorded, plain.kernels)),
+            kernels=tuple(dict.fromkeys(map(as_recorded, plain.kernels))),
             session=plain.session or None,
         )
         canaries = {name: None if ns is None else rounded(ns) for name, ns in plain.canaries.items()}
@@ -124,7 +124,7 @@ class Merge:
             problem_version=case.problem_version,
             measured_point=case.measured_point,
             sessions=(),
-        ).adding(self._sessions(self._fitting(group)))
+        ).adding(map(self._session, self._fitting(group)))
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
             self.added.append(case.id)
@@ -144,7 +144,7 @@ class Merge:
         entries = self._fitting(group, [epochs[index] for index in places])
         if not entries:
             return False
-        sessions = self._sessions(entries)
+        sessions = [self._session(entry) for entry in entries]
         for index, keys in places.items():
             parts = (session.only(keys) for session in sessions if keys & session.measurements.keys())
             epochs[index] = epochs[index].adding(parts)
@@ -172,9 +172,6 @@ class Merge:
                 seen |= own
                 fitting.append(entry)
         return fitting
-
-    def _sessions(self, entries: Iterable[Entry]) -> tuple[RecordedSession, ...]:
-        return tuple(self._session(entry) for entry in entries)
 
     def _session(self, entry: Entry) -> RecordedSession:
         """An entry's session, with what it shares with the session's other cases stored once."""
@@ -208,15 +205,6 @@ class Merge:
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self.refused.append(Refusal(case.id, reason))
-
-
-def _distinct(kernels: Iterable[KernelFacts]) -> tuple[KernelFacts, ...]:
-    """Each once, in order: a kernel is launched several times."""
-    found: list[KernelFacts] = []
-    for kernel in kernels:
-        if kernel not in found:
-            found.append(kernel)
-    return tuple(found)
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:

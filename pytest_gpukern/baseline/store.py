@@ -161,11 +161,7 @@ class Store:
         return tuple(found)
 
     def past(self, case: CaseInfo, model_key: str, key: str | None = None) -> Past | None:
-        """All that is known of the sessions that a measurement is judged by; see `past_of`.
-
-        Raises:
-            FileError: as for `baseline`.
-        """
+        """All that is known of the sessions that a measurement is judged by; see `past_of`."""
         own = self.baseline(case, model_key)
         return past_of(own, case.id, key) if own is not None else None
 
@@ -188,11 +184,7 @@ class Store:
         return self._spreads[model_key]
 
     def stale(self, known: KnownCases, model_key: str) -> tuple[str, ...]:
-        """Ids of recorded cases that are no more.
-
-        Raises:
-            FileError: as for `baseline`.
-        """
+        """Ids of recorded cases that are no more."""
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
         return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
@@ -275,7 +267,10 @@ class Store:
                 BaselineMode.APPEND: merge.append,
                 BaselineMode.UPDATE: merge.update,
             }
-            for group in _by_case(entries):
+            groups: dict[str, list[Entry]] = {}
+            for entry in entries:
+                groups.setdefault(entry.case.id, []).append(entry)
+            for group in groups.values():
                 join[self.mode](group)
             written = bool(merge.added or merge.appended or merge.updated or removed)
             if written:
@@ -354,9 +349,7 @@ def unfit(result: Result) -> str | None:
             return f"{measurement.key} is INVALID: {verdict.reason}"
         summary = measurement.summary
         times = (summary.median_ns, summary.low_ns, summary.high_ns, *measurement.samples_ns)
-        if any(time is None for time in times):  # a run file has null for what is not finite
-            return f"{measurement.key} has a time that is not finite"
-        if not all(map(math.isfinite, times)):
+        if any(time is None or not math.isfinite(time) for time in times):  # a run file has null for those
             return f"{measurement.key} has a time that is not finite"
         if not summary.median_ns > 0:
             return f"{measurement.key} has a median of {summary.median_ns:g} ns"
@@ -367,19 +360,8 @@ def unfit(result: Result) -> str | None:
     return None
 
 
-def _by_case(entries: list[Entry]) -> list[list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.case.id, []).append(entry)
-    return list(groups.values())
-
-
 def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
     """Replaces the content of a file by what `change` makes of it; one left without records is removed.
-
-    Args:
-        path: the file.
-        change: is given the content as it is on the disk, while no other run writes there.
 
     Raises:
         FileError: it cannot be read or written; it is as it was.

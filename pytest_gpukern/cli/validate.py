@@ -28,11 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def validate(options: Sequence[str] = ()) -> int:
-    """Runs the packaged suites in a pytest of their own; returns its exit status.
-
-    Args:
-        options: of pytest, after our own.
-    """
+    """Runs the packaged suites in a pytest of their own; returns its exit status."""
     folder = suites_folder()
     if folder.parent == FOLDER and _writes_beside_the_suites(options):
         sys.stderr.write(

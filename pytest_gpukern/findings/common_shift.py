@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.result import Result, VerdictKind
 
@@ -82,10 +83,6 @@ class Shift:
             if canary.moved and math.log(canary.ratio) / own >= _WITH_IT
         ]
 
-    def beyond(self, ratio: float) -> float:
-        """Returns what is left of a case's ratio beyond the shift."""
-        return ratio / self.ratio
-
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """Returns the common shift of compared results and of the canaries; None where there are too few."""
@@ -111,11 +108,6 @@ def shift_of(
     """Returns the common shift of the ratios of a run's cases; None where these are too few to tell.
 
     The 95 % interval of the median is that of the sign test: order statistics, whatever the distribution.
-
-    Args:
-        ratios: new ÷ recorded time of each case.
-        canaries: how they moved.
-        usual: `usual_shift` of the recorded sessions.
     """
     if len(ratios) < FEWEST_CASES:
         return None
@@ -130,9 +122,6 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
 
     A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
     of one more session is that of a normal distribution whose spread is estimated from these.
-
-    Args:
-        cases: for each case, id of a recorded session → its time.
     """
     shifts: dict[str, list[float]] = {}
     for times in cases:
@@ -161,12 +150,7 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
 def canary_changes(
     now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
 ) -> dict[str, CanaryChange]:
-    """Says how each canary moved between recorded sessions and those of a run, copy first.
-
-    Args:
-        now: times of each session of the run; the same session may come several times.
-        recorded: times of each recorded session.
-    """
+    """Says how each canary moved between recorded sessions and those of a run, copy first."""
     new, old = _by_canary(now), _by_canary(recorded)
     changes = {}
     for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(_plain(name), 9), name)):
@@ -177,12 +161,7 @@ def canary_changes(
 
 
 def told(shift: Shift, changed: Sequence[str]) -> str:
-    """Says in words how all kernels changed, and whether the canaries did.
-
-    Args:
-        shift: one that is common.
-        changed: what differs between the fingerprints, in words.
-    """
+    """Says in words how all kernels changed, and whether the canaries did."""
     slower = shift.ratio > 1
     percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
     low, high = sorted(percent[1:])
@@ -192,11 +171,11 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
     )
     if not shift.canaries:
         return f"{text}; no canaries by this timer are recorded that could tell whether it is the machine"
-    readings = {name: f"{_name(name)} {_percent(c.ratio)}" for name, c in shift.canaries.items()}
+    readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
     moved = shift.with_it
     if moved:
         first, *others = moved + [name for name in readings if name not in moved]
-        so_is = f"so is {_name(first)} ({_percent(shift.canaries[first].ratio)})"
+        so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
         rest = "".join(f", {readings[name]}" for name in others)
         return f"{text}, {so_is}{rest}: the machine, not your change"
     what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
@@ -206,22 +185,18 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
 
 
-def beside_shift(results: Iterable[Result], shift: Shift) -> list[Result]:
-    """Returns the results, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
+def beside_shift(result: Result, shift: Shift) -> Result:
+    """Returns the result, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
 
     The verdicts stay what they are: only their reasons say more.
     """
-    return [_beside(result, shift) for result in results]
-
-
-def _beside(result: Result, shift: Shift) -> Result:
     if result.simulated or not result.case.on_gpu:
         return result
     verdicts = dict(result.verdicts)
     for key, verdict in result.verdicts.items():
         changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
         if changed and verdict.ratio and key.startswith("kernel/"):
-            left = _percent(shift.beyond(verdict.ratio))
+            left = percent(math.log(verdict.ratio / shift.ratio))
             reason = f"{verdict.reason}; {left} beyond the common shift"
             verdicts[key] = dataclasses.replace(verdict, reason=reason)
     return dataclasses.replace(result, verdicts=verdicts)
@@ -244,5 +219,5 @@ def _name(name: str) -> str:
     return _SPOKEN.get(_plain(name), name)
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+def _change(canary: CanaryChange) -> str:
+    return percent(math.log(canary.ratio))

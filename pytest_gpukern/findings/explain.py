@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
+from pytest_gpukern.gate.change import percent
 from pytest_gpukern.values.result import hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -108,11 +109,6 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
     """Returns what a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
 
     What a recorded session does not tell, as one of an older release, is no difference.
-
-    Args:
-        now: fingerprint of the new session.
-        recorded: fingerprints of the recorded sessions, oldest first.
-        host: whether the host's processor is what matters, as for its own times, rather than the device.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
     found = [
@@ -128,12 +124,7 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
 
 
 def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[str]:
-    """Says what differs in the kernels of a case: machine code, resources, launches, and which there are.
-
-    Args:
-        now: as just seen; empty where no timer saw any.
-        recorded: those of each recorded session; sessions whose timer saw none say nothing.
-    """
+    """Says what differs in the kernels of a case: machine code, resources, launches, and which there are."""
     new = by_name(now)
     seen = [session for session in recorded if session]
     if not new or not seen:
@@ -159,16 +150,12 @@ def cycles_change(time_change: float, clock_change: float) -> str | None:
     """Says what a change of the time means once that of the clock is known; None where neither explains.
 
     Cycles are time times clock, so their logarithms add.
-
-    Args:
-        time_change: log of new time ÷ recorded time.
-        clock_change: log of new clock ÷ recorded clock.
     """
     cycles = time_change + clock_change
     if abs(cycles) <= _SAME_CYCLES * abs(time_change):
         return SAME_CYCLES
     if abs(cycles) < abs(time_change):
-        return f"in cycles {_percent(cycles)}"
+        return f"in cycles {percent(cycles)}"
     return None
 
 
@@ -191,13 +178,7 @@ class ClockChange:
 def clock_change(
     now_mhz: float | None, recorded: Iterable[float | None], spread_mhz: float = 0.0
 ) -> ClockChange | None:
-    """Returns how a clock moved beyond its own spread; None where it did not or is not known.
-
-    Args:
-        now_mhz: of the new session, a median.
-        recorded: of each recorded session.
-        spread_mhz: between the lowest and the highest reading of the new session.
-    """
+    """Returns how a clock moved beyond its own spread; None where it did not or is not known."""
     known = [mhz for mhz in recorded if mhz]
     if not now_mhz or not known:
         return None
@@ -278,7 +259,8 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
         new = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in now) if size]
         old = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in before) if size]
         if new and old and not set(new) <= set(old):
-            said.append(f"{what} {_sizes(old)} → {_sizes(new)}")
+            before_text, now_text = (" or ".join(map(dimensions, sizes)) for sizes in (old, new))
+            said.append(f"{what} {before_text} → {now_text}")
     return said
 
 
@@ -290,19 +272,11 @@ def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:
     return f"{who}: {text}"
 
 
-def _sizes(sizes: Sequence[tuple[int, ...]]) -> str:
-    return " or ".join("×".join(map(str, _shortened(size))) for size in sizes)
-
-
-def _shortened(size: tuple[int, ...]) -> tuple[int, ...]:
-    """Drops the trailing ones."""
+def dimensions(size: tuple[int, ...]) -> str:
+    """Returns `15625`, `63×4`: without the trailing ones."""
     while len(size) > 1 and size[-1] == 1:
         size = size[:-1]
-    return size
-
-
-def _percent(log_ratio: float) -> str:
-    return f"{100 * (math.exp(log_ratio) - 1):+.1f} %".replace("-", "−")
+    return "×".join(map(str, size))
 
 
 def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> str | None:

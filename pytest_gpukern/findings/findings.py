@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past
-    from pytest_gpukern.values.result import CaseInfo, Finding, Measurement, Result, Verdict
+    from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
 
     PastOf = Callable[[CaseInfo, str | None], Past | None]
 
@@ -66,15 +66,20 @@ def explained(
         if verdict is not None:
             rests_on = (deciding or {}).get(measurement.key) or [measurement]
             verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past_of)
-    past = _of_the_same_work(result, past_of)
-    if past is None:
-        return dataclasses.replace(result, verdicts=verdicts)
-    return dataclasses.replace(
-        result,
-        verdicts=verdicts,
-        errors=over_sessions(result.errors, result.kernels, past),
-        findings=(*result.findings, *_findings(result, past)),
+    result = dataclasses.replace(result, verdicts=verdicts)
+    past, case = past_of(result.case, None), result.case
+    if past is None or past.problem_version != case.problem_version:
+        return result
+    if past.measured_point != plain(case.measured_point):
+        return result
+    found = (
+        *grown_resources(result.kernels, past),
+        *grown_errors(result.errors, past),
+        *other_bits(result.errors, result.kernels, past),
+        *other_determinism(result.errors, past),
     )
+    errors = over_sessions(result.errors, result.kernels, past)
+    return dataclasses.replace(result, errors=errors, findings=(*result.findings, *found))
 
 
 def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
@@ -114,22 +119,4 @@ def _with_reasons(
         verdict,
         because=tuple(text for text in said if is_cause(text)),
         unchanged=tuple(text for text in said if not is_cause(text)),
-    )
-
-
-def _of_the_same_work(result: Result, past_of: PastOf) -> Past | None:
-    """Returns the newest epoch; None where that is of another problem version or point."""
-    past, case = past_of(result.case, None), result.case
-    if past is None or past.problem_version != case.problem_version:
-        return None
-    return past if past.measured_point == plain(case.measured_point) else None
-
-
-def _findings(result: Result, past: Past) -> tuple[Finding, ...]:
-    """Returns what grew or became another, against the newest epoch."""
-    return (
-        *grown_resources(result.kernels, past),
-        *grown_errors(result.errors, past),
-        *other_bits(result.errors, result.kernels, past),
-        *other_determinism(result.errors, past),
     )

@@ -28,7 +28,7 @@ _LEAST_ULP = 1.0
 """An error to which a smaller recorded one is raised: any correct rounding may be half an ULP off, and a
 compiler that contracts a multiply-add moves that."""
 
-_TELLING_ULP = 1000.0
+TELLING_ULP = 1000.0
 """From here on an error is counted in ULP of a reference near zero, where it may change at random."""
 
 _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
@@ -45,10 +45,6 @@ def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding
     Up to four ULP an error is rounding, whatever it was. Where the record's is exact, any other error
     beyond that has grown. Beside a reference near zero, where errors are of many ULP, the absolute error is
     what counts.
-
-    Args:
-        errors: output name → worst error, as just found.
-        past: the sessions of the record's newest epoch.
     """
     findings = []
     for name, error in errors.items():
@@ -74,11 +70,6 @@ def other_bits(
     Only where all recorded sessions agree, and those are two or more: otherwise the output may be one that
     differs from run to run. The inputs are the same where problem version and measured point are, since they
     are random from a fixed seed.
-
-    Args:
-        errors: output name → worst error with the hash of its bits, as just found.
-        kernels: as just seen.
-        past: the sessions of the record's newest epoch, of the same problem version and measured point.
     """
     code = _code(map(as_recorded, kernels))
     if code is None or any(_code(session.kernels) != code for session in past.sessions):
@@ -120,10 +111,6 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
 
     Whatever code it comes from: an atomic addition where there was a tree is what is to be told. That an
     output became `bitwise` is told only where several sessions saw it differ.
-
-    Args:
-        errors: output name → worst error with its determinism, as just found.
-        past: the sessions of the record's newest epoch, of the same problem version and measured point.
     """
     findings = []
     for name, error in errors.items():
@@ -160,7 +147,7 @@ def _has_grown(field: str, now: float, largest: Mapping[str, float | None]) -> b
     before, before_ulp = largest[field], largest["max_ulp"]
     if before is None:
         return False
-    if field != "max_abs" and before_ulp is not None and before_ulp >= _TELLING_ULP:
+    if field != "max_abs" and before_ulp is not None and before_ulp >= TELLING_ULP:
         return False
     return now > FACTOR * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
 
@@ -183,10 +170,6 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
     """Returns a finding for each kernel that takes more of anything than in every recorded session.
 
     A kernel that no recorded session launched has nothing to be compared with.
-
-    Args:
-        kernels: as just seen.
-        past: the sessions of the record's newest epoch.
     """
     new = by_name(map(as_recorded, kernels))
     old = by_name(kernel for session in past.sessions for kernel in session.kernels)
@@ -201,13 +184,7 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
 def resource_changes(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts], *, grown: bool = False
 ) -> list[str]:
-    """Returns `registers 32 → 96`: what the launches of one kernel take now and never took before.
-
-    Args:
-        now: its launches now.
-        before: its launches in all recorded sessions.
-        grown: only what is now more than in every recorded session.
-    """
+    """Returns `registers 32 → 96`: what the launches of one kernel take now and never took before."""
     texts = []
     for field, label, unit in _FIELDS:
         new = [value for value in (getattr(kernel, field) for kernel in now) if value is not None]

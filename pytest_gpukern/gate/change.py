@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.spread import (
+    KNOWS_NOTHING,
     ROUNDING,
     assumed_spread,
     between_devices,
@@ -50,7 +51,6 @@ Pair = tuple["Measurement", "Measurement"]
 _EACH_STEP = 0.975
 """Probability with which screening and confirming are passed each, so that both are with 95 % or more."""
 
-_KNOWS_NOTHING = 1e6  # relative errors are capped here, so that medians near zero cannot overflow
 _NOTHING = 1e-12
 
 
@@ -145,11 +145,6 @@ class Change:
         A minimum detectable effect (Bloom 1995, *Evaluation Review* 19, 547): the bound that a step has to
         pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so that
         both are with at least 95 %. The spread is taken for as large as it was estimated.
-
-        Args:
-            limit: log(1 + threshold).
-            screening: sessions, or pairs, that raise a suspicion.
-            confirming: fresh ones that confirm it.
         """
         return max(each._caught(limit, screening, confirming) for each in self._between_any)
 
@@ -292,14 +287,14 @@ _SIGMAS_IN_95 = 1.96  # half a 95 % interval in standard errors
 
 def _floor(median_ns: float, jitter_ns: float) -> float:
     """Returns the variance of a log median that the timer makes by itself, its step included."""
-    jitter = min(jitter_ns / median_ns, _KNOWS_NOTHING)
+    jitter = min(jitter_ns / median_ns, KNOWS_NOTHING)
     return max(jitter, ROUNDING) ** 2
 
 
 def _within(known: Summary | SessionTime) -> float:
     """Returns the relative variance of a session's median, from its 95 % interval."""
     half = (known.high_ns - known.low_ns) / 2
-    return min(half / _SIGMAS_IN_95 / known.median_ns, _KNOWS_NOTHING) ** 2
+    return min(half / _SIGMAS_IN_95 / known.median_ns, KNOWS_NOTHING) ** 2
 
 
 def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:

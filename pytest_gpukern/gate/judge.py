@@ -114,9 +114,6 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     Args:
         fresh: one measurement of the case a new session, all under one key.
         basis: what they are compared with, and how.
-
-    Raises:
-        ValueError: there is no measurement.
     """
     barred = _barred(fresh, basis.sessions, basis.conditions)
     if barred is not None:
@@ -144,14 +141,6 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     every recorded one, a tenth of these excused. The latter happens to unchanged code in one case out of 21
     at two fresh sessions and five recorded ones, however their times are distributed. Otherwise what those
     sessions say by the rules of `judge`, but never SLOWER, and that the suspicion was not confirmed.
-
-    Args:
-        suspicion: the verdict of `judge` that has to be confirmed.
-        fresh: measurements of the case in sessions that took no part in the suspicion.
-        basis: what they are compared with, and how.
-
-    Raises:
-        ValueError: there is no measurement.
     """
     again = judge(fresh, basis)
     if again.ratio_low is None:
@@ -221,16 +210,6 @@ def confirm_paired(
     """Decides about a suspicion of `judge_paired` by fresh pairs alone, as `confirm` does.
 
     Each of them has to be slower, beside the bound.
-
-    Args:
-        suspicion: the verdict that has to be confirmed.
-        pairs: fresh pairs, as for `judge_paired`, like all that follows.
-        threshold: smallest change that counts.
-        jitter_ns: what the timer adds to the spread of a session's median.
-        shared: the ratios' spread.
-
-    Raises:
-        ValueError: as for `judge_paired`.
     """
     again = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
     if again.ratio_low is None:
@@ -384,16 +363,7 @@ def _decided(
     apart: bool,
     remarks: Sequence[str] = (),
 ) -> Verdict:
-    """Returns what fresh sessions alone make of a suspicion.
-
-    Args:
-        suspicion: what has to be confirmed.
-        again: what the fresh sessions are called by one test.
-        change: by the fresh sessions.
-        threshold: smallest change that counts.
-        apart: whether each of them was slower.
-        remarks: on what the comparison rests on.
-    """
+    """Returns what fresh sessions alone make of a suspicion."""
     limit = math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:

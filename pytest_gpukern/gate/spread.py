@@ -37,7 +37,7 @@ FEWEST_CASES = 5
 ROUNDING = 1e-6
 """Relative: recorded times have six digits."""
 
-_KNOWS_NOTHING = 1e6  # relative errors are capped here, so that medians near zero cannot overflow
+KNOWS_NOTHING = 1e6  # relative errors are capped here, so that medians near zero cannot overflow
 _DOES_NOT_BELONG = 0.95  # quantile of F above which a case is noisier than the suite's cases are,
 _TOO_QUIET = 0.01  # and below which it is quieter
 _STEP = 1e-9  # relative: where Newton's iteration ends
@@ -94,11 +94,7 @@ def assumed_spread(timer: str) -> SharedSpread:
 
 
 def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
-    """Returns the shared spreads of a suite, by `scope/timer`.
-
-    Args:
-        cases: the sessions of one case under one key each; those of fewer than two are passed over.
-    """
+    """Returns the shared spreads of a suite, by `scope/timer`."""
     groups: dict[str, list[Sequence[SessionTime]]] = {}
     for sessions in cases:
         usable = [session for session in sessions if 0 < session.median_ns < math.inf]
@@ -152,12 +148,7 @@ def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float
 
     A case does not belong to the suite where s²/s0² lies above the 95 % quantile of F with ν and d0 degrees
     of freedom, as that of most cases with two modes does, or below the 1 % quantile: it is left alone.
-
-    Args:
-        variance: s² of its sessions.
-        dof: ν, 0 where there is one session.
-        shared: the suite's spread.
-        floor: a variance that the timer alone makes; nothing is taken for less.
+    Here s² is `variance`, ν is `dof`, and `floor` is the variance that the timer alone makes.
     """
     variance = max(variance, floor)
     if dof:
@@ -190,7 +181,7 @@ def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSprea
 
 def _resolved(timer: str, median_ns: float) -> float:
     """Returns the variance of a log median that the timer's step (step²/12) and rounding make."""
-    step = min(timer_row(timer).step_ns / median_ns, _KNOWS_NOTHING)
+    step = min(timer_row(timer).step_ns / median_ns, KNOWS_NOTHING)
     return max(step**2 / 12, ROUNDING**2)
 
 
@@ -200,10 +191,6 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
     Of a variance with ν degrees of freedom, log s² − ψ(ν/2) + log(ν/2) has the mean
     log s0² − ψ(d0/2) + log(d0/2) and the variance ψ′(ν/2) + ψ′(d0/2). As in `eBayes`, d0 is no more than all
     cases' degrees of freedom together.
-
-    Args:
-        variances: s² > 0 and ν of each case.
-        fallback: what holds for fewer than `FEWEST_CASES`.
     """
     if len(variances) < FEWEST_CASES:
         return fallback

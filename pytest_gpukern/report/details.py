@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
@@ -34,12 +35,7 @@ _IDLE = 0.005
 
 
 def device_work(result: Result, *, width: int) -> list[Line]:
-    """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line.
-
-    Args:
-        result: what one test found out.
-        width: of the terminal, in columns.
-    """
+    """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
     if result.simulated or result.correctness is Correctness.INCORRECT:
         return []
     facts: Facts = {fact.launch: fact for fact in result.kernels}
@@ -136,7 +132,7 @@ def _average(work: DeviceWork | None) -> str:
 def _launch_text(kernel: KernelFacts) -> str:
     """Returns `grid 63, block 64, 40 registers, 8 B local, occupancy 75 % (40 registers a thread)`."""
     parts = [
-        f"grid {_dimensions(kernel.grid)}, block {_dimensions(kernel.block)}",
+        f"grid {dimensions(kernel.grid or ())}, block {dimensions(kernel.block or ())}",
         f"{kernel.registers} registers",
         f"{units.size(kernel.shared_bytes)} shared" if kernel.shared_bytes else "",
         f"{units.size(kernel.local_bytes)} local" if kernel.local_bytes else "",
@@ -149,21 +145,8 @@ def _launch_text(kernel: KernelFacts) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _dimensions(size: tuple[int, ...] | None) -> str:
-    """Returns `15625`, `63×4`: without the trailing ones."""
-    shown = list(size or ())
-    while len(shown) > 1 and shown[-1] == 1:
-        shown.pop()
-    return "×".join(map(str, shown))
-
-
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:
-    """Returns a line a case that has something to tell, followed by an empty one; nothing where none has.
-
-    Args:
-        results: of one problem.
-        width: of the terminal, in columns.
-    """
+    """Returns a line a case that has something to tell, followed by an empty one; nothing where none has."""
     lines = []
     for result in results:
         text = _told(result)

@@ -113,14 +113,7 @@ def write_forms(
     in_summary: bool = False,
     forms: Mapping[str, Form] = FORMS,
 ) -> RunReport:
-    """Makes the forms that apply, and returns the report with their files, and with what went wrong.
-
-    Args:
-        report: of the run.
-        config: of the run, for forms that write to pytest or its plugins.
-        in_summary: whether this is the terminal summary.
-        forms: all that there are.
-    """
+    """Makes the forms that apply, and returns the report with their files, and with what went wrong."""
     for form in forms.values():
         if form.in_summary != in_summary or not form.applies(report):
             continue

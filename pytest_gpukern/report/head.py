@@ -31,11 +31,6 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> li
     """Says what changed, correctness drift, the common shift, and what changed beyond it, a sentence each.
 
     Nothing where the machine is as it was recorded and there is no common shift.
-
-    Args:
-        compared: the results of a run that have a ratio.
-        shift: `shift_among` them.
-        width: of the terminal, in columns.
     """
     changes = changes_since(compared)
     common = shift is not None and shift.common

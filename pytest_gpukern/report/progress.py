@@ -17,12 +17,7 @@ EVERY_S = 10.0
 
 
 class Progress:
-    """Decides when a progress line is due and what it says; the clock is the caller's.
-
-    Args:
-        started_s: when the run started, in seconds of the clock that `update` is given.
-        every_s: shortest time between two lines, and before the first.
-    """
+    """Decides when a progress line is due and what it says; the clock is the caller's."""
 
     def __init__(self, started_s: float, every_s: float = EVERY_S) -> None:
         self._started_s = started_s
@@ -30,14 +25,7 @@ class Progress:
         self._last_s = started_s
 
     def update(self, result: Result | None, finished: int, total: int, now_s: float) -> str | None:
-        """Returns `gpukern: 37 of 98 · vector_exp/cupy.exp/n=1000 48.6 µs · 2 min 10 s`, or None if not due.
-
-        Args:
-            result: of the test that has just finished, or None where it found nothing out.
-            finished: tests that have finished.
-            total: tests selected; 0 where that is not known, as in the controller of xdist.
-            now_s: seconds on the same clock as `started_s`.
-        """
+        """Returns `gpukern: 37 of 98 · exp/cupy.exp/n=1000 48.6 µs · 2 min 10 s`, or None if not due."""
         if now_s - self._last_s < self._every_s:
             return None
         self._last_s = now_s
@@ -51,12 +39,7 @@ class Progress:
 
 
 class SessionProgress:
-    """Decides when a line about a further session is due and what it says: at its start, then as `Progress`.
-
-    Args:
-        sessions: how many there are, the run's own among them.
-        every_s: shortest time between two lines about one session.
-    """
+    """Decides when a line about a further session is due and what it says: at its start and now and then."""
 
     def __init__(self, sessions: int, every_s: float = EVERY_S) -> None:
         self._sessions = sessions
@@ -65,14 +48,7 @@ class SessionProgress:
         self._last_s = 0.0
 
     def update(self, number: int, finished: int, total: int, now_s: float) -> str | None:
-        """Returns `gpukern: session 3 of 5: 40 of 120`, or None if not due.
-
-        Args:
-            number: of the session.
-            finished: its tests that have finished.
-            total: its tests.
-            now_s: seconds on a clock that only goes forward.
-        """
+        """Returns `gpukern: session 3 of 5: 40 of 120`, or None if not due."""
         if number == self._number and now_s - self._last_s < self._every_s:
             return None
         self._number, self._last_s = number, now_s
@@ -82,13 +58,7 @@ class SessionProgress:
 def telling_now_and_then(
     tell: Callable[[str], None], line: str, every_s: float = EVERY_S
 ) -> Callable[[int, int], None]:
-    """Returns a function that is told how far a session is, and tells it now and then: `memcheck: 40 of 120`.
-
-    Args:
-        tell: shows a line.
-        line: what it begins with.
-        every_s: shortest time between two lines, and before the first.
-    """
+    """Returns a function that is told how far a session is and tells it on: `memcheck: 40 of 120`."""
     last_s = time.monotonic()
 
     def progress(finished: int, total: int) -> None:

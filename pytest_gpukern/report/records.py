@@ -42,14 +42,12 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     if report.stale:
-        one = len(report.stale) == 1
-        number = (
-            "1 recorded case no longer exists"
-            if one
-            else f"{len(report.stale)} recorded cases no longer exist"
+        number = len(report.stale)
+        gone = (
+            "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
         )
         lines.append(
-            f"{number}: {_shown(report.stale)}; --gpukern-baseline=update --gpukern-prune removes them"
+            f"{gone}: {some_of(report.stale)}; --gpukern-baseline=update --gpukern-prune removes them"
         )
     return [f"gpukern: {line}" for line in lines]
 
@@ -105,7 +103,7 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
     if report.removed:
-        gone = f"no longer there, so removed from the records: {_shown(report.removed)}"
+        gone = f"no longer there, so removed from the records: {some_of(report.removed)}"
         lines.append(f"{len(report.removed)} {gone}")
     reasons: dict[str, list[str]] = {}
     for refusal in report.refused:
@@ -130,7 +128,8 @@ def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
     return [*lines, f"and {more} more that are slower"] if more > 0 else lines
 
 
-def _shown(ids: Sequence[str]) -> str:
+def some_of(ids: Sequence[str]) -> str:
+    """Returns up to three of them."""
     return ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
-_TELLING_ULP = 1000.0
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
 
@@ -225,15 +225,18 @@ def _measured(
     if (kind in _EXPLAINED or explained) and not (told and kind in _FAILING):
         undecided = verdict is not None and verdict.kind is VerdictKind.UNDECIDED
         footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict and undecided else None))
+    tells = kind not in ("SAME", "NEW") and units.is_number(ratio)
     case = Row(
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
         variant=variant_label(result) if first else "",
         size=size if first else "",
-        first_call=first_call_text(result) if first else "",
+        first_call=units.time(result.first_call_ns)
+        if first and units.is_number(result.first_call_ns)
+        else "",
         scope=measurement.scope,
         time="simulated",
         error=error_text(result) if first else "",
-        verdict=f"{kind} {units.change(ratio)}" if _tells(kind, ratio) else kind,
+        verdict=f"{kind} {units.change(ratio)}" if tells else kind,
         timing=(measurement.timer, measurement.cache),
         markup=dict(_MARKUP.get(kind, {})),
         footnotes=tuple(footnotes),
@@ -256,11 +259,6 @@ def _measured(
     )
 
 
-def _tells(kind: str, ratio: float | None) -> bool:
-    """Says whether a verdict's ratio says more than its kind."""
-    return kind not in ("SAME", "NEW") and units.is_number(ratio)
-
-
 def _remarks(measurement: Measurement) -> list[Footnote]:
     """Returns what is to be known about a measurement beside its figures."""
     remarks = [Footnote("", warning) for warning in measurement.summary.warnings]
@@ -275,11 +273,6 @@ def _remarks(measurement: Measurement) -> list[Footnote]:
         text = f"kernels ran {share} of the time between the first's start and the last's end"
         remarks.append(Footnote("", text))
     return remarks
-
-
-def first_call_text(result: Result) -> str:
-    """Returns the wall time of the first call, which compiles and loads; never part of a measurement."""
-    return units.time(result.first_call_ns, None) if units.is_number(result.first_call_ns) else ""
 
 
 def _half_width(measurement: Measurement) -> float | None:
@@ -309,7 +302,7 @@ def error_text(result: Result) -> str:
     if all(error.max_abs == 0 for error in errors):
         return units.EXACT
     ulp = _worst(errors, "max_ulp")
-    if ulp is not None and ulp < _TELLING_ULP:
+    if ulp is not None and ulp < TELLING_ULP:
         return units.ulps(ulp)
     figures = [("max_rel", units.relative_error), ("max_abs", units.absolute_error)]
     for name, text in figures if ulp is None else reversed(figures):

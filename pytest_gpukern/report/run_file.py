@@ -83,13 +83,6 @@ def write_run_file(
 ) -> None:
     """Writes all results of a run, whole or not at all; folders that are missing are made.
 
-    Args:
-        path: the file, which is replaced if it is there.
-        results: one a test; each distinct fingerprint is stored once.
-        sessions: what other sessions of these tests found, oldest first.
-        created: when, with a time zone.
-        version: of this package.
-
     Raises:
         FileError: it cannot be written; an old file is as it was.
     """

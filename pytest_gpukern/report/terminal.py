@@ -13,7 +13,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
-from pytest_gpukern.report.records import record_lines
+from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
 from pytest_gpukern.values.options import TRY_THE_SIMULATOR
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _INDENT = "  "
 _SHORTEST = 0.8  # of a name that is shortened: less could be any of several
 _FEW = 3
-_IDS_SHOWN = 3
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ORDER = (
@@ -53,7 +52,9 @@ def write(report: RunReport, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     width, common = reporter._tw.fullwidth, report.common_shift
     if common is not None:
-        report = dataclasses.replace(report, results=beside_shift(report.results, common))
+        report = dataclasses.replace(
+            report, results=[beside_shift(result, common) for result in report.results]
+        )
     # The failures above tell why the gate failed a test; what all cases share comes to that later.
     shown_above = config.option.tbstyle not in ("no", "line") and common is None
     lines = [Line(text) for text in report.heading]
@@ -73,14 +74,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
 
 
 def render(report: RunReport, *, width: int, verbose: bool = False, told: Collection[str] = ()) -> list[Line]:
-    """Returns tables, skips and the last line; nothing for a run without any.
-
-    Args:
-        report: of the run.
-        width: of the terminal, in columns.
-        verbose: whether each table is followed by what the device did in each case.
-        told: the tests that the gate failed and whose failure, with its reason, stands above.
-    """
+    """Returns tables, skips and the last line; nothing for a run without any."""
     if not report.results and not report.skips:
         return []
     shown = tables(report.results, width=width, verbose=verbose, told=told)
@@ -105,8 +99,8 @@ def tables(
         lines += checks(_ordered(members), width=width) if verbose else []
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
-        if verbose:
-            lines += _memory(_ordered(members), width)
+        memory = [line for each in _ordered(members) for line in device_memory(each, width=width)]
+        lines += [*memory, Line("")] if verbose and memory else []
     return lines
 
 
@@ -143,14 +137,8 @@ def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
     lines = [
         line
         for reason, identifiers in reasons.items()
-        for line in wrapped(f"{len(identifiers)} skipped: {reason} ({_some(identifiers)})", width)
+        for line in wrapped(f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})", width)
     ]
-    return [*lines, Line("")] if lines else []
-
-
-def _memory(results: Sequence[Result], width: int) -> list[Line]:
-    """Returns a line a result, and an empty one where there are any."""
-    lines = [line for result in results for line in device_memory(result, width=width)]
     return [*lines, Line("")] if lines else []
 
 
@@ -191,11 +179,6 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
         return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
-
-
-def _some(identifiers: Sequence[str]) -> str:
-    shown = ", ".join(identifiers[:_IDS_SHOWN])
-    return f"{shown}, …" if len(identifiers) > _IDS_SHOWN else shown
 
 
 def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:

@@ -56,10 +56,7 @@ def share(value: float | None) -> str:
     """Returns a part of a whole: 0.97 → `97 %`, 0.0342 → `3.4 %`, next to nothing `< 0.01 %`."""
     if not is_number(value):
         return NOTHING
-    percent = 100 * value
-    if 0 < percent < 0.01:
-        return "< 0.01 %"
-    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
+    return "< 0.01 %" if 0 < value < 0.0001 else uncertainty(value)
 
 
 def duration(seconds: float) -> str:

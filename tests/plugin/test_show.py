@@ -5,13 +5,11 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 
 import pytest
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.report.run_file import write_run_file
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 from . import fake_gpu

@@ -18,7 +18,6 @@ from pytest_gpukern.findings.common_shift import (
     told,
     usual_shift,
 )
-from pytest_gpukern.values.result import Verdict, VerdictKind
 
 STILL = {"copy": CanaryChange(1.001, moved=False), "fma": CanaryChange(0.999, moved=False)}
 SLOWER = {
@@ -39,14 +38,14 @@ def test_all_kernels_slower_with_the_canaries_is_the_machine():
     assert shift.low < shift.ratio < shift.high
     assert told(shift, ["driver 580.65 → 580.95"]) == (
         "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %), so is the copy (+2.9 %), FMA +3.1 %, "
-        "launch +0.2 %: the machine, not your change"
+        "launch +0.20 %: the machine, not your change"
     )
 
 
 def test_all_kernels_slower_without_the_canaries_is_what_they_share():
     text = told(shift_of(ratios(1.03), STILL), ["numba 0.67 → 0.68"])
     assert text.endswith(
-        "; the canaries were not (the copy +0.1 %, FMA −0.1 %): something that all cases share - compiler, "
+        "; the canaries were not (the copy +0.10 %, FMA −0.10 %): something that all cases share - compiler, "
         "libraries, code - changed (numba 0.67 → 0.68)"
     )
     assert "no recorded version differs" in told(shift_of(ratios(1.03), STILL), [])
@@ -54,7 +53,7 @@ def test_all_kernels_slower_without_the_canaries_is_what_they_share():
 
 def test_another_card_is_no_reason_to_look_at_the_compiler():
     text = told(shift_of(ratios(1.01), STILL), ["device GPU-1 → GPU-2"])
-    assert text.endswith("FMA −0.1 %), but the card is another one, and cards of a model differ a little")
+    assert text.endswith("FMA −0.10 %), but the card is another one, and cards of a model differ a little")
 
 
 @pytest.mark.parametrize("ratio", [1.01, 0.95])
@@ -108,16 +107,14 @@ def test_a_session_counts_once_however_many_cases_it_measured():
 
 
 def reason(result, shift):
-    (shown,) = beside_shift([result], shift)
-    (verdict,) = shown.verdicts.values()
+    (verdict,) = beside_shift(result, shift).verdicts.values()
     return verdict.reason
 
 
 def test_what_is_left_beyond_the_shift_stands_beside_a_changed_kernels_ratio():
     shift = shift_of([1.03] * 8, STILL)
     result = now(1.0509, "SLOWER")
-    (shown,) = beside_shift([result], shift)
-    (verdict,) = shown.verdicts.values()
+    (verdict,) = beside_shift(result, shift).verdicts.values()
     assert verdict.reason == "measured; +2.0 % beyond the common shift"
     (before,) = result.verdicts.values()
     assert (verdict.kind, verdict.ratio) == (before.kind, before.ratio)

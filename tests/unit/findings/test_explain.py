@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_up_past import BEFORE, KEY, UUID, facts, kernel, now, past, session
+from made_up_past import BEFORE, UUID, facts, kernel, now, past, session
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.explain import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge
 from pytest_gpukern.gate.spread import SharedSpread
-from pytest_gpukern.values.result import CaseInfo, Measurement, Summary, Verdict, VerdictKind
+from pytest_gpukern.values.result import Measurement, Summary, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import TIMERS
 
 NEW, SAME, FASTER = VerdictKind.NEW, VerdictKind.SAME, VerdictKind.FASTER

@@ -10,7 +10,6 @@ from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.details import device_work
 from pytest_gpukern.report.layout import display_width
-from pytest_gpukern.report.terminal import tables
 from pytest_gpukern.values.result import Correctness, DeviceWork
 
 ALL = (COPY_IN, EXP_KERNEL, COPY_OUT)  # 1 ms, 48.6 µs and 0.5 ms
