@@ -63,9 +63,8 @@ _OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofil
 report of one."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Options of this plugin that are done with once a run has begun."""
-_OF_A_GIT_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _DROPPED_VARIABLES = (
-    *_OF_A_GIT_HOOK,
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
     "PYTEST_ADDOPTS",
     "PYTEST_CURRENT_TEST",
     "PYTEST_XDIST_",
@@ -82,12 +81,7 @@ class KnownOption(NamedTuple):
 
 
 class ChildArguments(NamedTuple):
-    """Holds what every child session's pytest is given.
-
-    Attributes:
-        options: with their values.
-        positional: paths and tests that the parent was given; they decide about conftests and ini file.
-    """
+    """Holds what a child session's pytest is given; paths and tests decide about conftests and ini file."""
 
     options: tuple[str, ...]
     positional: tuple[str, ...]
@@ -116,11 +110,8 @@ def child_arguments(
     What `addopts` says is among them, so that it is emptied for the child. Ini values of this plugin that a
     child must not heed are emptied too. Plugins that were given as objects stay behind.
 
-    Args:
-        config: of the run.
-        environ: of this process.
-        judges: whether the child stands in for the run, as the process does that measures for it: then it
-            judges and shapes reports as the run was asked to. Other children do neither.
+    With `judges`, the child stands in for the run, as the process does that measures for it: it judges and
+    shapes reports as the run was asked to. Other children do neither.
     """
     given = [
         *config.getini("addopts"),

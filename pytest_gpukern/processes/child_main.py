@@ -41,7 +41,7 @@ BOOTSTRAP = (
 name in the working folder: the tests of another revision are measured with this one's code."""
 
 NAME = "gpukern-child"
-"""Under which the plugin of a child session is registered."""
+"""Under which something is registered in a child session, so that it is known for one."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
@@ -105,7 +105,7 @@ class Teller:
         Not by the command line: what the parent's pytest was given decides which conftests are loaded at
         once, and so which options there are, and where the ini file lies.
         """
-        config.pluginmanager.register(_Marker(), NAME)
+        config.pluginmanager.register(object(), NAME)
         files = None if self._spec["collects_all"] else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
@@ -163,10 +163,6 @@ class Teller:
     def _tell(self, kind: str, **values: Any) -> None:
         self._lines.write(json.dumps({"kind": kind, **values}, allow_nan=False) + "\n")
         self._lines.flush()
-
-
-class _Marker:
-    """Shows that a pytest is a child session."""
 
 
 def measures(item: pytest.Item) -> bool:

@@ -97,13 +97,7 @@ class ChildSessions:
     @classmethod
     def from_json(cls, data: JsonDict) -> ChildSessions:
         """Returns what `to_json` was called on."""
-        return cls(
-            options=tuple(data["options"]),
-            positional=tuple(data["positional"]),
-            folder=data["folder"],
-            path=tuple(data["path"]),
-            has_cache=data["has_cache"],
-        )
+        return built(data, cls)  # type: ignore[no-any-return]
 
     @classmethod
     def of(cls, config: pytest.Config, *, device: str | None, judges: bool = False) -> ChildSessions:
@@ -126,11 +120,7 @@ class ChildSessions:
 
         Where one of them takes the process with it, or loses its CUDA context, that one failed, and those
         after it run in another. Whatever ends the wait, as Ctrl-C does, first ends the child and all that it
-        started.
-
-        Args:
-            request: what to run.
-            progress: is told how many of the wanted tests have ended, and how many there are.
+        started. `progress` is told how many of the wanted tests have ended, and how many there are.
         """
         found, left = ChildRun(), request.nodeids
         while True:
@@ -187,14 +177,9 @@ class ChildSessions:
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
     ) -> JsonDict:
-        """Returns what every child is told: see `child_main`.
+        """Returns what every child is told (see `child_main`).
 
-        Args:
-            place: a folder of its own.
-            nodeids: the tests that are wanted.
-            main: the module that runs.
-            moved: see `ChildRequest`.
-            basetemp: where temporary folders of tests lie; by default in `place`.
+        `place` is a folder of its own; temporary folders of tests lie in `basetemp`, by default below it.
         """
         moved = moved or {}
         cache = [f"-ocache_dir={place / 'cache'}"] if self.has_cache else []
@@ -277,13 +262,7 @@ def could_not_collect(files: Sequence[str]) -> str:
 
 
 class LoadedModule(NamedTuple):
-    """Holds a module that a session had loaded when it ended.
-
-    Attributes:
-        name: dotted.
-        file: as the module says.
-        sha256: of the file's contents.
-    """
+    """Holds a module that a session had loaded when it ended, with the hash of its file's contents."""
 
     name: str
     file: str
@@ -402,7 +381,7 @@ def start(
         environ: all of its environment variables.
         output: open file that its output and errors go to; None for this process's own.
         handed_on: file descriptors that it inherits under their numbers.
-        prefix: what stands before Python on the command line, such as a tool that watches it.
+        prefix: see `ChildRequest.command_prefix`.
     """
     return subprocess.Popen(
         [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],

@@ -57,16 +57,8 @@ def measure_further(
     """Runs tests in fresh sessions, one whole session after the other, so that those of a test lie apart.
 
     A test that fails, is skipped, has no valid measurement, is not found or takes its process with it is
-    refused, and has no part in later sessions.
-
-    Args:
-        children: what starts them.
-        nodeids: the tests.
-        first: number of the first further session, for messages; this process is the one before.
-        last: number of the last.
-        environ: environment variables that they get besides.
-        role: what they are measured for, which their results say.
-        progress: is told the session's number, how many tests of it have ended, and how many there are.
+    refused, and has no part in later sessions. `progress` is told the session's number, how many tests of it
+    have ended, and how many there are.
     """
     further = Further(results={nodeid: [] for nodeid in nodeids})
     for number in range(first, last + 1):

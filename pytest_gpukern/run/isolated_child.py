@@ -1,6 +1,6 @@
 """Runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
 
-The other end is `isolated_process.py`, in the process that reports. Both send pairs as JSON: a word, and what
+The other end is `isolation.py`, in the process that reports. Both send pairs as JSON: a word, and what
 belongs to it. This one is told
 
 - `run`, with the names of a test and of the next one (or None), whose fixtures stay;
@@ -55,7 +55,7 @@ def main(spec: dict[str, Any]) -> int:
 
 
 class MeasuringChild:
-    """The plugin of that process.
+    """Is the plugin of that process.
 
     Args:
         spec: as of any child; besides, `connection` is the file descriptor of this end, `stacks` the file
@@ -115,7 +115,7 @@ class MeasuringChild:
         return True
 
     def _told(self) -> tuple[str, str | None] | None:
-        """The test to run and the next one; None where that was all."""
+        """Returns the test to run and the next one; None where that was all."""
         try:
             word, what = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
@@ -123,7 +123,7 @@ class MeasuringChild:
         return what if word == "run" else None
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> bool:
-        """Runs one test; whether the run goes on."""
+        """Runs one test; returns whether the run goes on."""
         self._tell("begun", None)
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -1,32 +1,50 @@
-"""Tests that may use the GPU run in a process of their own, one after the other, in their order.
+"""Runs tests that may use the GPU in a process of their own, one after the other, in their order.
 
 So this process has no CUDA context, and what breaks one, or hangs, or takes its process with it, fails one
 test: its process is replaced, and the next test has a new one. Tests without our fixtures run here.
+The other process runs `isolated_child.py`, which says what both tell each other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
+import os
+import subprocess
 import sys
+import tempfile
+import time
 import warnings
+from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import add_entries
-from pytest_gpukern.processes.child_sessions import ChildSessions
+from pytest_gpukern.processes.child_sessions import (
+    ChildSessions,
+    end_group,
+    end_in_words,
+    environment,
+    kill_group,
+    last_lines,
+    start,
+)
 from pytest_gpukern.run.collection import measured_case
-from pytest_gpukern.run.isolated_process import Gone, MeasuringProcess, why_gone
+from pytest_gpukern.run.isolated_child import TELLS_WHERE, send
 from pytest_gpukern.run.stash import children_of, device_uuid, environment_of, may_use_gpu, tell, timeout_of
 from pytest_gpukern.run.test_end import carried
 from pytest_gpukern.values.result import Correctness, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from pytest_gpukern.run.controller import Controller
     from pytest_gpukern.values.result import JsonDict
+
 
 ELSEWHERE = "it runs in the process that measures"
 """Why no backend is opened in this one."""
@@ -35,12 +53,7 @@ _HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
 
 
 class Isolation:
-    """The plugin of a run whose GPU tests are isolated; registered in the process that reports.
-
-    Args:
-        config: of the run.
-        controller: is told of what is left on the device.
-    """
+    """Is the plugin of a run whose GPU tests are isolated; registered in the process that reports."""
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self._config = config
@@ -98,10 +111,7 @@ class Isolation:
                 return
             try:
                 ended = process.run(
-                    item.nodeid,
-                    following.nodeid if following is not None else None,
-                    timeout_s=timeout_of(item),
-                    hear=attempt.hear,
+                    item.nodeid, following.nodeid if following else None, timeout_of(item), attempt.hear
                 )
             except BaseException:  # Ctrl-C above all: the other process has its own process group
                 self._kill()
@@ -112,7 +122,7 @@ class Isolation:
             self._kill()
         if isinstance(ended, Gone):
             self._kill()
-        elif ended.lost is not None:
+        elif ended is not None:
             self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
@@ -120,7 +130,7 @@ class Isolation:
             attempt.fail(f"the process that measured it {ended.why}", ended.shown)
 
     def _running(self) -> MeasuringProcess | None:
-        """The process; where it cannot be started, which is tried twice, None."""
+        """Returns the process, or None where it could not be started twice."""
         while self._process is None and self._cannot_start is None:
             self._start()
         return self._process
@@ -148,7 +158,7 @@ class Isolation:
             self._kill()
             self._starts_in_vain += 1
             if self._starts_in_vain >= _MOST_STARTS_IN_VAIN:
-                self._cannot_start = f"it {why_gone(collected)}"
+                self._cannot_start = f"it {collected.why}: {last_lines(collected.shown)}"
             return
         self._starts_in_vain = 0
         if self._starts == 1:
@@ -156,14 +166,14 @@ class Isolation:
                 tell(config, line)
 
     def _basetemp(self) -> Path:
-        """Where temporary folders of the tests lie: below this run's, so that they are kept as long."""
+        """Returns where temporary folders of the tests lie: below this run's, to be kept as long."""
         factory = getattr(self._config, "_tmp_path_factory", None) or pytest.TempPathFactory.from_config(
             self._config, _ispytest=True
         )
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
     def _hear_outside(self, word: str, what: Any) -> None:
-        """What is said while no test runs."""
+        """Shows what is said while no test runs."""
         if word == "tell":
             tell(self._config, what)
 
@@ -180,7 +190,7 @@ class Isolation:
 
 
 class _Attempt:
-    """One test in the other process: what is reported of it, and how far it came."""
+    """Reports one test in the other process, and knows how far it came."""
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
@@ -254,7 +264,7 @@ class _Attempt:
 
 
 def _told(item: pytest.Item, why: str) -> JsonDict | None:
-    """What travels on the report of a test whose process is gone; None for one that measures nothing."""
+    """Returns what travels on the report of a test whose process is gone; None where nothing is measured."""
     info = measured_case(item.config, item)
     if info is None:
         return None
@@ -272,7 +282,7 @@ def _told(item: pytest.Item, why: str) -> JsonDict | None:
 
 
 def _as_it_was(report: pytest.TestReport) -> pytest.TestReport:
-    """A report whose tuples, which JSON has none of, are tuples again: pytest's own plugins expect them."""
+    """Returns a report whose tuples, which JSON lacks, are tuples again: pytest's own plugins expect them."""
     if isinstance(report.longrepr, list):  # a skip's file, line and reason
         report.longrepr = tuple(report.longrepr)
     report.location = tuple(report.location)  # type: ignore[assignment]
@@ -293,3 +303,199 @@ def _record_warning(config: pytest.Config, warning: JsonDict, nodeid: str, locat
     config.hook.pytest_warning_recorded.call_historic(
         kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": location}
     )
+
+
+START_TIMEOUT_S = 600.0
+"""For importing and collecting."""
+_LOOK_S = 1.0
+_TO_WRITE_STACKS_S = 2.0
+_TO_TEAR_DOWN_S = 60.0
+_MOST_CHARACTERS = 4000
+_CRASH = "Fatal Python error"
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Says why a process no longer measures.
+
+    Attributes:
+        why: in words: `ended by SIGSEGV`, `took longer than 60 s (--gpukern-timeout)`.
+        shown: what it said last, or where it was, in lines; may be empty.
+    """
+
+    why: str
+    shown: str = ""
+
+
+class MeasuringProcess:
+    """Handles a pytest that runs the tests of this run that need the GPU, one at a time.
+
+    It has a process group of its own, which is ended with it, and it ends with this process.
+
+    Args:
+        children: what starts child sessions that judge as this run does.
+        confirming: what starts those that confirm suspicions, for that process to use.
+        nodeids: the tests that it will be asked to run.
+        environ: environment variables that it gets besides.
+        basetemp: where temporary folders of its tests lie.
+        shows_output: whether what tests print goes to this process's terminal at once.
+    """
+
+    def __init__(
+        self,
+        children: ChildSessions,
+        confirming: ChildSessions,
+        nodeids: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        basetemp: Path,
+        shows_output: bool = False,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gpukern-measuring-", ignore_cleanup_errors=True)
+        place = Path(self._folder.name)
+        self._output = place / "output"
+        self._stacks = place / "stacks"
+        self._read_from = 0
+        self._connection, theirs = Pipe()
+        spec = place / "spec.json"
+        told = {
+            "connection": theirs.fileno(),
+            "terminal": str(self._output),
+            "stacks": str(self._stacks),
+            "children": confirming.to_json(),
+        }
+        told |= children.spec(place, nodeids, "run.isolated_child", basetemp=basetemp)
+        spec.write_text(json.dumps(told), encoding="utf-8")
+        try:
+            with self._output.open("ab") as output:
+                self._process: subprocess.Popen[bytes] = start(
+                    spec,
+                    folder=children.folder,
+                    environ=environment(environ),
+                    output=None if shows_output else output,
+                    handed_on=[theirs.fileno()],
+                )
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Returns its process id, in this process's namespace."""
+        return self._process.pid
+
+    def wait_until_ready(self, hear: Callable[[str, Any], None]) -> JsonDict | Gone:
+        """Returns what it says once it has collected; what it says before that goes to `hear`."""
+        found: JsonDict | Gone = self._listen(
+            START_TIMEOUT_S, hear, "collected", f"took over {START_TIMEOUT_S:g} s to collect"
+        )
+        return found
+
+    def run(
+        self,
+        nodeid: str,
+        following: str | None,
+        timeout_s: float | None,
+        hear: Callable[[str, Any], None],
+    ) -> str | Gone | None:
+        """Has one test run, and waits for its end.
+
+        Args:
+            nodeid: the test.
+            following: the one after it, whose fixtures stay set up.
+            timeout_s: how long it may take, or None; waiting for the device does not count.
+            hear: is given the words that it says meanwhile, each with what belongs to it.
+
+        Returns:
+            Why the process has ended, or why it has to be replaced, or None.
+        """
+        self._read_from = self._output.stat().st_size
+        with contextlib.suppress(OSError):
+            send(self._connection, "run", [nodeid, following])
+        too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
+        found: str | Gone | None = self._listen(timeout_s, hear, "done", too_long)
+        return found
+
+    def end(self, hear: Callable[[str, Any], None]) -> None:
+        """Has it tear down what is set up and end; what it does not do in time is done to it."""
+        with contextlib.suppress(OSError):
+            send(self._connection, "end", None)
+            self._listen(_TO_TEAR_DOWN_S, hear, "", "")
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it at once, with all that it started."""
+        if self._process.poll() is None:
+            kill_group(self._process)
+        else:
+            end_group(self._process)  # what it left in its group
+        self._connection.close()
+        self._folder.cleanup()
+
+    def _listen(
+        self, timeout_s: float | None, hear: Callable[[str, Any], None], until: str, too_long: str
+    ) -> Any:
+        """Hears what it says up to the word `until`, and returns what belongs to that; or `Gone`."""
+        clock = _Clock()
+        while timeout_s is None or clock.passed_s < timeout_s:
+            left_s = _LOOK_S if timeout_s is None else timeout_s - clock.passed_s
+            try:
+                if not self._connection.poll(max(0.0, min(_LOOK_S, left_s))):
+                    continue
+                word, what = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                return self._ended()
+            if word == until:
+                return what
+            clock.hear(word)
+            hear(word, what)
+        return self._hung(too_long)
+
+    def _ended(self) -> Gone:
+        """Says how it ended, or that it only closed the connection."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_TO_TEAR_DOWN_S)
+        status = self._process.poll()
+        why = "closed its connection" if status is None else f"ended {end_in_words(status)}"
+        return Gone(why, self._said())
+
+    def _hung(self, why: str) -> Gone:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, TELLS_WHERE)
+        give_up_s = time.monotonic() + _TO_WRITE_STACKS_S
+        before, written = -1, 0
+        while time.monotonic() < give_up_s and not written == before > 0:
+            time.sleep(0.1)
+            before, written = written, self._stacks.stat().st_size if self._stacks.exists() else 0
+        stacks = self._stacks.read_text(encoding="utf-8", errors="replace") if written else ""
+        kill_group(self._process)
+        return Gone(why, stacks[:_MOST_CHARACTERS] or self._said())
+
+    def _said(self) -> str:
+        """Returns what it has written since the last test began: a crash says where, too."""
+        with self._output.open("rb") as output:
+            output.seek(self._read_from)
+            text = output.read().decode("utf-8", errors="replace").strip()
+        crash = text.find(_CRASH)  # behind which come the innermost frames first
+        return text[crash : crash + _MOST_CHARACTERS] if crash >= 0 else text[-_MOST_CHARACTERS:]
+
+
+class _Clock:
+    """Counts the time that has passed while the other process did not wait for what is not its own."""
+
+    def __init__(self) -> None:
+        self._since_s: float = time.monotonic()
+        self._before_s = 0.0
+        self._waits = 0
+
+    @property
+    def passed_s(self) -> float:
+        return self._before_s + (0.0 if self._waits else time.monotonic() - self._since_s)
+
+    def hear(self, word: str) -> None:
+        """Takes notice of `pause` and `resume`, which may be nested."""
+        if word == "pause":
+            self._before_s = self.passed_s
+            self._waits += 1
+        elif word == "resume":
+            self._waits -= 1
+            self._since_s = time.monotonic()

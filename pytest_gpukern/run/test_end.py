@@ -45,7 +45,7 @@ def skip_what_the_simulator_lacks() -> Iterator[None]:
 
 
 def simulator_lacks(error: BaseException) -> str | None:
-    """The reason for a skip where `error` says that the simulator lacks a feature, else None."""
+    """Returns the reason for a skip where `error` says that the simulator lacks a feature, else None."""
     module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     if module is None or not isinstance(error, module.SimulatorUnsupported):
         return None
@@ -96,7 +96,7 @@ def note_lost_context(item: pytest.Item) -> None:
 
 
 def _context_fault(item: pytest.Item) -> str | None:
-    """Why the CUDA context is lost, where the test may have used the GPU; None where nothing was opened."""
+    """Says why the CUDA context is lost; returns None where it is not, or the test cannot have used it."""
     if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
     return environment_of(item.config).gpu.context_fault()
@@ -114,14 +114,14 @@ def conclude(item: pytest.Item) -> None:
 
 
 def stop_observing(item: pytest.Item) -> None:
-    """Before a teardown, which may fail: the code that the test loads is no longer looked at."""
+    """Stops looking at the code that the test loads, before a teardown, which may fail."""
     test = item.stash.get(MEASURED, None)
     if test is not None:
         test.stop_observing()
 
 
 def end_observing(item: pytest.Item) -> None:
-    """After a teardown: notes what the test left on the device, and fails it where the gate says so."""
+    """Notes after a teardown what the test left on the device, and fails it where the gate says so."""
     test = item.stash.get(MEASURED, None)
     if test is not None and test.result is not None:
         test.let_go()
@@ -178,7 +178,7 @@ def carried(
     *,
     failed_by_the_gate: bool = False,
 ) -> JsonDict:
-    """What travels on the report of a test, as plain JSON.
+    """Returns what travels on the report of a test, as plain JSON.
 
     Args:
         item: the test.

@@ -1,4 +1,4 @@
-"""Workers of xdist that cannot measure any more: replaced, and no other test blamed for it.
+"""Replaces workers of xdist that cannot measure any more, without blaming another test.
 
 A worker is the process that measures its tests. One that has lost its CUDA context ends before its next test,
 which xdist takes for a crash in that test; the controller has another worker run it. One in which a test
@@ -25,7 +25,7 @@ _RESCHEDULED = "rescheduled"
 
 
 class Worker:
-    """The plugin of a worker whose run measures.
+    """Is the plugin of a worker whose run measures.
 
     Args:
         config: of the worker.
@@ -78,7 +78,7 @@ class Worker:
 
 
 class Replacing:
-    """The plugin of a controller whose workers measure: knows which of them end because of a lost context."""
+    """Is the plugin of a controller whose workers measure: knows which ones end for a lost context."""
 
     def __init__(self) -> None:
         self._retiring: set[str] = set()
@@ -106,12 +106,12 @@ class Replacing:
 
 
 def _worker(report: pytest.TestReport) -> str:
-    """The name of the worker that a report came from, as `gw0`."""
+    """Returns the name of the worker that a report came from, as `gw0`."""
     return str(report.node.gateway.id) if hasattr(report, "node") else ""
 
 
 def _terminal(config: pytest.Config) -> Any:
-    """Where stacks are shown: standard error as it was before pytest captured it."""
+    """Returns where stacks are shown: standard error as it was before pytest captured it."""
     try:
         from _pytest.faulthandler import fault_handler_stderr_fd_key
 

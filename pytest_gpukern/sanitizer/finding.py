@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import FOLDER
-
-if TYPE_CHECKING:
-    from pytest_gpukern.values.result import JsonDict
-
 
 Index = tuple[int, int, int]
 """Of a thread in its block, or of a block in its grid: x, y, z."""
@@ -69,10 +64,6 @@ class Finding:
     host: tuple[Place, ...] = ()
     record: str = ""
 
-    def to_json(self) -> JsonDict:
-        """As plain JSON."""
-        return asdict(self)
-
 
 _HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")
 
@@ -109,14 +100,14 @@ def _of_hazard(finding: Finding, home: Home) -> str:
     parts = [_of_access(access, home) for access in finding.accesses]
     if finding.block is not None:
         parts.append(f"block {finding.block}")
-    if not any(is_python(access.place) and access.place.line for access in finding.accesses):
-        parts.append(launch_line(finding, home))
+    if not any(_is_python(access.place) and access.place.line for access in finding.accesses):
+        parts.append(_launch_line(finding, home))
     return f"{said}{kernel}: {'; '.join(parts)}"
 
 
 def _of_access(access: Access, home: Home) -> str:
     by = f" by thread {access.thread}" if access.thread is not None else ""
-    at = f", {shown(access.place, home)}" if access.place.file and access.place.line else ""
+    at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
     return f"{access.what.lower()}{by}{at}"
 
 
@@ -152,40 +143,40 @@ def python_line(finding: Finding, home: Home) -> str:
     that is no Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
-    if kernel is not None and is_python(kernel):
-        return shown(kernel, home)
-    python = launch_line(finding, home)
-    return python if kernel is None else f"{shown(kernel, home)}, {python}"
+    if kernel is not None and _is_python(kernel):
+        return _shown(kernel, home)
+    python = _launch_line(finding, home)
+    return python if kernel is None else f"{_shown(kernel, home)}, {python}"
 
 
-def launch_line(finding: Finding, home: Home) -> str:
+def _launch_line(finding: Finding, home: Home) -> str:
     """Says where the kernel was launched from, else where the variant or the test begins."""
     launch = next((place for place in finding.host if _is_the_users(place)), None)
     if launch is not None:
-        return f"launched at {shown(launch, home)}"
+        return f"launched at {_shown(launch, home)}"
     return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
 
 
 def has_python_line(finding: Finding) -> bool:
     """Returns whether a finding tells the line of Python without the stack of its launch."""
-    return any(is_python(place) and place.line for place in finding.device)
+    return any(_is_python(place) and place.line for place in finding.device)
 
 
-def is_python(place: Place) -> bool:
+def _is_python(place: Place) -> bool:
     """Returns whether a place is in a file of Python."""
     return place.file is not None and place.file.endswith(".py")
 
 
 def _is_the_users(place: Place) -> bool:
     """Returns whether a frame is Python that neither this package nor an installed one brings."""
-    if not is_python(place) or not place.line or place.file is None:
+    if not _is_python(place) or not place.line or place.file is None:
         return False
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package
     return suites or not place.file.startswith((*(f"{folder}/" for folder in installed), f"{_OURS}/"))
 
 
-def shown(place: Place, home: Home) -> str:
+def _shown(place: Place, home: Home) -> str:
     """Shows a place as `file:line`, the file relative to the root of the tests where it is below that."""
     return f"{_relative(place.file or '', home.root)}:{place.line}"
 

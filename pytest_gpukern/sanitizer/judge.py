@@ -16,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.processes.child_sessions import end_in_words, last_lines
 from pytest_gpukern.sanitizer.finding import Access, Finding, Index, Place
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND, LOG, RECORDS
 
@@ -112,24 +113,20 @@ def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | No
     if evidence.status is None:
         return f"{tool} was ended for its silence: {log.last_words}"
     if log.count is None:
-        return f"{tool} ended {_status(evidence.status)} without its summary: {log.last_words}"
+        return f"{tool} ended {end_in_words(evidence.status)} without its summary: {log.last_words}"
     if damage is not None:
         return f"{tool}: {damage}"
     if evidence.xml is None:
         return f"{tool} saved no XML, which it does where it finds nothing, too"
     if evidence.status == ERRORS_FOUND:
-        return f"{tool} ended {_status(ERRORS_FOUND)}, which means errors, and its summary tells of none"
+        return f"{tool} ended with status {ERRORS_FOUND}, which means errors, and its summary has none"
     if evidence.status not in _OF_PYTEST:
-        return f"{tool} ended {_status(evidence.status)}: {log.last_words}"
+        return f"{tool} ended {end_in_words(evidence.status)}: {log.last_words}"
     return None
 
 
-def _status(status: int) -> str:
-    return f"with status {status}" if status >= 0 else f"by signal {-status}"
-
-
 def _only_in_the_log(tool: str, log: Log) -> Finding:
-    """Stands for errors that are counted in the summary, and are not in the XML."""
+    """Returns a finding for errors that the summary counts, and the XML lacks."""
     lines = [line.strip("= \t") for line in log.text.splitlines()]
     said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
     text = f"{log.count} errors by {tool}'s summary, none in its XML: {said}"
@@ -176,7 +173,7 @@ def _finding(record: ElementTree.Element) -> Finding:
 
 
 def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
-    """Frames of the host that are an address in a library, and say nothing to anybody."""
+    """Removes frames of the host that are an address in a library, and say nothing to anybody."""
     for stack in record.iter("hostStack"):
         for frame in stack.findall("frame"):
             if _place(frame) == Place():
@@ -248,12 +245,9 @@ _AMISS = re.compile(
 
 @dataclass(frozen=True)
 class Log:
-    """Holds what a tool's log comes to.
+    """Holds what a tool's log comes to: errors and hazards by its own summary, if it has come to one.
 
-    Attributes:
-        count: errors and hazards by its own summary; None where it has not come to one.
-        blind: sentences that say, or may say, that something was not looked at.
-        text: all of it.
+    `blind` are sentences that say, or may say, that something was not looked at.
     """
 
     count: int | None
@@ -263,8 +257,7 @@ class Log:
     @property
     def last_words(self) -> str:
         """Returns its last lines in one, or that there are none."""
-        lines = [line.strip("= \t") for line in self.text.splitlines() if line.strip("= \t")]
-        return " / ".join(lines[-3:])[-500:] or "it said nothing"
+        return last_lines("\n".join(line.strip("= \t") for line in self.text.splitlines()))
 
 
 def read_log(text: str) -> Log:
@@ -276,7 +269,7 @@ def read_log(text: str) -> Log:
 
 
 def _count(line: str) -> int | None:
-    """Errors or hazards by a line, or None where it is no such summary.
+    """Returns how many errors or hazards a line counts, or None where it is no such summary.
 
     A summary of hazards counts those that were printed, and in brackets all; one of errors counts all, and a
     further line those that were not printed.

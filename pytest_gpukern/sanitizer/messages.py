@@ -17,17 +17,13 @@ if TYPE_CHECKING:
 
 _SHOWN_FINDINGS = 5
 _SHOWN_RECORDS = 2
-_MOST_LINES_OF_A_RECORD = 120
 
 
 @dataclass(frozen=True)
 class Told:
-    """Holds how a test ends, and what it says.
+    """Holds how a test ends (`passed`, `failed`, `skipped` or `xfailed`), and why in words.
 
-    Attributes:
-        outcome: `passed`, `failed`, `skipped` or `xfailed`.
-        text: why, in words.
-        rejected: whether a variant that is broken on purpose was rejected by the tool that is to do so.
+    `rejected` says that its variant is broken on purpose, and was rejected by the tool that is to do so.
     """
 
     outcome: str
@@ -39,12 +35,7 @@ def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -
     """Returns how a test ends that the tools have looked at.
 
     It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
-    on purpose passes where the tool that is to judge it has found something.
-
-    Args:
-        found: tool → what it has to say.
-        detected_by: the tool that must reject the test's variant, or None.
-        home: where the test or its variant is written.
+    on purpose passes where the tool that must reject it, `detected_by`, has found something.
     """
     if detected_by is not None:
         return _of_broken(found[detected_by], detected_by)
@@ -111,11 +102,7 @@ def _without_threads(finding: Finding, home: Home) -> Hashable:
 
 def records_of(findings: Sequence[Finding]) -> str:
     """Returns the first records as the tool wrote them, as far as anybody reads on."""
-    texts = []
-    for finding in findings[:_SHOWN_RECORDS]:
-        lines = finding.record.splitlines()
-        more = len(lines) - _MOST_LINES_OF_A_RECORD
-        texts += [*lines[:_MOST_LINES_OF_A_RECORD], *([f"and {more} lines more"] if more > 0 else [])]
+    texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
     if len(findings) > _SHOWN_RECORDS:
         texts.append(f"and {len(findings) - _SHOWN_RECORDS} records more")
     return "\n".join(texts)

@@ -82,7 +82,7 @@ class Sanitizer:
                 tool: {
                     "state": test.judgement.state.value,
                     "reason": test.judgement.reason,
-                    "findings": [finding.to_json() for finding in test.judgement.findings],
+                    "findings": [dataclasses.asdict(finding) for finding in test.judgement.findings],
                 }
                 for tool, test in found.items()
             }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_sessions import end_group
-from pytest_gpukern.sanitizer.judge import Evidence, Judgement, judge
+from pytest_gpukern.sanitizer.judge import Evidence, judge
 from pytest_gpukern.sanitizer.tool import environment_under
 
 if TYPE_CHECKING:
@@ -31,23 +31,7 @@ _TIMEOUT_S = 180.0
 def why_not_believed(
     program: Tool, tool: str, environ: Mapping[str, str] = os.environ, *, timeout_s: float = _TIMEOUT_S
 ) -> str | None:
-    """Says why a tool that finds nothing cannot be believed; returns None where it found the planted fault.
-
-    Args:
-        program: the installed compute-sanitizer.
-        tool: which of its tools.
-        environ: this process's environment, with the device pinned.
-        timeout_s: how long the tool may take.
-    """
-    found = _shown(program, tool, environ, timeout_s)
-    if found.is_in_a_kernel:
-        return None
-    said = "; ".join(finding.text for finding in found.findings)
-    reason = found.reason or said or "it says that there is no error"
-    return f"{tool} did not find the fault that was planted for it: {reason}"
-
-
-def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: float) -> Judgement:
+    """Says why a tool that finds nothing cannot be believed; None where it found the planted fault."""
     package = str(FOLDER.parent)
     path = os.pathsep.join(filter(None, (package, environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
@@ -66,7 +50,12 @@ def _shown(program: Tool, tool: str, environ: Mapping[str, str], timeout_s: floa
             status = None
         finally:
             end_group(process)
-        return judge(Evidence.in_folder(Path(folder), tool, status))
+        found = judge(Evidence.in_folder(Path(folder), tool, status))
+    if found.is_in_a_kernel:
+        return None
+    said = "; ".join(finding.text for finding in found.findings)
+    reason = found.reason or said or "it says that there is no error"
+    return f"{tool} did not find the fault that was planted for it: {reason}"
 
 
 THREADS = 64

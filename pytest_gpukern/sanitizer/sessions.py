@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SanitizedSessions:
-    """Starts child sessions under one tool of compute-sanitizer.
-
-    Attributes:
-        program: the installed compute-sanitizer.
-        tool: which of its tools.
-        children: starts sessions that run tests as this run would.
-        environ: environment variables that they get besides.
-        progress: is told how many tests of a session have ended, and how many there are.
-    """
+    """Starts child sessions under one tool of compute-sanitizer."""
 
     program: Tool
     tool: str
@@ -67,23 +59,19 @@ class SanitizedSessions:
         return ToolRun(judge(evidence), found.outcomes, found.results, found.during)
 
 
-Outcome = tuple[str, str]
-"""`passed`, `failed`, `skipped` or `xfailed`, and why in words."""
-
-
 @dataclass(frozen=True)
 class ToolRun:
     """Holds what one session under a tool left behind.
 
     Attributes:
         judgement: what the tool says of all of it.
-        outcomes: test → how it ended, of those that ended.
+        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
         results: test → what it found out.
         died_in: the test that was running when the session ended early, or None.
     """
 
     judgement: Judgement
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     died_in: str | None = None
 
@@ -102,7 +90,7 @@ class TestRun:
     __test__ = False
 
     judgement: Judgement
-    outcome: Outcome | None = None
+    outcome: tuple[str, str] | None = None
     result: Result | None = None
     together: int = 1
 
@@ -112,15 +100,13 @@ def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) 
 
     A test is clean only where a session that it was in came to its end and was clean as a whole. A finding
     that only comes up when tests run together is held against each of them.
-
-    Args:
-        nodeids: the tests.
-        run: starts a session of tests under the tool.
     """
     if not nodeids:
         return {}
     session = run(nodeids)
-    if session.judgement.state is State.CLEAN or len(nodeids) == 1 or not _worth_halving(session):
+    # Fewer tests fare no better where the tool itself does not work here.
+    worth_halving = session.judgement.state is State.FOUND or session.died_in is not None
+    if session.judgement.state is State.CLEAN or len(nodeids) == 1 or not worth_halving:
         return {nodeid: _of(nodeid, session) for nodeid in nodeids}
     middle = len(nodeids) // 2
     found = {**attributed(nodeids[:middle], run), **attributed(nodeids[middle:], run)}
@@ -131,11 +117,6 @@ def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) 
             for nodeid, test in found.items()
         }
     return found
-
-
-def _worth_halving(session: ToolRun) -> bool:
-    """Returns whether fewer tests may fare better: not where the tool itself does not work here."""
-    return session.judgement.state is State.FOUND or session.died_in is not None
 
 
 def _of(nodeid: str, session: ToolRun) -> TestRun:

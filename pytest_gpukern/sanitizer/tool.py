@@ -45,23 +45,15 @@ class ToolMissingError(Exception):
 
 @dataclass(frozen=True)
 class Tool:
-    """Is an installed compute-sanitizer.
-
-    Attributes:
-        path: of the program.
-        version: as it tells it, such as `2025.3.1.0`.
-    """
+    """Is an installed compute-sanitizer, with its version as it tells it, such as `2025.3.1.0`."""
 
     path: str
     version: str
 
     def command(self, tool: str, folder: Path, *, host_stacks: bool = True) -> tuple[str, ...]:
-        """Returns what stands before a command that `tool` is to look at.
+        """Returns what stands before a command that `tool` is to look at; it leaves its files in `folder`.
 
-        Args:
-            tool: such as `memcheck`.
-            folder: where it leaves its files, see `RECORDS`.
-            host_stacks: whether it keeps the host's stack of each call that a record may be about.
+        With `host_stacks` it keeps the host's stack of each call that a record may be about.
         """
         return (
             self.path,

@@ -11,11 +11,9 @@ the test's name, and how it shows:
 - `quiet`: as the first, but the process ends with 0;
 - `die`: the process ends by SIGKILL where the test runs; the tool says so, and has no summary;
 - `mute`: the tool writes neither summary nor records;
-- `blind`: the tool admits that it has not looked;
-- `torn`: its XML ends early.
 
 What ran is known by the lines that the session tells its parent. The planted fault is found, without running
-anything, unless it is said how it shows: `memcheck planted blind`, or `none`.
+anything, unless it is said that it is not: `memcheck planted none`.
 """
 
 import json
@@ -84,8 +82,6 @@ def write(options, tool, shows, status):
     if "mute" in shows:
         Path(options["--log-file"]).write_text(log)
         return
-    if "blind" in shows:
-        log += "========= Error: made up: this tool does not know the device\n"
     if "die" in shows or status < 0:
         log += "========= Error: made up: what ran came to no good end\n"
     else:
@@ -99,7 +95,7 @@ def write(options, tool, shows, status):
     record = RECORD.replace("STACK", stack).replace("LINE", LINE if "lined" in shows else "")
     records = record if shows & FOUND else ""
     text = f'<?xml version="1.0"?>\n<ComputeSanitizerOutput>{records}</ComputeSanitizerOutput>\n'
-    Path(options["--save"]).write_text(text[:-9] if "torn" in shows else text)
+    Path(options["--save"]).write_text(text)
 
 
 if __name__ == "__main__":

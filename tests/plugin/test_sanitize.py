@@ -124,8 +124,6 @@ def test_a_finding_in_a_kernel_with_lines_needs_no_session_for_its_launch(saniti
     ("shows", "reason"),
     [
         ("mute", "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER"),
-        ("blind", "memcheck says: Error: made up: this tool does not know the device*"),
-        ("torn", "memcheck: its XML is not whole*"),
         ("die", "memcheck says: Error: made up: what ran came to no good end"),
     ],
 )
@@ -142,18 +140,10 @@ def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(sanitized,
     assert result.ret == 1
 
 
-@pytest.mark.parametrize(
-    ("shows", "reason"),
-    [
-        ("none", "it says that there is no error"),
-        ("blind", "memcheck says: Error: made up: this tool does not know the device*"),
-        ("mute", "memcheck ended with status 0 without its summary*"),
-    ],
-)
-def test_a_tool_that_does_not_find_a_planted_fault_is_not_believed(sanitized, pytester, shows, reason):
-    result = sanitized("memcheck,racecheck", faults=[f"memcheck planted {shows}"])
+def test_a_tool_that_does_not_find_a_planted_fault_is_not_believed(sanitized, pytester):
+    result = sanitized("memcheck,racecheck", faults=["memcheck planted none"])
     result.assert_outcomes(failed=2)
-    planted = f"memcheck did not find the fault that was planted for it: {reason}"
+    planted = "memcheck did not find the fault that was planted for it: it says that there is no error"
     result.stdout.fnmatch_lines(
         [
             f"not checked by memcheck: {planted}",
@@ -247,20 +237,12 @@ def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
     result.stdout.fnmatch_lines(["SKIPPED *detected by racecheck: --gpukern-sanitize=racecheck"])
 
 
-@pytest.mark.parametrize(
-    ("selected", "why"),
-    [
-        ("other", "no test that uses this plugin's fixtures on a GPU is selected"),
-        ("on_host", "no test that uses this plugin's fixtures on a GPU is selected"),
-    ],
-)
-def test_a_run_that_checks_nothing_fails(sanitized, pytester, selected, why):
+def test_a_run_that_checks_nothing_fails(sanitized, pytester):
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
-    result = sanitized("memcheck", "-k", selected)
+    result = sanitized("memcheck", "-k", "other or on_host")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(
-        [f"gpukern: --gpukern-sanitize=memcheck: memcheck has checked nothing: {why}"]
-    )
+    why = "no test that uses this plugin's fixtures on a GPU is selected"
+    result.stdout.fnmatch_lines([f"gpukern: *memcheck: memcheck has checked nothing: {why}"])
 
 
 def test_a_run_in_which_everything_is_skipped_fails_and_keeps_the_reasons(sanitized, pytester):

@@ -9,7 +9,6 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-import made_up_selftest
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 from mutations import Mutations
@@ -24,15 +23,12 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
-from pytest_gpukern.measure import ceilings as stored_ceilings
-from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.selftest import gate_results, tables, timer_results
-from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording, write_recording
+from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording
 from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -283,58 +279,6 @@ def read_timer_recording(path):
 
 def read_gate_recording(path):
     return read_recording(path, GateRecording)
-
-
-def judged(recording, again):
-    if isinstance(recording, TimerRecording):
-        timers = timer_results.conclude(recording)
-        write_recording(again, recording, timers)
-        tables.render_timers(recording, timers, width=120)
-    else:
-        gate = gate_results.conclude(recording, (), draws=20)
-        write_recording(again, recording, gate)
-        tables.render_gate(recording, gate, width=120)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [made_up_selftest.timer_recording(), made_up_selftest.gate_recording(6)],
-    ids=["self-test", "gate"],
-)
-def test_a_damaged_self_test_is_judged_or_is_one_clear_error(tmp_path, made):
-    path = tmp_path / "selftest.json"
-    write_recording(path, made)
-    files = Mutations(path.read_bytes(), seed=SEED)
-    for number in range(500 * TIMES):
-        path.write_bytes(files.file(number))
-        with about(number):
-            try:
-                recording = read_recording(path, type(made))
-            except FileError as problem:
-                fails_clearly(problem, path)
-            else:
-                judged(recording, tmp_path / "again.json")
-
-
-def test_damaged_ceilings_are_used_or_measured_again_with_one_warning(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent / "measure")
-    from test_ceilings_cache import CEILINGS as MEASURED
-    from test_ceilings_cache import FINGERPRINT, H200
-
-    from pytest_gpukern.gpu.ceiling_kernels import Measured
-
-    monkeypatch.setattr(stored_ceilings, "_unstored", {})
-    load_or_measure(FINGERPRINT, tmp_path, lambda: Measured(H200, ()), warn=pytest.fail)
-    (path,) = tmp_path.iterdir()
-    files = Mutations(path.read_bytes(), seed=SEED)
-    for number in range(500 * TIMES):
-        path.write_bytes(files.file(number))
-        warnings = []
-        with about(number):
-            found = load_or_measure(FINGERPRINT, tmp_path, lambda: Measured(H200, ()), warn=warnings.append)
-            assert isinstance(found, Ceilings)
-            assert found == MEASURED or not warnings
-            assert len(warnings) <= 1
 
 
 def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(tmp_path):

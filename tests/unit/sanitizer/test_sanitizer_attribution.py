@@ -155,15 +155,6 @@ def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(c
     assert told({RACE: test}, detected_by=RACE, home=HOME).rejected
 
 
-def test_what_is_shown_of_records_has_an_end():
-    hazards = findings_in(recorded("racecheck.xml"))
-    shown = records_of(hazards * 50).splitlines()
-    assert shown[-1] == "and 98 records more"
-    long = dataclasses.replace(hazards[0], record="<record>\n" * 1000)
-    assert records_of([long, long]).splitlines()[119:122] == ["<record>", "and 880 lines more", "<record>"]
-    assert len(records_of([long] * 9).splitlines()) == 2 * 121 + 1
-
-
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
