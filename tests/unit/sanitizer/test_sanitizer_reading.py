@@ -234,9 +234,9 @@ def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved)
     [
         ({"log": ""}, "memcheck ended with status 0 without its summary: it said nothing"),
         ({"log": "========= COMPUTE-SANITIZER\n"}, "without its summary: COMPUTE-SANITIZER"),
-        ({"status": -11, "log": ""}, "memcheck ended by signal 11 without its summary"),
+        ({"status": -11, "log": ""}, "memcheck ended by SIGSEGV without its summary"),
         ({"status": None}, "memcheck was ended for its silence"),
-        ({"status": ERRORS_FOUND}, "with status 86, which means errors, and its summary tells of none"),
+        ({"status": ERRORS_FOUND}, "with status 86, which means errors, and its summary has none"),
         ({"status": 255}, "memcheck ended with status 255"),
         ({"xml": None}, "memcheck saved no XML, which it does where it finds nothing, too"),
         ({"xml": "<torn"}, "memcheck: its XML is not whole"),
