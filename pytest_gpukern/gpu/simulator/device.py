@@ -26,7 +26,7 @@ DEVICE_ATTRIBUTES: dict[str, object] = {
     "MAX_GRID_DIM_Y": MAX_GRID_DIM[1],
     "MAX_GRID_DIM_Z": MAX_GRID_DIM[2],
     "MAX_SHARED_MEMORY_PER_BLOCK": MAX_SHARED_BYTES_PER_BLOCK,
-    "supports_float16": True,
+    "supports_float16": False,
     "supports_bfloat16": False,
     "supports_fp8": False,
     "simulated": True,
@@ -79,10 +79,7 @@ def _from_device(context: Any, name: str) -> Any:
 
 
 class SimulatedEvent:
-    """A CUDA event: its moment is the host's clock when it was recorded.
-
-    The times are those of Python threads, marked by `simulated`: they say nothing about a GPU's speed.
-    """
+    """A CUDA event: its moment is the host's clock when it was recorded, which says nothing about a GPU."""
 
     simulated = True
 

@@ -1,6 +1,5 @@
 """Lets every name of `numba.cuda` lead somewhere in simulated code, if only to a refusal."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -81,9 +80,8 @@ class InKernel:
 def mend_namespace() -> None:
     """Refuses by name what cannot be simulated, and lets every way of naming the rest work.
 
-    The fake replaces globals that are the module `numba.cuda` itself while a kernel runs. So a kernel inside
-    a function that imported `cuda` there, and ``from numba.cuda import grid``, find nothing; these are
-    answered here from the running kernel.
+    The fake replaces globals that are the module `numba.cuda`. A kernel in a function that imported `cuda`,
+    and ``from numba.cuda import grid``, find nothing: these are answered here from the running kernel.
     """
     import numba.cuda
     from numba.cuda.simulator import kernel as simulated
@@ -99,9 +97,9 @@ def mend_namespace() -> None:
             replace(module_class, name, staticmethod(refuse))
         else:
             add(numba.cuda, name, refuse)
-    _mend_libdevice()
+    _refuse_libdevice()
     _mend_grid_groups()
-    _mend_half_precision(original(kernelapi, "FakeCUDAFp16"))
+    _refuse_half_precision(original(kernelapi, "FakeCUDAFp16"))
     for name in _KERNEL_FACTS:
         add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
     in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
@@ -122,10 +120,10 @@ def mend_namespace() -> None:
 
     add(module_class, "__getattr__", from_module)
     numba.cuda.__getattr__ = from_kernel
-    _mend_bfloat16()
+    _refuse_bfloat16()
 
 
-def _mend_libdevice() -> None:
+def _refuse_libdevice() -> None:
     """Refuses libdevice, whose Python stubs return None, which a float array stores as NaN."""
     from numba.cuda import libdevice
 
@@ -152,7 +150,7 @@ def _mend_grid_groups() -> None:
     replace(groups_class, "this_grid", this_grid_if_exact)
 
 
-def _mend_bfloat16() -> None:
+def _refuse_bfloat16() -> None:
     """Refuses bfloat16, for which the fake has an empty module and None as the type."""
     from numba.cuda import bf16
 
@@ -166,38 +164,9 @@ def _mend_bfloat16() -> None:
     add(bf16, "__getattr__", refuse)
 
 
-_HALF_NOT_EMULATED = ("atomicAdd", "htanh", "htanh_approx")
-
-
-def _mend_half_precision(half_class: Any) -> None:
-    """Converts what is given to `cuda.fp16` to halves, as Numba does, and mends five of its functions.
-
-    The fake's `hfloor` rounds up, `hfma` rounds twice, `hne` is true for NaN, and `hmax` and `hmin` return a
-    NaN depending on the order. The definitions followed are those of CUDA's cuda_fp16.h.
-    """
-    import numpy as np
-
-    wide = np.float64
-    mended: dict[str, Callable[..., Any]] = {
-        "hfloor": np.floor,
-        "hfma": lambda a, b, c: np.float16(wide(a) * wide(b) + wide(c)),
-        "hne": lambda a, b: bool(a < b or a > b),  # false with a NaN, unlike !=
-        "hmax": np.fmax,
-        "hmin": np.fmin,
-    }
-    for name, method in inspect.getmembers(half_class, inspect.isfunction):
+def _refuse_half_precision(half_class: Any) -> None:
+    """Refuses `cuda.fp16`: the fake's functions round twice, round the wrong way and mistreat NaN and −0."""
+    for name, _ in inspect.getmembers(half_class, inspect.isfunction):
         if not name.startswith("_"):
-            function = mended.get(name) or functools.partial(method, None)  # the fake's methods hold no state
-            replace(half_class, name, staticmethod(_on_halves(function)))
-    for name in _HALF_NOT_EMULATED:
-        add(half_class, name, staticmethod(refusal(f"half-precision intrinsics (cuda.fp16.{name})")))
-
-
-def _on_halves(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numpy as np
-
-    def on_halves(*args: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*(np.float16(arg) for arg in args))
-
-    return on_halves
+            refuse = refusal(f"half-precision intrinsics (cuda.fp16.{name})")
+            replace(half_class, name, staticmethod(refuse))

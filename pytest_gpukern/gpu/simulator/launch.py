@@ -61,9 +61,7 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 def mend_launches() -> None:
     """Makes each `kernel[grid, block]` a launcher of its own, and refuses what no GPU would launch.
 
-    Numba's fake kernel stores the configuration in itself and returns itself, so of two launchers held at
-    once both run with the later configuration. It also launches any number of threads, and none for an empty
-    grid, where a GPU answers CUDA_ERROR_INVALID_VALUE.
+    Numba's fake kernel stores the configuration in itself, so two launchers held at once share the later one.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator.cudadrv import driver
@@ -100,10 +98,7 @@ def mend_launches() -> None:
 
 
 def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
-    """Returns a copy of a fake kernel that holds this launch configuration.
-
-    It carries the attributes of the fake (`grid_dim`, …) and of the real launcher (`griddim`, …).
-    """
+    """Returns a copy of a fake kernel with this launch configuration, under the names of fake and real."""
     from numba.cuda.errors import normalize_kernel_dimensions
 
     launcher = copy.copy(kernel)
@@ -116,11 +111,9 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
 
 
 def mend_threads() -> None:
-    """Reports an exception whose type cannot be made from one string.
+    """Reports an exception whose type cannot be made from one string, such as UnicodeDecodeError.
 
-    A simulated thread re-raises as ``type(error)("tid=… ctaid=…: message")``. For types that want more
-    arguments (NumPy's UFuncNoLoopError, UnicodeDecodeError, …) that fails inside the thread, the launch sees
-    no exception, and the kernel counts as done.
+    A simulated thread raises it anew from a string; where that fails, the kernel would count as done.
     """
     from numba.cuda.simulator import kernel as simulated
 
@@ -142,23 +135,19 @@ def mend_threads() -> None:
 
 # What the real jit takes through **kws (its docstring, and `_Kernel.__init__` in numba.cuda.dispatcher).
 _KEYWORDS_BEHIND_KWS = {"boundscheck", "extensions", "fastmath", "max_registers"}
-_DEPRECATED = {"argtypes", "bind", "restype"}
 
 
 def mend_jit() -> None:
-    """Accepts `lineinfo`, `max_registers`, `launch_bounds`, … and still refuses what no version knows.
+    """Accepts the keywords of the installed numba-cuda's own `jit`, and refuses others at once.
 
-    The accepted names are those of the installed numba-cuda's own signature. They steer the compiler, so the
-    simulator has nothing to do for them. `extensions`, which change what a kernel receives and which the fake
-    drops, are refused; `link` and `boundscheck` keep raising NotImplementedError. The real jit swallows an
-    unknown keyword and fails with a KeyError or TypeError when it compiles; here it is a TypeError at once.
+    They steer the compiler, so the simulator has nothing to do for them. `extensions` change what a kernel
+    receives and are refused; `link` and `boundscheck` keep raising NotImplementedError.
     """
     from numba.cuda import decorators
-    from numba.cuda.core.errors import DeprecationError
     from numba.cuda.simulator import api
 
     fake_jit = original(api, "jit")
-    fakes = set(inspect.signature(fake_jit).parameters) - _DEPRECATED
+    fakes = set(inspect.signature(fake_jit).parameters) - {"argtypes", "bind", "restype"}  # deprecated
     reals = {
         name
         for name, parameter in inspect.signature(original(decorators, "jit")).parameters.items()
@@ -169,11 +158,6 @@ def mend_jit() -> None:
     def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         """Decorates a kernel or device function for the simulator."""
         for name in options:
-            if name in _DEPRECATED:
-                raise DeprecationError(
-                    f"Deprecated keyword argument `{name}`. Signatures should be passed as the first "
-                    "positional argument."
-                )
             if name not in known:
                 raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
         if options.get("extensions"):
@@ -186,11 +170,10 @@ def mend_jit() -> None:
 
 
 def mend_shared_memory() -> None:
-    """Replaces the fake's `shared.array`, and lets `local.array` be aligned.
+    """Replaces the fake's `shared.array`, and lets `local.array` be aligned, which changes no value.
 
-    The fake fails for dynamic shared memory given a NumPy dtype class (``np.float32`` has no ``itemsize`` of
-    its own), gives two arrays made on one source line the same memory, may give two threads that arrive
-    together an array each, and allocates any size. Alignment is accepted: it changes no value.
+    The fake fails for dynamic memory of a NumPy dtype class, gives two arrays of one source line the same
+    memory, may give two threads an array each, and allocates any size.
     """
     from numba.cuda.simulator import kernelapi
     from numba.cuda.simulator.cudadrv import driver

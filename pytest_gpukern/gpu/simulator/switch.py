@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
@@ -13,7 +12,6 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorError
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 OPTION = "--gpukern-simulator"
 _MARK = "_mended_by_pytest_gpukern"
-_CONFIG_FILE = ".numba_config.yaml"
 _MODES = ("auto", "always", "never")
 
 # The environment belongs to the process, and so does the memory of what it was:
@@ -27,14 +25,6 @@ class SimulatorState:
 
     active: bool
     reason: str
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """What the user's environment or configuration file says; `on` is None where Numba would not hear it."""
-
-    on: bool | None
-    words: str
 
 
 def decide(
@@ -51,20 +41,19 @@ def decide(
     `asked` is whether this run asked for pytest-gpukern at all; if not, nothing else is looked at.
     `gpu_missing` returns why there is no GPU, or None; it is called only in mode ``auto`` where neither the
     environment nor a loaded Numba has decided already. `environ` and `modules` are ``os.environ`` and
-    ``sys.modules``. A setting of Numba's own (the variable, or ``.numba_config.yaml``) is read as Numba reads
-    it: a whole number, where anything else counts as not set.
+    ``sys.modules``. The variable is read as Numba reads it: a whole number, where anything else counts as
+    not set. Numba's configuration file is not looked at.
 
-    Raises SimulatorError when the setting contradicts `mode`, or when Numba is already loaded the other way:
+    Raises SimulatorError when the variable contradicts `mode`, or when Numba is already loaded the other way:
     its switch is read once, on the first import of Numba. Raises ValueError for an unknown mode.
     """
     if mode not in _MODES:
         raise ValueError(f"simulator mode is {mode!r}; it must be one of {', '.join(_MODES)}")
     if not asked:
         return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
-    setting = _read_setting(environ)
     loaded = _loaded_switch(modules)
-    _refuse_contradiction(mode, setting)
-    state = _wanted(mode, setting, loaded, gpu_missing)
+    _refuse_contradiction(mode, environ)
+    state = _wanted(mode, environ, loaded, gpu_missing)
     if state.active:
         is_installed = installed or _is_installed
         for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
@@ -95,10 +84,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
 
 
 def _mend() -> None:
-    """Imports `numba.cuda` and mends its simulator, once a process.
-
-    Raises SimulatorError when numba-cuda cannot be imported, is not the simulator, or lacks what is mended.
-    """
+    """Imports `numba.cuda` and mends its simulator, once a process; SimulatorError where it cannot."""
     try:
         from numba.cuda import simulator
     except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
@@ -129,10 +115,7 @@ def _mend() -> None:
 
 
 def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Puts the environment variable back to what it was before `activate` set it.
-
-    Numba stays as it was loaded: a process cannot go back. What is undone is what child processes inherit.
-    """
+    """Puts the variable back to what it was before `activate`, for child processes; Numba stays as loaded."""
     if not _before_us:
         return
     previous = _before_us.pop()
@@ -143,44 +126,41 @@ def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def is_active() -> bool:
-    """Says whether Numba in this process is the simulator, without importing Numba.
-
-    Before Numba is loaded the answer is what its settings would make of it.
-    """
+    """Says whether Numba in this process is, or would be, the simulator, without importing Numba."""
     loaded = _loaded_switch(sys.modules)
-    return _read_setting(os.environ).on is True if loaded is None else loaded
+    return _as_numba_reads(os.environ.get(VARIABLE)) is True if loaded is None else loaded
 
 
 def _wanted(
-    mode: str, setting: _Setting, loaded: bool | None, gpu_missing: Callable[[], str | None]
+    mode: str, environ: Mapping[str, str], loaded: bool | None, gpu_missing: Callable[[], str | None]
 ) -> SimulatorState:
+    value = environ.get(VARIABLE)
+    on = _as_numba_reads(value)
     if mode == "never":
         return SimulatorState(False, f"off: {OPTION}=never")
     if mode == "always":
         return SimulatorState(True, f"asked by {OPTION}=always")
-    if setting.on:
-        return SimulatorState(True, f"{setting.words} says so")
-    if loaded and setting.on is None:
+    if on:
+        return SimulatorState(True, f"{VARIABLE}={value} says so")
+    if loaded and on is None:
         return SimulatorState(True, "Numba was already loaded as the simulator")
     missing = gpu_missing()
     if missing is None:
         return SimulatorState(False, "off: a GPU is there")
-    if setting.on is False:
-        return SimulatorState(False, f"off: {setting.words} says so (no GPU: {missing})")
+    if on is False:
+        return SimulatorState(False, f"off: {VARIABLE}={value} says so (no GPU: {missing})")
     return SimulatorState(True, f"no GPU: {missing}")
 
 
-def _refuse_contradiction(mode: str, setting: _Setting) -> None:
-    if mode == "never" and setting.on:
-        raise SimulatorError(
-            f"{OPTION}=never, but {setting.words} switches Numba's CUDA simulator on. "
-            f"Unset it, or use {OPTION}=auto."
-        )
-    if mode == "always" and setting.on is False:
-        raise SimulatorError(
-            f"{OPTION}=always, but {setting.words} switches Numba's CUDA simulator off. "
-            f"Unset it, or set {VARIABLE}=1."
-        )
+def _refuse_contradiction(mode: str, environ: Mapping[str, str]) -> None:
+    on = _as_numba_reads(environ.get(VARIABLE))
+    if on is None or (mode, on) not in {("never", True), ("always", False)}:
+        return
+    switches, remedy = ("on", f"use {OPTION}=auto") if on else ("off", f"set {VARIABLE}=1")
+    raise SimulatorError(
+        f"{OPTION}={mode}, but {VARIABLE}={environ[VARIABLE]} in the environment switches Numba's CUDA "
+        f"simulator {switches}. Unset it, or {remedy}."
+    )
 
 
 def _loaded_the_other_way(
@@ -201,39 +181,15 @@ def _loaded_the_other_way(
     )
 
 
-def _read_setting(environ: Mapping[str, str]) -> _Setting:
-    raw: object = environ.get(VARIABLE)
-    if raw is not None:
-        return _Setting(_as_numba_reads(raw), f"{VARIABLE}={raw} in the environment")
-    raw = _from_config_file()
-    return _Setting(_as_numba_reads(raw), f"enable_cudasim: {raw} in {_CONFIG_FILE}")
-
-
-def _as_numba_reads(raw: object) -> bool | None:
+def _as_numba_reads(raw: str | None) -> bool | None:
     """Reads a value as `numba.core.config` does: ``int(value)``, or the default with a warning.
 
     So ``"2"`` and ``" 1 "`` are on, ``"0"`` is off, and ``""``, ``"yes"`` and ``"true"`` count as not set.
     """
     try:
-        return bool(int(raw))  # type: ignore[call-overload]
+        return bool(int(raw))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-
-
-def _from_config_file() -> object:
-    """Reads `enable_cudasim` from Numba's file in the working directory; like Numba, only with PyYAML."""
-    path = Path(_CONFIG_FILE)
-    if not path.is_file() or importlib.util.find_spec("yaml") is None:
-        return None
-    import yaml  # type: ignore[import-untyped, unused-ignore]
-
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError):
-        return None  # Numba itself stumbles over it, with a better message
-    if not isinstance(content, dict):
-        return None
-    return next((v for k, v in content.items() if str(k).upper() == "ENABLE_CUDASIM"), None)
 
 
 def _loaded_switch(modules: Mapping[str, object]) -> bool | None:

@@ -4,7 +4,7 @@ The classes that resolve types, broadcast, allocate and copy (`numba.cuda.vector
 the real ones, errors included. Replaced are the few methods that compile for a GPU or build a device array
 from a pointer. What cannot be had without compiling: between the arguments' types and the result's the
 arithmetic is that of NumPy's scalars, where Numba computes int32 + int32 in 64 bits and float32 + 1.0 in
-double. Overflow of small integers in a `vectorize` body is noticed, and the element computed in 64 bits.
+double. Overflow beside small integers in a `vectorize` body is refused.
 """
 
 import warnings
@@ -46,10 +46,10 @@ class ElementIndex:
 class HostLoop:
     """A "kernel" that runs numba-cuda's template once for each element, on the host."""
 
-    def __init__(self, template: Callable[..., None], core: Callable[..., Any], widens: bool) -> None:
+    def __init__(self, template: Callable[..., None], core: Callable[..., Any], small_integers: bool) -> None:
         self._template = template
         self._core = core
-        self._overflow: Literal["raise", "ignore"] = "raise" if widens else "ignore"
+        self._overflow: Literal["raise", "ignore"] = "raise" if small_integers else "ignore"
         self._index = template.__globals__["__cuda__"]
 
     def forall(self, ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG002
@@ -62,14 +62,21 @@ class HostLoop:
 
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
-            # A GPU raises no floating-point errors; overflow is heard where `_widening` waits for it.
+            # A GPU raises no floating-point errors; overflow is heard where small integers have any.
             with (
                 simulated._push_kernel_context(core_module),
                 kernelapi.swapped_cuda_module(self._core, core_module),
                 np.errstate(all="ignore", over=self._overflow),
             ):
-                for self._index.value in range(ntasks):
-                    self._template(*host_arrays)
+                try:
+                    for self._index.value in range(ntasks):
+                        self._template(*host_arrays)
+                except (FloatingPointError, OverflowError) as overflow:
+                    if self._overflow == "ignore":
+                        raise
+                    raise SimulatorUnsupported(
+                        "overflow beside small integers in a vectorized function"
+                    ) from overflow
 
         return run
 
@@ -102,15 +109,15 @@ def _mend_vectorize(builder: Any) -> None:
                 f"inferring the return type of {self.pyfunc.__name__}({arguments}) "
                 f"(give it in the signature, as in 'float32({arguments})')"
             )
-        evaluate = _widening(self.pyfunc) if _has_small_integers(sig.args) else self.pyfunc
-        return _scalar_core(self.pyfunc.__name__, evaluate, return_type), return_type
+        return _scalar_core(self.pyfunc, return_type), return_type
 
     def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
         return {"__cuda__": ElementIndex(), "__core__": corefn}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:
         inputs = [array.dtype for array in sig.args[:-1]]
-        return HostLoop(fnobj, self.pyfunc, widens=_has_small_integers(inputs))
+        small = any(getattr(each, "bitwidth", 64) < 64 and hasattr(each, "signed") for each in inputs)
+        return HostLoop(fnobj, self.pyfunc, small_integers=small)
 
     replace(builder, "_compile_core", compile_core)
     replace(builder, "_get_globals", get_globals)
@@ -122,19 +129,17 @@ def _mend_guvectorize(builder: Any) -> None:
         return {"__cuda__": ElementIndex(), "__core__": self.pyfunc}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:  # noqa: ARG001
-        # No second try here: the body has written to its outputs by the time it overflows.
-        return HostLoop(fnobj, self.pyfunc, widens=False)
+        return HostLoop(fnobj, self.pyfunc, small_integers=False)
 
     replace(builder, "_get_globals", get_globals)
     replace(builder, "_compile_kernel", compile_kernel)
 
 
 def _mend_broadcasting(vectorizers: Any) -> None:
-    """Lets the real methods make strided views of fake arrays, and says aloud what they get wrong.
+    """Lets the real methods make strided views of fake arrays, and warns of what they get wrong.
 
-    numba-cuda 0.30.4 (`UFuncMechanism._broadcast`) counts the axes that an array lacks from the wrong end and
-    gives its last ones stride 0: (3, 4) with (4,) uses the second array's first element throughout. A GPU run
-    returns that silently, so the simulator returns it too, but warns.
+    numba-cuda 0.30.4 counts the axes that an array lacks from the wrong end: (3, 4) with (4,) uses the second
+    array's first element throughout, silently on a GPU.
     """
     from numba.cuda.simulator.cudadrv import devicearray
 
@@ -167,16 +172,16 @@ def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: A
     return FakeCUDAArray(np.lib.stride_tricks.as_strided(gpu_data, shape, tuple(strides)))
 
 
-def _scalar_core(name: str, evaluate: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
+def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
     """Wraps a `vectorize` body so that its result has the signature's type, as compiled code's would."""
     import numpy as np
 
     dtype = np.dtype(str(return_type))
 
     def core(*args: Any) -> Any:
-        value = evaluate(*args)
+        value = body(*args)
         if value is None:  # NumPy would store it as NaN
-            raise TypeError(f"{name}() returned None where its signature promises {return_type}")
+            raise TypeError(f"{body.__name__}() returned None where its signature promises {return_type}")
         return _as_dtype(value, dtype)
 
     return core
@@ -191,29 +196,3 @@ def _as_dtype(value: Any, dtype: Any) -> Any:
         return np.array(value & ((1 << bits) - 1), dtype=f"u{dtype.itemsize}").view(dtype)[()]
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype)[()]
-
-
-def _widening(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluates again in 64 bits where NumPy's small integers overflow: Numba computes in 64 bits at once."""
-    import numpy as np
-
-    def evaluate(*args: Any) -> Any:
-        try:
-            return function(*args)
-        except (FloatingPointError, OverflowError):
-            with np.errstate(all="ignore"):
-                return function(*map(_in_64_bits, args))
-
-    return evaluate
-
-
-def _has_small_integers(numba_types: Any) -> bool:
-    return any(getattr(each, "bitwidth", 64) < 64 and hasattr(each, "signed") for each in numba_types)
-
-
-def _in_64_bits(value: Any) -> Any:
-    import numpy as np
-
-    if isinstance(value, np.signedinteger):
-        return np.int64(value)
-    return np.uint64(value) if isinstance(value, np.unsignedinteger) else value

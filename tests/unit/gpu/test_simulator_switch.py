@@ -49,33 +49,28 @@ def test_a_run_that_did_not_ask_is_never_touched_whatever_the_environment(mode, 
     assert state == SimulatorState(False, "off: this run did not ask for pytest-gpukern")
 
 
-def test_auto_is_on_without_a_gpu_and_says_why():
-    assert decide(gpu=no_driver) == SimulatorState(True, "no GPU: no driver")
-
-
-def test_auto_is_off_with_a_gpu():
-    assert decide() == SimulatorState(False, "off: a GPU is there")
-
-
-def test_auto_follows_an_environment_that_says_on_even_with_a_gpu():
-    state = decide(value="1", gpu=never_called)
-    assert state.active
-    assert f"{VARIABLE}=1 in the environment says so" in state.reason
-
-
-def test_auto_respects_an_explicit_zero_and_gives_both_reasons():
-    state = decide(value="0", gpu=no_driver)
-    assert not state.active
-    assert f"{VARIABLE}=0" in state.reason
-    assert "no driver" in state.reason
-
-
-def test_always_is_on_without_looking_for_a_gpu():
-    assert decide("always", gpu=never_called) == SimulatorState(True, "asked by --gpukern-simulator=always")
-
-
-def test_never_is_off_without_looking_for_a_gpu():
-    assert not decide("never", gpu=never_called).active
+@pytest.mark.parametrize(
+    ("mode", "situation", "active", "reason"),
+    [
+        ("auto", {"gpu": no_driver}, True, "no GPU: no driver"),
+        ("auto", {}, False, "off: a GPU is there"),
+        ("auto", {"value": "1", "gpu": never_called}, True, f"{VARIABLE}=1 says so"),
+        ("auto", {"value": "0", "gpu": no_driver}, False, f"off: {VARIABLE}=0 says so (no GPU: no driver)"),
+        (
+            "auto",
+            {"modules": loaded(1), "gpu": never_called},
+            True,
+            "Numba was already loaded as the simulator",
+        ),
+        ("auto", {"modules": loaded(0)}, False, "off: a GPU is there"),
+        ("always", {"gpu": never_called}, True, "asked by --gpukern-simulator=always"),
+        ("never", {"gpu": never_called}, False, "off: --gpukern-simulator=never"),
+    ],
+)
+def test_it_is_on_or_off_with_the_reason_and_a_gpu_is_looked_for_only_where_that_decides(
+    mode, situation, active, reason
+):
+    assert decide(mode, **situation) == SimulatorState(active, reason)
 
 
 @pytest.mark.parametrize(
@@ -122,17 +117,6 @@ def test_numba_loaded_as_the_simulator_contradicts_never():
         decide("never", modules=loaded(1))
 
 
-def test_numba_loaded_as_the_simulator_is_used_by_auto_even_with_a_gpu():
-    state = decide(gpu=never_called, modules=loaded(1))
-    assert state == SimulatorState(True, "Numba was already loaded as the simulator")
-
-
-def test_numba_loaded_the_right_way_is_no_obstacle():
-    assert decide("always", modules=loaded(1)).active
-    assert not decide("never", modules=loaded(0)).active
-    assert not decide("auto", modules=loaded(0)).active
-
-
 def test_what_numba_cuda_was_initialised_as_outweighs_its_configuration():
     # A compilation re-reads ENABLE_CUDASIM once the environment has changed; numba.cuda stays what it is.
     modules = {**loaded(0), "numba.cuda": SimpleNamespace(), "numba.cuda.simulator_init": SimpleNamespace()}
@@ -154,14 +138,6 @@ def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, r
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="'sometimes'"):
         decide("sometimes")
-
-
-def test_numbas_configuration_file_counts_where_the_environment_is_silent(monkeypatch):
-    monkeypatch.setattr(switch, "_from_config_file", lambda: True)
-    with pytest.raises(SimulatorError, match=r"enable_cudasim: True in \.numba_config\.yaml"):
-        decide("never")
-    assert decide(gpu=never_called).active
-    assert not decide("never", value="0").active
 
 
 def test_importing_the_package_loads_no_gpu_library_and_no_numpy():
@@ -248,19 +224,11 @@ assert os.environ[VARIABLE] == "1"
 """)
 
 
-def test_a_variable_that_the_user_set_is_left_alone():
-    run('simulator.activate(ON); simulator.deactivate(); assert os.environ[VARIABLE] == "2"', value="2")
-
-
-def test_a_value_that_numba_cannot_read_is_put_back():
+@pytest.mark.parametrize("value", ["2", "yes"], ids=["a switch already", "none that Numba can read"])
+def test_a_variable_that_the_user_set_is_put_back(value):
     run(
-        """
-simulator.activate(ON)
-assert os.environ[VARIABLE] == "1"
-simulator.deactivate()
-assert os.environ[VARIABLE] == "yes"
-""",
-        value="yes",
+        f'simulator.activate(ON); simulator.deactivate(); assert os.environ[VARIABLE] == "{value}"',
+        value=value,
     )
 
 
