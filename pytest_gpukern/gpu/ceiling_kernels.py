@@ -75,7 +75,7 @@ class Measured:
     """What one measurement of the ceilings found.
 
     Attributes:
-        values: name of a field of `measure.ceilings.Ceilings` → value, for those that were measured.
+        values: field of `measure.ceilings.Ceilings` → value, for those that were measured.
         complaints: what could not be measured and why, in words.
     """
 
@@ -121,7 +121,7 @@ class _Fma:
     lanes: int = 1
 
     def runs_on(self, compute_capability: tuple[int, int]) -> bool:
-        """Float16 arithmetic came with 5.3; only 10.x issues float32 in pairs, others take them apart."""
+        """Says whether the hardware has it: float16 since 5.3, float32 in pairs on 10.x alone."""
         if self.c_type == "float2x":
             return compute_capability[0] == 10
         return compute_capability >= (5, 3) or self.c_type != "half2x"
@@ -144,7 +144,7 @@ def _warm_up(cuda: CudaRuntime) -> None:
 
 
 def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:
-    """Operations a second, an FMA counted as two, of the fastest kernel for each dtype."""
+    """Returns operations a second, an FMA counted as two, of the fastest kernel for each dtype."""
     best: dict[str, float] = {}
     for fma in _FMAS:
         if fma.runs_on(_compute_capability(cuda)):
@@ -153,7 +153,7 @@ def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
-    """As many blocks as are resident at once, so that all multiprocessors end together."""
+    """Fills each multiprocessor once, so that all end together."""
     import numpy as np
 
     kernel = cuda.kernel(fma_source(fma.c_type), "gpukern_fma")
@@ -173,10 +173,7 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
 
 
 def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
-    """Factor, addend, a sum that never comes out, room for it, and random starting values.
-
-    Integers have no such sum; where one comes out nevertheless it is stored, which harms nothing.
-    """
+    """Returns factor, addend, a sum that never comes out, room for it, and random starting values."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -252,8 +249,7 @@ def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
 def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
     """Returns bytes a second between an ordinary NumPy array and the device, each way by itself.
 
-    By the host's clock: the driver copies through buffers of its own, and the host takes part to the end. A
-    copy takes milliseconds, against which the clock and the synchronization are nothing.
+    By the host's clock, since the driver copies through buffers of its own; copies take milliseconds.
     """
     import numpy as np
 
@@ -280,10 +276,9 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _launches(cuda: CudaRuntime) -> dict[str, float]:
-    """Nanoseconds that an empty kernel costs the host to queue, and the device from its turn to done.
+    """Returns what an empty kernel costs the host to queue, and the device in a queue, in nanoseconds.
 
-    The device's is the slope of the time over the number of kernels in a queue: each starts when the one
-    before it is done, and what the events cost is in both numbers alike.
+    The device's is the slope over the number of kernels: what the events cost is in both numbers alike.
     """
     empty = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
     wait = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
@@ -294,7 +289,7 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
-    """Host time of one launch among many, which fit into the launch queue."""
+    """Returns the host time of one launch among many, which fit into the launch queue."""
     cuda.synchronize()
     start = time.perf_counter_ns()
     for _ in range(_LAUNCHES):
@@ -303,7 +298,7 @@ def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
 
 
 def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], None], count: int) -> float:
-    """Device time of `count` empty kernels that were all queued before the first could start."""
+    """Returns the device time of `count` empty kernels that were all queued before the first could start."""
     import numpy as np
 
     start, end = _events(cuda, 2)
@@ -324,7 +319,7 @@ def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], 
 
 
 def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
-    """Shortest time of one unit of work, in samples of so many that the shortest takes a millisecond."""
+    """Returns the shortest time of one unit of work, in samples that take a millisecond at least."""
     amount = 1
     work(amount)  # loads the kernel
     cuda.synchronize()
@@ -334,7 +329,7 @@ def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
 
 
 def _samples_ns(cuda: CudaRuntime, work: Callable[[int], None], amount: int) -> list[float]:
-    """Times of equal pieces of work, queued behind one more so that the device never waits."""
+    """Returns times of equal pieces of work, queued behind one more so that the device never waits."""
     events = _events(cuda, _SAMPLES + 1)
     for event in events:
         work(amount)
@@ -359,7 +354,7 @@ def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[
 
 @contextmanager
 def allocated(nbytes: int) -> Iterator[DeviceArray]:
-    """Device memory of so many bytes, given back afterwards."""
+    """Allocates device memory of so many bytes, and gives it back afterwards."""
     import numpy as np
 
     array = DeviceArray((nbytes,), np.uint8)

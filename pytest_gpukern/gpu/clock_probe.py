@@ -26,15 +26,12 @@ _PATIENCE_CLOCKS = 20_000_000
 class ClockProbe:
     """Measures the SM clock as Δclock64 ÷ Δglobaltimer, as NVBench does, but from step to step of the timer.
 
-    NVML tells the clock in steps of 15 MHz (0.8 % on an H200) and for a moment that it chooses itself. The
-    probe is a kernel of eight warps that lasts 50 µs, from one step of the global timer (32 ns on an H200,
-    about 1 µs on other cards) to another. Call it right after a batch: the driver changes clocks within
-    milliseconds of the load's end. It must not run while something is timed.
+    NVML tells the clock in steps of 15 MHz and for a moment of its own choice. The probe is a kernel of eight
+    warps that lasts 50 µs. Call it right after a batch, and never while something is timed.
 
     Attributes:
-        resolution: by how much the last reading may be off, relative to it; infinite before the first. Each
-            end is known to one poll of the timer, some tens of nanoseconds: about 0.1 %. Where polling is so
-            slow that it exceeds 0.2 %, later probes last longer, up to 1 ms.
+        resolution: by how much the last reading may be off, relative to it; infinite before the first. Where
+            polling is so slow that it exceeds 0.2 %, later probes last longer, up to 1 ms.
     """
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
@@ -48,9 +45,7 @@ class ClockProbe:
         self.read()  # loaded now: a module that loads later may wait for an idle device
 
     def read(self) -> float | None:
-        """Returns the SM clock in MHz, once the stream's work is done; waits for it and for the probe.
-
-        None where the global timer stands still.
+        """Waits for the stream and the probe; returns the SM clock in MHz, None where the timer stands still.
 
         Raises:
             CUDAError: of cuda.core, where the launch failed, for example because the context was lost before.
@@ -83,11 +78,9 @@ class ClockProbe:
 
 
 def median_clock(words: Sequence[int]) -> tuple[float, float] | None:
-    """Median clock in MHz over the blocks that measured, and by how much it may be off, relative to it.
+    """Returns the median clock in MHz over the blocks that measured, and its doubt relative to it.
 
-    Args:
-        words: of each block nanoseconds, clocks, and clocks by which the two may not fit each other, as the
-            kernel writes them; zeros from a block whose timer stood still.
+    `words` are each block's nanoseconds, clocks and doubtful clocks; zeros where its timer stood still.
     """
     readings = [
         (1e3 * clocks / ns, doubt / clocks)

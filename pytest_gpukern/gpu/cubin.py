@@ -32,12 +32,9 @@ _PAIR = struct.Struct("<II")
 
 
 def registers(image: bytes) -> dict[str, int]:
-    """Registers that a thread of each kernel of a module takes, by their mangled names.
+    """Returns the registers of a thread of each kernel of a cubin, by mangled names, as `ptxas -v` does.
 
-    As `ptxas -v` prints them. A launch is recorded with 16 where they are fewer (H200, CUDA 13.0).
-
-    Args:
-        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, there are none.
+    There are none where the image is something else, or damaged.
     """
     try:
         cubin = _Cubin.of(image)
@@ -61,13 +58,10 @@ _CODE = (".text.", ".nv.constant", ".nv.global.init")
 
 
 def code_sha256(image: bytes) -> str | None:
-    """Returns a hash of what a module executes: instructions, constants, initial values, in file order.
+    """Returns a hash of what a cubin executes: instructions, constants, initial values, in file order.
 
-    Not of names: Numba numbers the functions of a process, so that the same kernel has another mangled name
-    wherever another function was compiled before it. Nor of what tells of sources, tools and options.
-
-    Args:
-        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, there is none.
+    Names are left out: Numba numbers the functions of a process, so that the same kernel has several. None
+    where the image is something else, or damaged.
     """
     try:
         cubin = _Cubin.of(image)
@@ -152,11 +146,7 @@ def _text(texts: bytes, start: int) -> str:
 
 
 def _attributes(facts: bytes) -> Iterator[tuple[int, bytes]]:
-    """Attributes with their contents, which are empty where two bytes hold the value.
-
-    Raises:
-        ValueError: one is of a format that was never seen.
-    """
+    """Yields attributes with their contents; ValueError where one is of a format that was never seen."""
     at = 0
     while at < len(facts):
         form, attribute, value = _ATTRIBUTE.unpack_from(facts, at)

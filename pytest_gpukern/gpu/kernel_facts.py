@@ -22,12 +22,10 @@ def kernel_facts(
     compute_capability: tuple[int, int] | None,
     machine_code: Callable[[str, int], str | None] | None = None,
 ) -> tuple[KernelFacts, ...]:
-    """The kernels among what a call had the device do, in order.
+    """Returns the kernels among what a call had the device do, in order.
 
-    Args:
-        work: of a measurement whose timer saw it.
-        compute_capability: of the device; without it, or for one that is not known, there is no occupancy.
-        machine_code: mangled name, registers → hash of the kernel's machine code, or None.
+    There is no occupancy where the compute capability is None or not known. `machine_code` maps a mangled
+    name and its registers to a hash of the machine code, or None.
     """
     facts = []
     for entry in work:
@@ -49,12 +47,7 @@ def kernel_facts(
 
 
 def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:
-    """A note on kernels whose machine code is not known, or nothing: a change of it will not be told.
-
-    Args:
-        kernels: of a case.
-        refused: why code could not be looked at, in words, or None where nothing stood in the way.
-    """
+    """Returns a note on kernels without a hash of their code, or nothing; `refused` says why."""
     missing = [facts.name for facts in kernels if facts.machine_code_sha256 is None]
     if not missing:
         return ()
@@ -77,10 +70,9 @@ _ELLIPSIS = "…"
 
 @functools.lru_cache(maxsize=4096)
 def readable(name: str) -> str:
-    """A kernel's name as its author would write it; as it is where it cannot be demangled.
+    """Returns a kernel's name as its author would write it; as it is where it cannot be demangled.
 
-    Numba's tags are left out, and the modules and functions around a Numba kernel; so are the return type,
-    versioned namespaces such as CUB's, and layout details of Numba's array types.
+    Without Numba's tags and enclosing functions, return types, versioned namespaces and details of layouts.
     """
     demangled = demangle(name)
     if demangled is None:
@@ -105,10 +97,9 @@ def fitted(text: str, width: int) -> str:
 
 
 def demangle(name: str) -> str | None:
-    """What a mangled name means in C++, or None for another name, or where no C++ run time can be loaded.
+    """Returns what a mangled name means in C++; None for another name, or without a C++ run time.
 
-    By `__cxa_demangle` of the Itanium C++ ABI, which NVIDIA's compilers and Numba mangle by:
-    https://itanium-cxx-abi.github.io/cxx-abi/abi.html#demangler
+    By `__cxa_demangle`: https://itanium-cxx-abi.github.io/cxx-abi/abi.html#demangler
     """
     if not name.startswith("_Z") or len(name) > _LONGEST_NAME:
         return None
@@ -218,14 +209,7 @@ LIMITS: Mapping[tuple[int, int], Limits] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How far a kernel can fill a multiprocessor.
-
-    Attributes:
-        blocks: blocks that fit on a multiprocessor at once.
-        warps: their warps.
-        share: of the warps that a multiprocessor holds, 1.0 for all of them.
-        limited_by: what keeps a further block away, in words; None where every warp is taken.
-    """
+    """How far a kernel can fill a multiprocessor: blocks and warps at once, their share, what limits it."""
 
     blocks: int
     warps: int
@@ -268,10 +252,7 @@ def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occup
 
 
 def _blocks_by_registers(registers: int, warps: int) -> int | None:
-    """Blocks for whose registers there is room; None for a kernel without any.
-
-    The hardware's check of a launch counts the warps of a block in whole rounds over the partitions.
-    """
+    """Returns the blocks for whose registers there is room; None for a kernel without any."""
     of_warp = _rounded_up(registers * _WARP, _REGISTER_UNIT)
     if of_warp == 0:
         return None

@@ -95,9 +95,8 @@ class DeviceLock:
     ) -> None:
         """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
 
-        `on_wait` is told who holds it, once at first and then every minute.
-
-        Raises DeviceLockTimeout, which names the holder, and DeviceError where the lock file cannot be used.
+        `on_wait` is told who holds it, at first and then every minute. Raises DeviceLockTimeout, which names
+        the holder, and DeviceError where the lock file cannot be used.
         """
         with _guard:
             if self._path in _held:
@@ -113,10 +112,7 @@ class DeviceLock:
             self._environ[self._variable] = f"{holder.pid}:{holder.nonce}"
 
     def release(self) -> None:
-        """Gives the lock back once; the last of as many calls as acquired it frees the device.
-
-        Raises RuntimeError when this process does not hold it.
-        """
+        """Gives the lock back once; RuntimeError where this process does not hold it."""
         with _guard:
             if self._passes:
                 self._passes -= 1
@@ -247,9 +243,7 @@ class Holder:
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Returns GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike.
-
-    Not under TMPDIR, which users, batch jobs and test runners have of their own.
+    """Returns GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike, unlike TMPDIR.
 
     Raises DeviceError for a path that is not absolute.
     """
@@ -266,10 +260,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def open_lock_file(path: Path) -> int:
-    """Opens a lock file, making it and its folder usable by every user when they are not there yet.
-
-    Raises DeviceError when that is not possible, when the file is a link or no regular file.
-    """
+    """Opens a lock file, making it and its folder usable by every user; DeviceError where that fails."""
     try:
         _make_directory(path.parent)
         while True:
@@ -298,11 +289,7 @@ def unusable(path: Path, error: OSError) -> DeviceError:
 
 
 def write_holder(fd: int, holder: Holder | None) -> None:
-    """Writes who holds the lock, or nobody.
-
-    A file opened for reading only (another user's) stays as it is: it is locked all the same, and waiters
-    hear of another process.
-    """
+    """Writes who holds the lock, or nobody; another user's file, open for reading only, stays as it is."""
     try:
         os.ftruncate(fd, 0)
         if holder is not None:

@@ -6,7 +6,7 @@ Only libraries that a test has imported are asked; none is imported here. PyCUDA
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_gpukern.gpu.runtime import CudaError, checked
 
@@ -16,14 +16,16 @@ def synchronize() -> None:
     checked("cuCtxSynchronize")
 
 
-class Account(Protocol):
-    """One allocator."""
+class Account:
+    """One allocator; by default one that keeps nothing for later and tells no peak."""
 
     def live_bytes(self) -> int:
-        """Bytes that it has given out and that were not given back."""
+        """Returns the bytes that it has given out and that were not given back."""
+        raise NotImplementedError
 
     def peak_bytes(self) -> int:
-        """The most since `reset_peak`; 0 where it does not tell."""
+        """Returns the most since `reset_peak`; 0 where it does not tell."""
+        return 0
 
     def reset_peak(self) -> None:
         """Begins anew with that."""
@@ -32,53 +34,35 @@ class Account(Protocol):
         """Gives back to the driver what it keeps for later."""
 
 
-class _Plain:
-    """An account that keeps nothing and tells no peak."""
-
-    def peak_bytes(self) -> int:
-        return 0
-
-    def reset_peak(self) -> None:
-        """Nothing to reset."""
-
-    def release(self) -> None:
-        """Nothing is kept."""
-
-
-class CupyAccount(_Plain):
+class _Cupy(Account):
     """CuPy's default memory pool, less the plans of FFTs that CuPy caches."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
 
     def live_bytes(self) -> int:
-        """What the pool has given out."""
         plans = sys.modules.get("cupy.fft._cache")
         cached = int(plans.get_plan_cache().get_curr_memsize()) if plans is not None else 0
         return max(0, int(self._cupy.get_default_memory_pool().used_bytes()) - cached)
 
     def release(self) -> None:
-        """Empties the pools."""
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-class TorchAccount(_Plain):
+class _Torch(Account):
     """PyTorch's caching allocator; not asked before the test has initialised CUDA in it."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
     def live_bytes(self) -> int:
-        """What the allocator has given out."""
         return int(self._torch.cuda.memory_allocated())
 
     def peak_bytes(self) -> int:
-        """By its own mark."""
         return int(self._torch.cuda.max_memory_allocated())
 
     def reset_peak(self) -> None:
-        """Sets its marks to what is now."""
         self._torch.cuda.reset_peak_memory_stats()
 
     def release(self) -> None:
@@ -89,19 +73,17 @@ class TorchAccount(_Plain):
         self._torch.cuda.empty_cache()
 
 
-class NumbaAccount(_Plain):
+class _Numba(Account):
     """Numba's memory manager, which knows each allocation; one that somebody plugged in counts nothing."""
 
     def __init__(self, cuda: Any) -> None:
         self._manager = cuda.current_context().memory_manager
 
     def live_bytes(self) -> int:
-        """Allocations that arrays still refer to."""
         allocations = getattr(self._manager, "allocations", None) or {}
         return sum(int(memory.size) for memory in list(allocations.values()) if _on_device(memory))
 
     def release(self) -> None:
-        """Frees what is held back for later."""
         deallocations = getattr(self._manager, "deallocations", None)
         if deallocations is not None:
             deallocations.clear()
@@ -112,29 +94,25 @@ def _on_device(memory: Any) -> bool:
     return not any(kind.__name__ in ("MappedMemory", "MappedOwnedPointer") for kind in type(memory).__mro__)
 
 
-class PoolAccount(_Plain):
+class _Pool(Account):
     """The driver's default memory pool: what cudaMallocAsync, by whatever library, has given out."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
     def live_bytes(self) -> int:
-        """What it has given out."""
         return self._asked("USED_MEM_CURRENT")
 
     def peak_bytes(self) -> int:
-        """By the driver's own mark."""
         return self._asked("USED_MEM_HIGH")
 
     def reset_peak(self) -> None:
-        """Sets that mark to what is now."""
         from cuda.bindings import driver
 
         attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH
         checked("cuMemPoolSetAttribute", self._pool, attribute, driver.cuuint64_t(0))
 
     def release(self) -> None:
-        """Gives back all that is not in use."""
         checked("cuMemPoolTrimTo", self._pool, 0)
 
     def _asked(self, name: str) -> int:
@@ -147,23 +125,23 @@ class PoolAccount(_Plain):
 def accounts() -> list[Account]:
     """Returns those of the libraries that are in use, and the driver's pool."""
     found: list[Account] = []
-    if (pool := _pool()) is not None:
+    if (pool := _default_pool()) is not None:
         found.append(pool)
     if (cupy := _loaded("cupy", "ndarray")) is not None:
-        found.append(CupyAccount(cupy))
+        found.append(_Cupy(cupy))
     torch = _loaded("torch", "Tensor")
     if torch is not None and torch.cuda.is_initialized():
-        found.append(TorchAccount(torch))
+        found.append(_Torch(torch))
     numba = _loaded("numba.cuda", "devicearray")
     if numba is not None and numba.is_available():  # one that does not work here has allocated nothing
-        found.append(NumbaAccount(numba))
+        found.append(_Numba(numba))
     return found
 
 
-def _pool() -> PoolAccount | None:
+def _default_pool() -> _Pool | None:
     """The pool of the pinned device, or None where it has none."""
     try:
-        found = PoolAccount(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
+        found = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
         found.live_bytes()
     except CudaError:
         return None

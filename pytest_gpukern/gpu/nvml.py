@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
@@ -87,10 +86,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Utilization:
-    """How busy one process kept a GPU's multiprocessors over a sampling period that ended at `time_us`.
-
-    The period is the driver's, 1/6 s to 1 s; `time_us` is in microseconds of the driver's own clock.
-    """
+    """How busy one process kept a GPU until `time_us` of the driver's clock, over 1/6 s to 1 s."""
 
     pid: int
     time_us: int
@@ -171,16 +167,6 @@ class DeviceState:
     memory_used_bytes: int | None = None
     foreign: tuple[GpuProcess, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as plain values that json.dumps takes."""
-        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        plain["clock_events"] = None if self.clock_events is None else list(self.clock_events)
-        plain["limited_ns"] = dict(self.limited_ns)
-        plain["foreign"] = [dataclasses.asdict(process) for process in self.foreign]
-        return plain
-
-
-T = TypeVar("T")
 
 # nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
 _INVALID_ARGUMENT = 2
@@ -294,53 +280,44 @@ class Nvml:
         """Hands NVML back, once."""
         if not self._closed:
             self._closed = True
-            self._optional("close NVML", self._pynvml.nvmlShutdown)
+            self._told("nvmlShutdown")
 
     def count(self) -> int:
         """Returns the number of GPUs NVML lists, those it cannot open included."""
-        return int(self._optional("count GPUs", self._pynvml.nvmlDeviceGetCount) or 0)
+        return int(self._told("nvmlDeviceGetCount") or 0)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
-        """Returns every GPU this process may open, in NVML's order, which is that of the PCI bus ids.
-
-        A GPU that may not be opened (no permission, lost) keeps its index but is left out.
-        """
+        """Returns every GPU this process may open, in NVML's order, which is that of the PCI bus ids."""
         records = (self._gpu(index) for index in range(self.count()))
         return tuple(record for record in records if record is not None)
 
     def driver_version(self) -> str | None:
         """Returns the driver's version."""
-        return _text(self._optional("ask the driver version", self._pynvml.nvmlSystemGetDriverVersion))
+        return _text(self._told("nvmlSystemGetDriverVersion"))
 
     def cuda_version(self) -> tuple[int, int] | None:
         """Returns the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
-        encoded = self._optional("ask the CUDA version", self._pynvml.nvmlSystemGetCudaDriverVersion)
+        encoded = self._told("nvmlSystemGetCudaDriverVersion")
         return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
 
     def memory_free_bytes(self, uuid: str) -> int:
         """Returns the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
-        info = self._optional("ask free memory", self._pynvml.nvmlDeviceGetMemoryInfo, self._handle(uuid))
+        info = self._told("nvmlDeviceGetMemoryInfo", self._handle(uuid))
         return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Returns the processes with a CUDA context on the device; empty where the driver does not tell."""
-        handle = self._handle(uuid)
-        found = self._optional("list processes", self._pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        if found is None and hasattr(self._pynvml, "nvmlDeviceGetComputeRunningProcesses_v2"):
-            # Drivers before R510 know only the second version of the call.
-            v2 = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
-            found = self._optional("list processes", v2, handle)
+        found = self._told("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid))
         return tuple(self._process(process) for process in found or ())
 
     def limits(self, uuid: str) -> PowerLimits:
         """Returns the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
-        handle, nvml = self._handle(uuid), self._pynvml
-        power_mw = self._optional("ask the power limit", nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        power_mw = self._told("nvmlDeviceGetEnforcedPowerLimit", self._handle(uuid))
         gpu = self._whole_gpu(uuid)  # a MIG instance has no clocks of its own
         return PowerLimits(
             power_w=None if power_mw is None else power_mw / 1000,
-            sm_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_SM),
-            memory_clock_mhz=self._optional("ask clocks", nvml.nvmlDeviceGetMaxClockInfo, gpu, _CLOCK_MEMORY),
+            sm_clock_mhz=self._told("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_SM),
+            memory_clock_mhz=self._told("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_MEMORY),
         )
 
     def configuration(self, uuid: str) -> Configuration:
@@ -409,16 +386,15 @@ class Nvml:
         )
 
     def _gpu(self, index: int) -> GpuRecord | None:
-        nvml = self._pynvml
-        handle = self._optional("open a GPU", nvml.nvmlDeviceGetHandleByIndex, index, also=_GPU_IS_LOST)
-        uuid = None if handle is None else _text(self._optional("ask a UUID", nvml.nvmlDeviceGetUUID, handle))
+        handle = self._told("nvmlDeviceGetHandleByIndex", index, also=_GPU_IS_LOST)
+        uuid = None if handle is None else _text(self._told("nvmlDeviceGetUUID", handle))
         if not uuid:
             return None
         self._handles[uuid] = handle
-        pci = self._optional("ask the PCI bus id", nvml.nvmlDeviceGetPciInfo, handle)
-        capability = self._optional("ask the capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        pci = self._told("nvmlDeviceGetPciInfo", handle)
+        capability = self._told("nvmlDeviceGetCudaComputeCapability", handle)
         # [current, pending]
-        mig = self._optional("ask the MIG mode", nvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+        mig = self._told("nvmlDeviceGetMigMode", handle) or (0, 0)
         name = self._name(handle) or "NVIDIA GPU of unknown name"
         return GpuRecord(
             index=index,
@@ -432,15 +408,12 @@ class Nvml:
         )
 
     def _mig_instances(self, parent: Any, parent_name: str) -> tuple[MigRecord, ...]:
-        nvml = self._pynvml
-        limit = self._optional("count MIG devices", nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0
+        limit = self._told("nvmlDeviceGetMaxMigDeviceCount", parent) or 0
         instances = []
         for slot in range(limit):
             # Slots without an instance answer NOT_FOUND.
-            handle = self._optional(
-                "open a MIG device", nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, slot
-            )
-            uuid = None if handle is None else _text(self._optional("ask", nvml.nvmlDeviceGetUUID, handle))
+            handle = self._told("nvmlDeviceGetMigDeviceHandleByIndex", parent, slot)
+            uuid = None if handle is None else _text(self._told("nvmlDeviceGetUUID", handle))
             if not uuid:
                 continue
             self._handles[uuid] = handle
@@ -450,8 +423,8 @@ class Nvml:
                 MigRecord(
                     uuid=uuid,
                     name=f"{parent_name} MIG {profile}",
-                    gpu_instance_id=self._id(nvml.nvmlDeviceGetGpuInstanceId, handle),
-                    compute_instance_id=self._id(nvml.nvmlDeviceGetComputeInstanceId, handle),
+                    gpu_instance_id=self._id("nvmlDeviceGetGpuInstanceId", handle),
+                    compute_instance_id=self._id("nvmlDeviceGetComputeInstanceId", handle),
                     profile=profile,
                     memory_total_bytes=self._memory_total_bytes(handle),
                 )
@@ -463,7 +436,7 @@ class Nvml:
         named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
         if named:
             return named.group(1)
-        attributes = self._optional("ask MIG attributes", self._pynvml.nvmlDeviceGetAttributes, handle)
+        attributes = self._told("nvmlDeviceGetAttributes", handle)
         if attributes is None:
             return "unknown"
         slices, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
@@ -471,22 +444,20 @@ class Nvml:
         return f"{part}{slices}g.{round(attributes.memorySizeMB / 1024)}gb"
 
     def _memory_total_bytes(self, handle: Any) -> int:
-        info = self._optional("ask memory", self._pynvml.nvmlDeviceGetMemoryInfo, handle)
+        info = self._told("nvmlDeviceGetMemoryInfo", handle)
         return _host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
 
     def _name(self, handle: Any) -> str | None:
-        return _text(self._optional("ask a name", self._pynvml.nvmlDeviceGetName, handle))
+        return _text(self._told("nvmlDeviceGetName", handle))
 
-    def _id(self, call: Callable[..., int], handle: Any) -> int:
-        found = self._optional("ask an instance id", call, handle)
+    def _id(self, call: str, handle: Any) -> int:
+        found = self._told(call, handle)
         return -1 if found is None else int(found)
 
     def _process(self, process: Any) -> GpuProcess:
         used = process.usedGpuMemory
         pid = int(process.pid)
-        name = (
-            self._optional("ask a process name", self._pynvml.nvmlSystemGetProcessName, pid) if pid else None
-        )
+        name = self._told("nvmlSystemGetProcessName", pid) if pid else None
         return GpuProcess(pid, _text(name) or None, None if used is None else int(used) >> 20)
 
     def _handle(self, uuid: str) -> Any:
@@ -515,27 +486,20 @@ class Nvml:
 
     def _power_and_energy(self, gpu: Any, fields: dict[int, float]) -> tuple[float | None, float | None]:
         """Returns milliwatts and millijoules, by calls of their own where the fields do not hold them."""
-        power_mw: float | None = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
-        energy_mj: float | None = fields.get(_ENERGY_MJ) or self._told(
-            "nvmlDeviceGetTotalEnergyConsumption", gpu
-        )
-        return power_mw, energy_mj
+        power_mw = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
+        return power_mw, fields.get(_ENERGY_MJ) or self._told("nvmlDeviceGetTotalEnergyConsumption", gpu)
 
-    def _told(self, call: str, *args: Any) -> Any:
-        """Calls NVML for something that may change; None where package, driver or sandbox do not have it."""
+    def _told(self, call: str, *args: Any, also: int = _OPERATING_SYSTEM) -> Any:
+        """Calls NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
         function = getattr(self._pynvml, call, None)
         if function is None:
             return None
-        return self._optional(f"answer {call}", function, *args, also=_OPERATING_SYSTEM)
-
-    def _optional(self, action: str, call: Callable[..., T], *args: Any, also: int | None = None) -> T | None:
-        """Calls NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
         try:
-            return call(*args)
+            return function(*args)
         except self._pynvml.NVMLError as error:
             if _code(error) in _UNANSWERED or _code(error) == also:
                 return None
-            raise DeviceError(f"NVML failed to {action}: {error}") from error
+            raise DeviceError(f"NVML failed to answer {call}: {error}") from error
 
 
 def _code(error: BaseException) -> int:

@@ -54,10 +54,7 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
 def remaining(
     nvml: Nvml, device: Device, pids: Set[int], *, within_s: float = _TO_LEAVE_S
 ) -> tuple[GpuProcess, ...]:
-    """Returns which of these processes have a CUDA context on `device` even after some seconds.
-
-    The driver takes a moment to clear up behind a process that was killed.
-    """
+    """Returns which of these processes still have a context on `device` after `within_s`."""
     give_up_s = time.monotonic() + within_s
     while True:
         left = tuple(process for process in nvml.compute_processes(device.uuid) if process.pid in pids)
@@ -79,10 +76,7 @@ def process_id(text: str) -> int | None:
 
 
 def ancestors(pid: int | None = None) -> tuple[int, ...]:
-    """Returns the parent, grandparent, … of a process (this one for None), nearest first.
-
-    Without /proc only this process's parent is known. Processes of another PID namespace do not appear.
-    """
+    """Returns parent, grandparent, … of a process (this one for None), as far as /proc tells."""
     found: list[int] = []
     current = os.getppid() if pid is None else parent(pid)
     while current and current not in found:
@@ -124,17 +118,9 @@ def is_alive(pid: int) -> bool:
 class DeviceWatch:
     """Takes states of one device and tells the processes of others on it from ours.
 
-    A state takes eight calls of NVML (both clocks, limiters, temperature, one call for counters and power,
-    memory, processes, utilization) and one more for the name of each process: a millisecond or so, during
-    which nothing should be timed. The state after one batch can be the one before the next.
-
-    Make one after this process has its CUDA context: in a container NVML gives process ids of the host, so
-    what is there now and was not among the `strangers` found before that is taken to be ours.
-
-    Args:
-        nvml: where to ask.
-        device: a real device.
-        strangers: what `foreign_processes` found before this process had a context.
+    A state takes eight calls of NVML, a millisecond or so, during which nothing should be timed. Make one
+    after this process has its CUDA context: in a container NVML gives process ids of the host, so what is
+    there now and was not among the `strangers` found before that is taken to be ours.
     """
 
     def __init__(self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = ()) -> None:

@@ -99,11 +99,7 @@ class DeviceArray:
             self.pointer = self._allocation = 0
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones; the device must be idle.
-
-        Args:
-            name: what the array is called in what is returned.
-        """
+        """Returns what was written into the guard zones of array `name`; the device must be idle."""
         if self._guard is None:
             return []
         behind = self._zone_bytes + self.nbytes
@@ -315,12 +311,10 @@ def runtime() -> CudaRuntime:
 
 
 def context_fault() -> str | None:
-    """Returns why this thread's CUDA context cannot be used any more, by CUDA's name of the error, or None.
+    """Returns CUDA's name of the error by which this thread's context cannot be used any more, or None.
 
-    Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays: an
-    illegal address, a misaligned one, a failed assertion of a kernel and so on leave a context in which every
-    call fails, whatever library makes it, and only another process has a new one.
-    https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html (CUresult)
+    Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays:
+    only another process has a new context.
     """
     from cuda.bindings import driver
 

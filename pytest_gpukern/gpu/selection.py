@@ -193,9 +193,8 @@ def _in_cuda_order(
 ) -> tuple[GpuRecord, ...]:
     """Puts GPUs in the order of CUDA's ordinals.
 
-    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, ranks by a heuristic that NVIDIA does
-    not describe; it has nothing to rank between cards of one model, which stay in bus order. So only
-    different models need CUDA's own answer, which takes a process of its own.
+    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, is not described, but keeps cards of
+    one model in bus order: only different models need CUDA's own answer, from a process of its own.
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
     if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:
@@ -311,10 +310,7 @@ _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 @dataclass(frozen=True)
 class Pin:
-    """What `pin` changed in an environment; restoring puts the variables back as they were.
-
-    Restoring does not change what a CUDA that is initialised already shows this process.
-    """
+    """What `pin` changed in an environment; restoring puts the variables back as they were."""
 
     environ: MutableMapping[str, str]
     before: tuple[tuple[str, str | None], ...]

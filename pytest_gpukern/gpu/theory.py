@@ -211,12 +211,7 @@ class Peaks:
 
 
 def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
-    """Returns the peaks of a real device, from what NVML tells, or else CUDA.
-
-    Args:
-        nvml: where to ask first.
-        device: a real device.
-        properties: `cuda.core.Device(0).properties`, asked for what NVML does not tell.
+    """Returns the peaks of a real device, from what NVML tells, or else `cuda.core.Device(0).properties`.
 
     Raises:
         DeviceError: CUDA refuses to describe the device.

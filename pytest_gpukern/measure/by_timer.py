@@ -79,10 +79,9 @@ def measured_by(
 
 
 def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Both measurements, with a warning where they contradict each other.
+    """Returns both measurements, with a warning where they contradict each other.
 
-    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
-    kernel runs more slowly while CUPTI records it, which then is in the main number.
+    Events contain what CUPTI records: less they read only if they missed work, or if CUPTI slows the kernel.
     """
     short = 1 - other.summary.median_ns / main.summary.median_ns
     if short <= CONTRADICTION:
@@ -96,13 +95,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
 
 
 def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
-    """Measures a call that puts nothing on the device by the host's clock: INVALID as a time of the device's.
-
-    Args:
-        by: measures by a timer.
-        stream: the timed stream, as a cuda.core stream.
-        reason: what the timer that looked says.
-    """
+    """Measures by the host's clock what puts nothing on the device: INVALID as a time of the device's."""
     remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
     return _by_the_host(by, stream, f"{reason}; {remedy}")
 

@@ -26,8 +26,7 @@ class Canaries:
     """What the canaries of a session read.
 
     Attributes:
-        times_ns: name → median time; the name with `/event` where CUPTI could not time it, since such times
-            are compared with each other only.
+        times_ns: name → median time; the name with `/event` where CUPTI could not time it.
         complaints: what could not be measured and why, in words.
     """
 

@@ -78,11 +78,7 @@ class Ceilings:
 
     @classmethod
     def from_json(cls, data: object) -> Ceilings:
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError: a field is missing, unknown, or no positive finite number; the message names it.
-        """
+        """Reads what `to_json` gave; ValueError names a field that is missing, unknown or no such number."""
         if not isinstance(data, dict):
             raise ValueError(f"the ceilings are {data!r:.60} instead of an object")
         names = {field.name for field in fields(cls)}
@@ -94,29 +90,20 @@ class Ceilings:
         return cls(**data)
 
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
-        """Share of the device's copy bandwidth, 0.97 for 97 %; None where there is nothing to compare.
+        """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.
 
         Above 1 where reads outweigh writes, which a copy has in equal parts, or where what was written last
-        is still in the L2.
-
-        Args:
-            traffic_bytes: bytes that a kernel moved through device memory.
-            ns: its time.
-            cache: `cold` or `hot`; data that the L2 may hold have no ceiling of the memory's.
+        is still in the L2. Data that a hot L2 may hold have no ceiling of the memory's.
         """
         if cache == "hot":
             return None
         return _share(traffic_bytes, ns, self.device_copy_bytes_per_s)
 
     def compute_share(self, flops: float | None, ns: float, dtype: Any) -> float | None:
-        """Share of the device's FMA rate for `dtype`; None where that was not measured.
+        """Returns the share of the device's FMA rate for `dtype`; None where that was not measured.
 
-        Above 1 where tensor cores do the work.
-
-        Args:
-            flops: operations of a kernel, an FMA counted as two; of complex numbers, those of their parts.
-            ns: its time.
-            dtype: what it computes in, as NumPy takes it.
+        An FMA counts as two `flops`, and those of complex numbers are of their parts. Above 1 with tensor
+        cores.
         """
         import numpy as np
 
@@ -126,21 +113,10 @@ class Ceilings:
     def host_copy_share(
         self, bytes_in: float, bytes_out: float, ns: float, memory: str = "pageable"
     ) -> float | None:
-        """Which part of a time the copies to and from the device alone would take, one after the other.
+        """Returns which part of a time the copies to and from the device alone would take, in turn.
 
-        For the scopes `transfer` and `end_to_end`.
-
-        Args:
-            bytes_in: bytes copied to the device.
-            bytes_out: bytes copied to the host.
-            ns: time of the copies and what else the scope holds.
-            memory: `pageable`, as an ordinary array's, or `pinned`.
-
-        Raises:
-            ValueError: `memory` is neither.
+        `memory` is `pageable`, as an ordinary array's, or `pinned`. None where a rate was not measured.
         """
-        if memory not in ("pageable", "pinned"):
-            raise ValueError(f"memory is {memory!r}, neither 'pageable' nor 'pinned'")
         pinned = memory == "pinned"
         rate_in = self.pinned_to_device_bytes_per_s if pinned else self.pageable_to_device_bytes_per_s
         rate_out = self.device_to_pinned_bytes_per_s if pinned else self.device_to_pageable_bytes_per_s
@@ -211,10 +187,7 @@ def cache_key(fingerprint: Fingerprint) -> JsonDict:
 
 
 def default_cache_dir() -> Path | None:
-    """The package's folder in the user's cache folder; None for a user without a home.
-
-    https://specifications.freedesktop.org/basedir-spec/latest/
-    """
+    """Returns the package's folder in the user's XDG cache folder; None for a user without a home."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "")
     if not root.is_absolute():  # which the specification says to ignore
         try:

@@ -41,11 +41,8 @@ class ClockObserver(Observer):
 class ClockObservation(Observation):
     """Says which batches count, pauses after those that do not, and gives up at last.
 
-    Args:
-        instruments: what the device is looked at with.
-        beside: whether a main timer's samples were taken just before, and looked after: then that look will
-            do for a tenth of a second, and the end alone is no reason for another.
-        recovery: pauses after disturbed batches.
+    `beside` a main timer, whose samples were looked after just before, that look will do for a tenth of a
+    second, and the end alone is no reason for another.
     """
 
     def __init__(
@@ -68,9 +65,8 @@ class ClockObservation(Observation):
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         """Says why the samples since the last look do not count, if so; pauses after such.
 
-        NVML is asked every tenth of a second and at the end: its counters tell of what came and went between.
-        Beside a main timer it is asked every tenth of a second only.
-        The SM clock is measured after each batch, and a low one has NVML asked at once.
+        NVML is asked every tenth of a second, at the end, and at once where the SM clock measured is low: its
+        counters tell of what came and went between.
         """
         clock = self._instruments.probe.read() if self._instruments.probe is not None else None
         before, highest = self._states[-1], self._instruments.max_sm_mhz
@@ -157,14 +153,7 @@ _BUSY_PERCENT = 5  # what a program that merely polls stays below
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Why the samples of a batch are invalid.
-
-    Attributes:
-        kind: a word or two, the same for all of its kind: a clock event, `SM clock`, `memory clock`,
-            `other process`.
-        seen: what was seen, with values.
-        remedy: what somebody can do about it.
-    """
+    """Why the samples of a batch are invalid: its kind in a word or two, what was seen, and the remedy."""
 
     kind: str
     seen: str
@@ -182,14 +171,9 @@ def batch_fault(
     max_sm_mhz: float | None = None,
     max_memory_mhz: float | None = None,
 ) -> Disturbance | None:
-    """Why the samples taken between two states are invalid, or None; what is not told is not judged.
+    """Returns why the samples taken between two states are invalid, or None; what is not told is not judged.
 
-    Args:
-        before: state of the device right before the batch, its clocks up.
-        after: state right after it.
-        sm_mhz: SM clock measured right after it; without it, what NVML said then.
-        max_sm_mhz: highest SM clock of the device.
-        max_memory_mhz: highest memory clock of the device.
+    `sm_mhz` is the SM clock measured right after the batch; without it, NVML's counts.
     """
     return (
         _throttled(before, after)
@@ -205,12 +189,9 @@ def device_notes(
     *,
     max_sm_mhz: float | None = None,
 ) -> tuple[str, ...]:
-    """What a reader should know of the device during a whole measurement that was valid all the same.
+    """Returns what a reader should know of the device during a whole measurement that was valid all the same.
 
-    Args:
-        states: those before, between and after its batches, in order.
-        clocks_mhz: SM clocks measured after its batches.
-        max_sm_mhz: highest SM clock of the device.
+    `states` are those before, between and after its batches, `clocks_mhz` the SM clocks measured after them.
     """
     if not states:
         return ()
@@ -315,50 +296,19 @@ def _named(processes: Iterable[GpuProcess]) -> str:
     return ", ".join(str(process) for process in processes)
 
 
-@dataclass(frozen=True)
-class PausePolicy:
-    """How long to pause after a disturbed batch: from `first_s`, doubling up to `longest_s`, as NVBench.
-
-    Attributes:
-        first_s: the first pause, in seconds.
-        longest_s: no pause is longer.
-        total_s: no batch is repeated once the pauses add up to this.
-
-    Raises:
-        ValueError: 0 < first_s ≤ longest_s ≤ total_s does not hold.
-    """
-
-    first_s: float = 0.05
-    longest_s: float = 0.5
-    total_s: float = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first_s <= self.longest_s <= self.total_s:
-            raise ValueError(
-                f"0 < first_s ≤ longest_s ≤ total_s is needed, "
-                f"got {self.first_s!r}, {self.longest_s!r} and {self.total_s!r}"
-            )
-
-    def pause_s(self, number: int) -> float:
-        """The pause after the `number`th disturbed batch, counted from 0."""
-        return min(self.longest_s, self.first_s * 2.0 ** min(number, 64))
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+"""Pauses double from the first to the longest, as NVBench's do."""
+_PAUSES_S = 3.0
+"""No batch is repeated once the pauses add up to this."""
 
 
 class Recovery:
     """Counts the disturbed batches of one measurement and pauses after each.
 
-    After a pause the device has rested: make one call untimed before the next batch, so that clocks and
-    caches are as they were.
-
-    Args:
-        policy: how long to pause.
-        sleep: pauses, in seconds.
+    After a pause the device has rested: make one call untimed before the next batch.
     """
 
-    def __init__(
-        self, policy: PausePolicy | None = None, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._policy = policy or PausePolicy()
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
         self._paused_s = 0.0
         self._seen: list[Disturbance] = []
@@ -370,9 +320,9 @@ class Recovery:
 
     def pause(self, disturbance: Disturbance) -> bool:
         """Notes a disturbed batch; pauses and returns True, or False once no pause is left."""
-        pause_s = self._policy.pause_s(self.disturbed)
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self.disturbed)
         self._seen.append(disturbance)
-        if self._paused_s + pause_s > self._policy.total_s * (1 + 1e-9):
+        if self._paused_s + pause_s > _PAUSES_S:
             return False
         self._paused_s += pause_s
         self._sleep(pause_s)

@@ -30,13 +30,7 @@ LEAST_KEPT_BYTES = 2**20
 
 
 class MemoryObserver(Observer):
-    """Follows what libraries have given out through each test that measures on a GPU.
-
-    Args:
-        name: of its row.
-        bench: what it may ask.
-        collect: collects garbage.
-    """
+    """Follows what libraries have given out through each test that measures on a GPU."""
 
     def __init__(self, name: str, bench: Bench, collect: Callable[[], object] = gc.collect) -> None:
         super().__init__(name, bench)
@@ -45,11 +39,7 @@ class MemoryObserver(Observer):
         self._peak = 0
 
     def begin_test(self) -> None:
-        """Notes what is alive before a test, once caches were given back.
-
-        Raises:
-            CudaError: the context is lost.
-        """
+        """Notes what is alive before a test, caches given back; CudaError where the context is lost."""
         if not self.bench.measures:
             return
         self._before = self._peak = _alive_once_idle()
@@ -65,11 +55,7 @@ class MemoryObserver(Observer):
         self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
-        """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault.
-
-        Raises:
-            CudaError: the context is lost.
-        """
+        """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault."""
         if self._before is None:
             return None
         before, self._before = self._before, None

@@ -81,20 +81,11 @@ def energy_of_a_call(
     busy_ns: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Energy:
-    """Energy that the whole board draws for a call, calls back to back, nothing flushed between them.
+    """Measures the energy that the whole board draws for a call, calls back to back, nothing flushed between.
 
     So the cache is hot, unless the call's data do not fit into it. There is a reason instead where the device
-    has no counter, and for calls so short that launching them takes longer: then the board mostly waits, and
-    what it draws is no call's.
-
-    Args:
-        executions: of the call, warm and checked.
-        state: asks for the device's state now.
-        synchronize: waits for the device.
-        mark: marks the place in the queue behind all that was launched.
-        call_ns: how long a call takes, in nanoseconds.
-        busy_ns: for how long kernels run in it, where a timer saw that.
-        clock: seconds.
+    has no counter, and for calls so short that launching them takes longer. `busy_ns` is for how long kernels
+    run in a call, where a timer saw that.
     """
     if state().energy_mj is None:
         return Energy(untold=NO_COUNTER)
@@ -114,9 +105,8 @@ class _Feed:
 
     Attributes:
         calls: that were queued.
-        starved_s: how long the host was queueing while the device may have had nothing to do: the time of all
-            batches at whose end the one before had ended already. In the others the device had that one to
-            execute all the while, and then this one, so that it cannot have waited.
+        starved_s: how long the host queued while the device may have had nothing to do: the time of all
+            batches at whose end the one before had ended already.
     """
 
     def __init__(self, executions: Executions, mark: Callable[[], Mark], clock: Callable[[], float]) -> None:
@@ -141,11 +131,10 @@ class _Feed:
 
 
 def _batch_size(largest: int, feed: Callable[[], _Feed], synchronize: Callable[[], None]) -> int:
-    """How many calls to queue at a time, at most `largest`.
+    """Returns how many calls to queue at a time, at most `largest`.
 
-    The launch queue has about 1000 entries. Calls that need many of them would fill it: then the host is held
-    up until the batch before has ended, which looks as if it were too slow; with fewer calls it is not. Where
-    the host is too slow whatever the size, as for calls that wait for the device, `largest` stays.
+    Calls that fill the launch queue hold the host up, which looks as if it were too slow; with fewer calls it
+    is not. Where the host is too slow whatever the size, `largest` stays.
     """
     count = largest
     while count > 1:
@@ -198,23 +187,13 @@ def energy_per_call(
     starved_ns: float,
     busy_ns: float | None = None,
 ) -> Energy:
-    """Energy that the whole board drew per call, if it can be told to 10 %, else why not.
+    """Returns the energy that the whole board drew per call, if it can be told to 10 %, else why not.
 
-    The difference of two readings is wrong by up to what is drawn between two updates of the counter, so the
-    calls must go on for ten of them, 1 s. And for nine tenths of the time the device must have had calls to
-    execute, since what the card draws while it waits for the host is no call's. Whether it had is known from
-    the queue, not from the time of a call: with a cold cache that is longer than back to back, and without
-    the 1 or 2 µs between two kernels shorter. Calls that wait for the device themselves leave it nothing to
-    go on with; of those whose kernels run so long that the cache does not matter, their time alone tells. On
-    A100 and H100 the sensor behind the counter looks at a quarter of the time only (arXiv:2312.02741), which
-    evens out over repeated calls.
-
-    Args:
-        before: state before the first call.
-        after: state once the last had ended.
-        calls: how many.
-        starved_ns: for how much of that time nothing shows that the device had a call to execute.
-        busy_ns: for how long kernels run in a call, as a timer saw it; None where none did.
+    The counter moves every 0.1 s, so the calls must go on for ten of its updates. And for nine tenths of the
+    time the device must have had calls to execute, as its queue shows: `starved_ns` is the time of which that
+    cannot be said. Calls that wait for the device themselves leave it nothing to go on with; of those whose
+    kernels run so long that the cache does not matter (`busy_ns`), their time alone tells. On A100 and H100
+    the sensor looks at a quarter of the time only (arXiv:2312.02741), which evens out over repeated calls.
     """
     passed_ns = after.at_ns - before.at_ns
     if before.energy_mj is None or after.energy_mj is None:

@@ -22,12 +22,7 @@ _enumerate = threading.enumerate
 
 @dataclass(frozen=True)
 class Threads:
-    """Holds the threads of this process at one moment.
-
-    Attributes:
-        python: those that Python started and that were running.
-        native: number of all, those of C libraries included; None where the system does not tell.
-    """
+    """Holds the threads of this process at one moment: those of Python, and the number of all where known."""
 
     python: frozenset[threading.Thread]
     native: int | None
@@ -56,13 +51,8 @@ def thread_fault(before: Threads, after: Threads) -> str | None:
 def thread_left_working(before: Threads, after: Threads, *, first: bool) -> str | None:
     """Says why threads cast doubt on the one launch between two moments, naming them, or None.
 
-    Pools and services that a library starts when it is first needed are no doubt: a worker that waits for its
-    pool's next task is not counted, and a daemon not at the first launch.
-
-    Args:
-        before: threads before the launch.
-        after: threads once it has returned and the device is idle.
-        first: whether the launch was the variant's first.
+    Take `after` once it has returned and the device is idle. A worker that waits for its pool's next task is
+    not counted, and at the first launch of a variant no daemon: libraries start services when first needed.
     """
     ends = time.monotonic() + _GRACE_S
     left = [thread for thread in after.python - before.python if not (first and thread.daemon)]

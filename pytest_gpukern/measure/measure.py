@@ -73,16 +73,9 @@ def warm_up(
 ) -> WarmUp:
     """Runs `call` until its wall time settles: three calls in a row within 5 % and 20 ms of calls.
 
-    What the host's clock will time has settled within 25 %. Of calls longer than 20 ms two that agree are
-    enough. A call slower than 0.1 s is not repeated: caches and clocks have settled within it. After 0.4 s it
-    ends unsettled.
-
-    Args:
-        call: what is warmed up.
-        synchronize: waits for the device.
-        compiled: whether it ran before, so that not even the first call compiles or loads anything.
-        by_host: whether the host's clock will time it.
-        clock: nanoseconds.
+    What the host's clock will time (`by_host`) has settled within 25 %. Of calls longer than 20 ms two that
+    agree are enough. A call slower than 0.1 s is not repeated. After 0.4 s it ends unsettled. `compiled` says
+    that it ran before, so that not even the first call compiles or loads anything.
     """
     within = _AGREEING_BY_HOST if by_host else _AGREEING
     times: list[float] = []
@@ -309,11 +302,7 @@ class Samples:
 
 @dataclass
 class Sampler:
-    """Takes batches of one call; attributes as the arguments of `measure.measure`.
-
-    Attributes:
-        sampling: what was taken so far.
-    """
+    """Takes batches of one call; attributes as the arguments of `measure.measure`."""
 
     executions: Executions
     timer: Timer
@@ -413,10 +402,7 @@ def _samples_a_batch(rule: StoppingRule, taken: int) -> int:
 
 
 def _within_budget(rule: StoppingRule, sampling: Samples, passed_s: float, each_s: float) -> int:
-    """The most executions of the next batch: after the fewest samples those that the time left is enough for.
-
-    Never fewer than the first batches had, which would say little of what they share.
-    """
+    """Returns how many executions the time left allows, never fewer than the first batches had."""
     if len(sampling.samples) < rule.min_samples:
         return rule.max_samples * sampling.executions_a_sample
     least = _samples_a_batch(rule, 0) * sampling.executions_a_sample

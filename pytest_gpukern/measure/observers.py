@@ -79,11 +79,7 @@ class Instruments:
 
 
 class Bench(Protocol):
-    """What observers may ask of the process that measures.
-
-    Attributes:
-        settings: what the run was asked to do.
-    """
+    """What observers may ask of the process that measures."""
 
     settings: Settings
 
@@ -154,12 +150,7 @@ class Observation:
 
 
 class Observer:
-    """Looks at the device for a whole process. By default it does nothing.
-
-    Args:
-        name: of its row.
-        bench: what it may ask.
-    """
+    """Looks at the device for a whole process. By default it does nothing."""
 
     def __init__(self, name: str, bench: Bench) -> None:
         self.name = name
@@ -199,12 +190,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class SeenInTest:
-    """What an observer saw of a test.
-
-    Attributes:
-        values: plain JSON, for the result.
-        finding: what is worth a line, or None.
-    """
+    """What an observer saw of a test: plain JSON for the result, and a finding worth a line, or None."""
 
     values: JsonDict
     finding: Finding | None = None
@@ -212,12 +198,7 @@ class SeenInTest:
 
 @dataclass(frozen=True)
 class ObservedTest:
-    """What all observers saw of a test; travels on the report of its teardown.
-
-    Attributes:
-        values: name of the observer → what it saw.
-        findings: what is worth a line.
-    """
+    """What all observers saw of a test, by name, and findings; travels on the report of its teardown."""
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -239,12 +220,7 @@ class ObservedTest:
 
 
 class Observers:
-    """Opens all observers for a process, and asks them in turn.
-
-    Args:
-        bench: what they may ask.
-        rows: by name.
-    """
+    """Opens all observers for a process, and asks them in turn."""
 
     def __init__(self, bench: Bench, rows: Mapping[str, ObserverRow] | None = None) -> None:
         rows = OBSERVERS if rows is None else rows

@@ -74,13 +74,7 @@ MARGIN = 0.02
 
 
 def below_floor(median_ns: float, floor: Floor | None, *, resolution_ns: float = 0.0) -> str | None:
-    """Why a median is impossible, in words, or None.
-
-    Args:
-        median_ns: the measured median of a call.
-        floor: the least time that the declared work can take; None where nothing is known.
-        resolution_ns: the smallest difference that the timer can show.
-    """
+    """Says why a median is impossible, or None; `floor` is the least time that the declared work can take."""
     if floor is None or median_ns + resolution_ns >= (1 - MARGIN) * floor.ns:
         return None
     return (
@@ -204,15 +198,11 @@ def _genuine(name: str, function: object) -> bool:
 
 
 def device_time_fault(device_ns: float, wall_ns: float) -> str | None:
-    """Why the device's times of a batch contradict the host's clock, or None.
+    """Says why the device's times of a batch contradict the host's clock, or None.
 
     The samples of one stream follow each other inside the batch, so their sum cannot exceed the time that the
     host saw pass around it. The opposite proves nothing: flushes, launches and waiting are in the host's
-    time too.
-
-    Args:
-        device_ns: sum of the batch's samples, each times its iterations.
-        wall_ns: the host's time from before the first was queued until the device was idle.
+    time.
     """
     if device_ns <= (1 + _SHARE) * wall_ns + _SLACK_NS:
         return None

@@ -87,11 +87,7 @@ class Rounds:
         self.largest_batch = 1 if in_turn else _LARGEST_BATCH
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Ends the round before, and begins the next `count`: not more than `largest_batch`.
-
-        Raises:
-            TypeError: `setup` returns arguments beside those given, or something else.
-        """
+        """Ends the round before, and begins the next `count`: not more than `largest_batch`."""
         return [self.begin(self.calls(cold=cold)) for _ in range(count)]
 
     def calls(self, *, cold: bool) -> int:
@@ -152,11 +148,7 @@ class Rounds:
 
 
 def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Returns what a `setup` returned as positional and named arguments.
-
-    Raises:
-        TypeError: it is neither (args, kwargs) nor a tuple of positional arguments.
-    """
+    """Returns what a `setup` returned as (args, kwargs); TypeError where it is neither nor a tuple."""
     if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[1], dict):
         return tuple(made[0]), made[1]
     if isinstance(made, tuple):

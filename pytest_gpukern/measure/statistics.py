@@ -222,10 +222,7 @@ def _checked(samples_ns: Sequence[float]) -> list[float]:
 
 
 def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
-    """Median, low and high of the 95 % interval of sorted samples (their range when they are too few).
-
-    It is made to contain the `middles`, the medians of batches that differ.
-    """
+    """Returns median, low and high of the 95 % interval, with the `middles` of batches that differ in it."""
     n = len(ordered)
     rank = interval_rank(n)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -352,8 +349,7 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
 def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
     """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
 
-    One, or up to 5 % of the samples, is the ordinary life of a shared machine, which a median does not feel:
-    nothing is said.
+    One, or up to 5 % of the samples, is ordinary on a shared machine: nothing is said.
     """
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)

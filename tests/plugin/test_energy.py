@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.cli import main as cli
 from pytest_gpukern.measure.energy import HOST_BOUND, NO_COUNTER, NOT_ASKED, OF_CALLABLES, OF_INVALID
 
 from . import fake_gpu
@@ -82,10 +81,3 @@ def test_a_test_of_a_callable_of_its_own_says_why_it_has_none(gpu, monkeypatch, 
     result = gpu("--gpukern-energy")
     result.assert_outcomes(passed=1)
     assert f"no energy told: {OF_CALLABLES}" in " ".join(result.stdout.str().split())
-
-
-def test_a_run_file_shows_it_again(on_board, pytester, capsys):
-    on_board(fake_gpu.Board())
-    capsys.readouterr()
-    assert cli.main(["show", "run.json"]) == 0
-    assert capsys.readouterr().out.count("46.9 mJ  600 W") == 2

@@ -15,10 +15,6 @@ from pytest_gpukern.gpu.clock_probe import ClockProbe, median_clock
 from pytest_gpukern.gpu.runtime import cuda_source
 
 
-def test_clocks_over_nanoseconds_are_gigahertz() -> None:
-    assert median_clock([50_016, 99_032, 40]) == pytest.approx((1980.0, 40 / 99_032), rel=1e-4)
-
-
 def test_one_block_that_was_interrupted_moves_nothing() -> None:
     good = [50_000, 99_000, 40]
     assert median_clock([*good, *good, 9_000_000, 99_000, 90_000]) == (1980.0, 40 / 99_000)
@@ -105,14 +101,6 @@ def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on) -> No
     assert probe.resolution < 0.002
 
 
-def test_the_kernel_never_lasts_longer_than_a_millisecond(probe_on) -> None:
-    cuda = FakeCuda(poll=10_000_000)
-    probe = probe_on(cuda)
-    for _ in range(10):
-        probe.read()
-    assert max(cuda.durations) == 1_000_000
-
-
 def test_a_timer_that_stands_still_gives_no_clock(probe_on) -> None:
     probe = probe_on(FakeCuda(mhz=0))
     assert probe.read() is None
@@ -126,17 +114,3 @@ def test_the_memory_is_given_back_once(probe_on) -> None:
     probe.close()
     probe.close()
     assert not cuda.memory
-
-
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
-def test_the_kernel_compiles(architecture: str) -> None:
-    core = pytest.importorskip("cuda.core")
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except Exception as error:
-        pytest.skip(f"no NVRTC: {type(error).__name__}")
-    options = core.ProgramOptions(arch=architecture, std="c++17")
-    code = core.Program(cuda_source("clock_probe.cu"), "c++", options).compile("cubin")
-    assert b"gpukern_clock" in bytes(code.code)

@@ -24,7 +24,7 @@ INSTRUCTIONS = {
 def test_every_kernel_compiles(architecture):
     if architecture not in KNOWN:
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
-    sources = [copy_source(), cuda_source("launch.cu"), cuda_source("timing.cu"), cuda_source("hash.cu")]
+    sources = [copy_source(), *map(cuda_source, ("clock_probe.cu", "launch.cu", "timing.cu", "hash.cu"))]
     sources += [fma_source(c_type) for c_type in INSTRUCTIONS if c_type != "float2x" or architecture >= 100]
     for source in sources:
         assert compiled(source, f"sm_{architecture}").startswith(b"\x7fELF")

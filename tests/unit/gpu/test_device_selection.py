@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
-from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 
 TWO = FakeNvml((gpu(0), gpu(1)))
@@ -85,13 +84,6 @@ def test_an_error_shows_value_entry_devices_and_valid_spellings(value: str, entr
     for uuid in UUIDS[:2]:
         assert f"NVIDIA H200, {uuid}" in message
     assert "CUDA_VISIBLE_DEVICES=0 or CUDA_VISIBLE_DEVICES=GPU-9942190a\n" in message
-
-
-def test_the_spelling_that_an_error_offers_is_long_enough_to_be_unique() -> None:
-    twin = UUIDS[0][:14] + "f" + UUIDS[0][15:]
-    nvml = FakeNvml((gpu(0), gpu(1, uuid=twin)))
-    with pytest.raises(DeviceError, match=rf"or CUDA_VISIBLE_DEVICES={UUIDS[0][:15]}\n"):
-        uuids(nvml, "nonsense")
 
 
 def shown(value: str) -> list[str] | str:
@@ -187,24 +179,12 @@ def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu() -> No
     assert nvml.closed
 
 
-def test_a_malformed_value_does_not_matter_where_there_is_no_gpu() -> None:
-    missing = NvmlUnavailable("no NVIDIA driver library")
-    found = reason(missing, CudaError("CUDA library missing"), CUDA_VISIBLE_DEVICES="nonsense")
-    assert found == "no NVIDIA driver library; CUDA library missing"
-
-
 def test_a_reason_says_which_half_of_the_driver_is_missing() -> None:
     assert (
         reason(FakeNvml(), CudaError("CUDA library missing (x)"))
         == "NVML lists 1 GPU, but CUDA library missing (x)"
     )
     assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
-
-
-def test_a_machine_whose_only_gpu_is_in_mig_mode_without_instances_has_no_gpu() -> None:
-    assert (
-        reason(FakeNvml((split_gpu(0, instances=0),))) == "every GPU is in MIG mode and has no MIG instance"
-    )
 
 
 TWINS = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
@@ -238,11 +218,6 @@ def test_a_device_is_named_by_position_uuid_or_name(spec: str, position: int) ->
     assert select(spec, MIXED) is MIXED[position]
 
 
-def test_a_position_counts_in_the_visible_list_and_not_in_nvml() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "1,0"}
-    assert select("0", visible_devices(FakeNvml((gpu(0), gpu(1))), environ)).uuid == UUIDS[1]
-
-
 @pytest.mark.parametrize("spec", ["3", "40", "42", "-1", "A100", "GPU-123", "gpu-", "mig-", "", " "])
 def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(spec: str) -> None:
     with pytest.raises(DeviceError) as caught:
@@ -263,17 +238,6 @@ def test_two_cards_of_one_name_are_told_apart_by_uuid_only() -> None:
     assert all(uuid in message for uuid in UUIDS[:2])
 
 
-def test_a_part_of_two_different_names_is_ambiguous() -> None:
-    with pytest.raises(DeviceError, match=r"names 2 devices\.\n"):
-        select("RTX", MIXED)
-
-
-def test_what_is_the_start_of_one_uuid_and_part_of_another_name_is_ambiguous() -> None:
-    devices = visible_devices(FakeNvml((gpu(0, uuid="GPU-a100" + UUIDS[0][8:]), gpu(1, "NVIDIA A100"))), {})
-    with pytest.raises(DeviceError, match="names 2 devices"):
-        select("a100", devices)
-
-
 def test_a_mig_instance_is_selected_by_its_uuid_or_profile() -> None:
     devices = visible_devices(FakeNvml((split_gpu(0, instances=1), gpu(1))), {})
     assert select(MIG_UUIDS[0], devices).mig_profile == "1g.18gb"
@@ -285,31 +249,6 @@ def test_without_visible_devices_any_choice_is_an_error() -> None:
         select("0", ())
     with pytest.raises(DeviceError, match=r"^no GPU is visible"):
         select(None, ())
-
-
-def outcome(spec: str) -> Device | str:
-    try:
-        return select(spec, MIXED)
-    except DeviceError as error:
-        return str(error)
-
-
-PARTS = st.tuples(
-    st.sampled_from([text for device in MIXED for text in (device.name, device.uuid)]), st.slices(36)
-)
-
-
-@given(st.one_of(st.text(max_size=12), PARTS.map(lambda part: part[0][part[1]])))
-def test_whatever_is_asked_for_the_answer_is_the_only_device_that_it_describes_or_an_error(spec: str) -> None:
-    found = outcome(spec)
-    if isinstance(found, str):
-        assert f"--gpukern-device={spec!r}" in found
-        return
-    wanted = spec.strip().lower()
-    described = [device for device in MIXED if wanted in device.name.lower() or wanted in device.uuid.lower()]
-    assert found in described or MIXED[int(wanted)] is found
-    starts = [device for device in MIXED if device.uuid.lower().startswith(wanted)]
-    assert not (wanted.startswith("gpu-") and starts != [found])
 
 
 FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
@@ -359,18 +298,3 @@ def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_a
 def test_a_cuda_initialised_without_devices_is_an_error() -> None:
     with pytest.raises(DeviceError, match="it shows no device"):
         pin(FIRST, {}, cuda=FakeCuda(initialized=True))
-
-
-def test_a_cuda_that_fails_after_a_fork_is_an_error_with_its_own_words() -> None:
-    class Broken(FakeCuda):
-        def devices(self) -> tuple[CudaDevice, ...]:
-            raise CudaError("cuInit failed with CUDA_ERROR_NOT_INITIALIZED (3)")
-
-    with pytest.raises(DeviceError, match="cuInit failed"):
-        pin(FIRST, {}, cuda=Broken(initialized=True))
-
-
-def test_the_simulator_needs_no_pin() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "1"}
-    pin(Device.simulated(), environ, cuda=FakeCuda(initialized=True)).restore()
-    assert environ == {"CUDA_VISIBLE_DEVICES": "1"}

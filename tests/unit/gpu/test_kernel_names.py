@@ -63,12 +63,6 @@ def test_a_structure_has_no_number_which_says_only_how_many_types_a_process_had(
     assert readable("_Z5countI6RecordILi460EEEvv") == "count<Record<460>>()", "somebody's template"
 
 
-@needs_a_demangler
-def test_underscores_of_a_numba_kernel_are_not_taken_for_its_escapes():
-    name = f"_ZN6cudapy1m8block_64{TAGS}Ex"
-    assert readable(name) == "block_64(long long)"
-
-
 def test_without_a_cpp_run_time_names_stay_mangled(monkeypatch):
     def missing(library):
         raise OSError(f"{library}: cannot open shared object file")

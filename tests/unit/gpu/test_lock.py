@@ -113,16 +113,6 @@ def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_release
     assert f"in use by pid {holder.pid}" in told[0]
 
 
-def test_a_waiter_is_told_again_after_a_minute(
-    folder: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_module, "_TELL_AGAIN_AFTER_S", 0.1)
-    told: list[str] = []
-    with pytest.raises(DeviceLockTimeout):
-        DeviceLock(UUID, folder).acquire(told.append, timeout_s=0.35, poll_s=0.02)
-    assert 2 <= len(told) <= 4
-
-
 def test_a_holder_that_is_killed_has_released_the_lock(folder: Path, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     lock = DeviceLock(UUID, folder)
@@ -130,11 +120,6 @@ def test_a_holder_that_is_killed_has_released_the_lock(folder: Path, holder: sub
     assert lock.holder() is not None
     assert lock.holder().pid == os.getpid()  # type: ignore[union-attr]
     lock.release()
-
-
-def test_the_locks_of_two_devices_are_independent(folder: Path, holder: subprocess.Popen[str]) -> None:
-    with DeviceLock("GPU-another", folder) as other:
-        assert other.holder() is not None
 
 
 def test_a_child_of_the_holder_passes_and_so_does_its_child(folder: Path) -> None:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
+from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, split_gpu
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
-from pytest_gpukern.gpu.model import Device, FixedValues, NvmlValues
+from pytest_gpukern.gpu.model import Device, NvmlValues
 from pytest_gpukern.gpu.selection import visible_devices
 
 SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
@@ -88,14 +88,3 @@ def test_a_mig_instance_is_a_device_of_its_own() -> None:
         "00000000:01:00.0",
     )
     assert device.model_key == "nvidia-h200-mig-1g_18gb"
-
-
-def test_two_devices_are_equal_by_what_is_fixed() -> None:
-    one = Device(0, "X", "GPU-1", (9, 0), 1, values=FixedValues(memory_free=1))
-    assert one == Device(0, "X", "GPU-1", (9, 0), 1, values=FixedValues(memory_free=2))
-    assert one != Device(0, "X", "GPU-2", (9, 0), 1)
-
-
-def test_a_gpu_record_keeps_its_index_as_the_devices() -> None:
-    devices = visible_devices(FakeNvml((gpu(0), gpu(1))), {"CUDA_VISIBLE_DEVICES": "1"})
-    assert devices[0].index == 1

@@ -101,10 +101,6 @@ def test_a_block_has_three_dimensions():
     assert occupancy(cube, (9, 0)) == occupancy(launch(512), (9, 0))
 
 
-def test_a_kernel_without_registers_and_shared_memory_is_limited_by_the_rest():
-    assert occupancy(launch(64, registers=0), (7, 5)).blocks == 16
-
-
 @pytest.mark.parametrize("capability", [(5, 2), (6, 1), (9, 9), (13, 0)])
 def test_a_capability_that_is_not_known_has_no_occupancy(capability):
     assert occupancy(launch(128), capability) is None

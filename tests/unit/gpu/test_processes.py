@@ -8,16 +8,13 @@ import sys
 
 from fake_nvml import FakeNvml
 
-from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import GpuProcess, Utilization
 from pytest_gpukern.gpu.processes import (
     FAMILY,
     DeviceWatch,
-    ancestors,
     foreign_process_warning,
     foreign_processes,
     is_alive,
-    parent,
 )
 from pytest_gpukern.gpu.selection import visible_devices
 
@@ -52,10 +49,6 @@ def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreig
     assert foreign_processes(nvml, device, {FAMILY: "nonsense,"}) == (STRANGER, UNKNOWN)
 
 
-def test_the_simulator_has_no_processes() -> None:
-    assert foreign_processes(FakeNvml(processes=(STRANGER,)), Device.simulated()) == ()
-
-
 def test_the_warning_names_pid_name_and_memory() -> None:
     device = visible_devices(FakeNvml(), {})[0]
     assert foreign_process_warning(device, ()) is None
@@ -67,12 +60,6 @@ def test_the_warning_names_pid_name_and_memory() -> None:
     assert two is not None
     assert "2 other processes" in two
     assert "unknown pid (name unknown, memory unknown)" in two
-
-
-def test_the_parent_is_the_first_ancestor_and_init_the_last() -> None:
-    found = ancestors()
-    assert found[0] == os.getppid() == parent(os.getpid())
-    assert len(set(found)) == len(found)
 
 
 def test_a_process_that_has_ended_is_not_alive() -> None:

@@ -120,16 +120,6 @@ def test_float64_emulated_by_8_bit_products_on_a_gh200_is_not_impossible() -> No
     assert native < 80.2 < (tflops("float64") or 0)
 
 
-def test_without_tensor_cores_float64_is_at_least_what_float32_can_be_put_together_to() -> None:
-    assert tflops("float64", compute_capability=(7, 0)) == pytest.approx(132 * 128 * 1980e6 / 1e12)
-
-
-def test_the_narrowest_dtype_decides() -> None:
-    assert tflops("int8", "float32", "int32") == tflops("int8")
-    assert tflops("float8_e4m3fn", "float32") == tflops("float8_e4m3fn")
-    assert (tflops("int8") or 0) > (tflops("float16") or 0) > (tflops("float64") or 0)
-
-
 def test_indices_do_not_count_beside_floats_but_alone_they_do() -> None:
     assert tflops("float64", "int32", "int64") == tflops("float64")
     assert tflops("int32") == tflops("int8")
@@ -149,12 +139,6 @@ def test_an_unknown_device_has_no_rate(changes: dict[str, object]) -> None:
     assert tflops("float32", **changes) is None
 
 
-def test_every_capability_of_the_table_bounds_every_dtype_it_knows() -> None:
-    for capability in RATES:
-        for dtype in ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "int8", "int32"):
-            assert tflops(dtype, compute_capability=capability), (capability, dtype)
-
-
 @pytest.mark.parametrize(
     ("card", "facts", "tera"),
     [
@@ -171,15 +155,6 @@ def test_rates_of_the_cuda_cores_are_those_of_the_data_sheets(
     wanted = dict(zip(("float16", "float32", "float64", "int32"), tera, strict=True))
     found = {dtype: rate / 1e12 for dtype, rate in Peaks(*facts).cuda_cores_per_s.items()}
     assert found == pytest.approx(wanted, rel=0.01), card
-
-
-@pytest.mark.parametrize("facts", [((6, 1), 20, 0, 1700), ((9, 0), 132, 0), ((9, 0), 132, 0, 0)])
-def test_cuda_cores_of_an_unknown_device_or_clock_have_no_rates(facts: tuple[Any, ...]) -> None:
-    assert Peaks(*facts).cuda_cores_per_s == {}
-
-
-def test_the_cores_of_a_device_whose_half_precision_is_not_known_have_the_others() -> None:
-    assert set(Peaks((11, 0), 20, 0, 1500).cuda_cores_per_s) == {"float32", "float64"}
 
 
 # the least time
@@ -227,10 +202,6 @@ def test_operations_bound_what_hardly_moves_anything() -> None:
 @pytest.mark.parametrize("work", [{}, {"traffic_bytes": 0.0}, {"flops": 1e12}, {"traffic_bytes": None}])
 def test_where_nothing_is_declared_or_known_there_is_no_floor(work: dict[str, float]) -> None:
     assert H200.floor(cache="cold", **work) is None  # type: ignore[arg-type]
-
-
-def test_a_device_that_tells_nothing_has_no_floor() -> None:
-    assert Peaks((9, 0), 132, 0).floor(cache="hot", traffic_bytes=1e9, flops=1e9, dtypes=("int8",)) is None
 
 
 @given(

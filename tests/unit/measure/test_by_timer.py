@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpukern.gate.spread import assumed_spread
 from pytest_gpukern.measure import by_timer
-from pytest_gpukern.measure.by_timer import measured_by, with_warning
+from pytest_gpukern.measure.by_timer import measured_by
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
 from pytest_gpukern.values.result import Measurement, Summary
 from pytest_gpukern.values.timer_table import TIMERS, TimerRow, auto_timers, timer_row
@@ -132,32 +132,11 @@ def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
     assert len(opened) == 1, "CUPTI is not even opened"
 
 
-@pytest.mark.parametrize("scope", ["transfer", "end_to_end"])
-def test_what_ends_on_the_host_needs_no_cupti_and_does_not_mention_it(opened, scope):
-    opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by("auto", scope)
-    assert timers == [("host", False)]
-    assert only.summary.warnings == ("odd",)
-
-
-@pytest.mark.parametrize("wanted", ["event", "graph", "host"])
-def test_another_timer_than_cupti_explains_nothing_about_what_ends_on_the_host(opened, wanted):
-    assert timed_by(wanted, "end_to_end")[0] == [("host", False)]
-
-
 def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
     opened.unusable = {"cupti": RuntimeError("broken")}
     for scope in ("kernel", "end_to_end"):
         with pytest.raises(RuntimeError, match="broken"):
             timed_by("auto", scope)
-
-
-def test_a_warning_is_added_in_front_and_nothing_else_changes():
-    before = measurement("event", beside=False, warnings=("odd",))
-    after = with_warning(before, "first")
-    assert after.summary.warnings == ("first", "odd")
-    assert before.summary.warnings == ("odd",)
-    assert with_warning(before, "x") == with_warning(before, "x")
 
 
 # two timers' numbers

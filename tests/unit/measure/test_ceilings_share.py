@@ -84,8 +84,3 @@ def test_a_way_that_nothing_goes_needs_no_ceiling():
     assert one_way.host_copy_share(10e6, 0, 1e6) == pytest.approx(1.0)
     assert one_way.host_copy_share(10e6, 1, 1e6) is None
     assert one_way.host_copy_share(0, 0, 1e6) is None
-
-
-def test_memory_of_no_known_kind_is_refused():
-    with pytest.raises(ValueError, match="memory is 'managed', neither 'pageable' nor 'pinned'"):
-        CEILINGS.host_copy_share(1, 1, 1e6, memory="managed")

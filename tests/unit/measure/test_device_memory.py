@@ -81,28 +81,12 @@ def test_what_stays_alive_is_said_of_the_test_that_made_it_and_of_no_other(libra
     assert finished(watch) == ((8 * MIB, 8 * MIB, 8 * MIB, 0), None)
 
 
-def test_less_than_a_mib_is_worth_no_line(library):
-    watch = observer()
-    watch.begin_test()
-    library.alive[1] = MIB - 1
-    assert finished(watch)[1] is None
-
-
 def test_what_pytest_refers_to_or_a_cycle_is_not_kept(library):
     watch = observer(collect=lambda: library.alive.pop(2))
     watch.begin_test()
     library.alive.update({1: 8 * MIB, 2: 8 * MIB})
     figures, text = finished(watch, let_go=lambda: library.alive.pop(1))
     assert (figures, text) == ((0, 16 * MIB, 0, 0), None)
-
-
-def test_garbage_is_collected_only_where_something_is_left(library):
-    collected = []
-    watch = observer(collect=lambda: collected.append(1))
-    watch.begin_test()
-    library.alive[1] = 8 * MIB
-    assert finished(watch, let_go=library.alive.clear)[1] is None
-    assert not collected, "references dropped are enough"
 
 
 def test_what_a_failure_refers_to_is_not_kept_by_the_test_nor_by_the_next(library):

@@ -81,10 +81,6 @@ def guarded(**patches: object) -> str | None:
         return guard.fault(since)
 
 
-def test_real_clocks_are_trusted() -> None:
-    assert guarded() is None
-
-
 @pytest.mark.parametrize("name", ["perf_counter_ns", "perf_counter", "monotonic", "time", "process_time"])
 def test_a_patched_clock_is_named_with_what_stands_in_its_place(name: str) -> None:
     found = guarded(**{name: lambda: 0})
@@ -93,12 +89,6 @@ def test_a_patched_clock_is_named_with_what_stands_in_its_place(name: str) -> No
     assert __file__ in found
     assert "undo the patch" in found
     assert guarded() is None
-
-
-def test_a_clock_that_is_another_builtin_is_not_the_clock_either() -> None:
-    found = guarded(perf_counter_ns=time.process_time_ns)
-    assert found is not None
-    assert "time.perf_counter_ns was replaced by <built-in function process_time_ns>" in found
 
 
 def test_a_module_that_stands_in_for_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,13 +146,6 @@ def test_events_that_somebody_elses_code_makes_are_no_events(monkeypatch: pytest
     assert "the clock cuda.core.Device.create_event was replaced by <function" in found
 
 
-def test_the_events_themselves_cannot_be_patched() -> None:
-    core = pytest.importorskip("cuda.core")
-    for owner, name in ((core.Event, "__sub__"), (core.Stream, "record")):
-        with pytest.raises(TypeError, match="immutable type"):
-            setattr(owner, name, lambda *args: 0)
-
-
 def passing(perf_ns: float, raw_ns: float | None) -> str | None:
     """The verdict on clocks by which these nanoseconds passed."""
     perf, raw = iter([0, 0, round(perf_ns), round(perf_ns)]), iter([0, round(raw_ns or 0)])
@@ -185,13 +168,6 @@ def test_clocks_that_diverge_are_named_with_what_each_says() -> None:
 @given(st.floats(0, 1e11), st.floats(-5e-4, 5e-4))
 def test_slewing_by_ntp_is_no_divergence(ns: float, rate: float) -> None:
     assert passing(ns * (1 + rate), ns) is None
-
-
-def test_a_host_with_one_clock_has_nothing_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "_raw_clock", lambda: None)
-    guard = ClockGuard()
-    assert guard.read().raw_ns is None
-    assert guard.fault(guard.read()) is None
 
 
 def test_samples_cannot_take_longer_than_the_batch_they_are_of() -> None:
@@ -277,18 +253,6 @@ def test_a_service_that_a_library_starts_at_the_first_launch_is_fine(stop: threa
     assert left_by(waiting(stop, True), first=True) is None
 
 
-def test_a_thread_that_ran_before_and_one_that_has_ended_are_fine(stop: threading.Event) -> None:
-    waiting(stop, False)()
-    assert left_by(lambda: None) is None
-
-    def joins() -> None:
-        thread = threading.Thread(target=int)
-        thread.start()
-        thread.join()
-
-    assert left_by(joins) is None
-
-
 def test_a_thread_that_is_about_to_end_is_waited_for(stop: threading.Event) -> None:
     told = threading.Event()
 
@@ -368,14 +332,6 @@ def test_native_threads_are_a_note_and_no_fault() -> None:
     assert thread_note(before, Threads(frozenset({ours}), 13)) is None, "Python's are not counted twice"
 
 
-def test_the_number_of_native_threads_is_known_on_linux() -> None:
-    found = running_threads()
-    assert threading.current_thread() in found.python
-    if sys.platform == "linux":
-        assert found.native is not None
-        assert found.native >= len(found.python)
-
-
 # around a measurement
 
 BATCH = Batch([1000.0] * 10)
@@ -432,17 +388,6 @@ def test_a_thread_that_the_calls_left_running_is_invalid_and_named():
         end.set()
         thread.join()
     assert finished(watch).invalid is None
-
-
-def test_threads_that_ran_before_are_nobodys_fault():
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    try:
-        assert finished(plausible()).invalid is None
-    finally:
-        end.set()
-        thread.join()
 
 
 def test_a_patched_clock_is_invalid(monkeypatch):

@@ -107,15 +107,6 @@ def test_each_round_ends_before_the_next_begins_whatever_the_timer_does(log, tim
     assert in_turn(log, executions)
 
 
-def test_two_timers_one_after_the_other_take_rounds_of_their_own(log):
-    rounds = logged(log, count=3)
-    for _ in range(2):
-        take(rounds, HostTimer(lambda: None))
-    rounds.call()
-    rounds.finish()
-    assert in_turn(log, 3 + 3 + 1)
-
-
 def test_a_round_that_was_taken_and_not_executed_is_taken_again(log):
     rounds = logged(log)
     for _ in range(3):
@@ -193,10 +184,6 @@ def test_a_timer_beside_the_main_one_takes_fewer_rounds_and_never_more(count, ca
     assert (rule.min_samples, rule.max_samples, rule.budget_s) == (least, most, usual.budget_s)
 
 
-def test_nobody_asked_for_a_number_so_the_usual_rule_holds():
-    assert take(Rounds(int)).summary.n >= 10
-
-
 def test_with_a_hot_cache_a_round_makes_the_calls_asked_for_and_with_a_cold_one_a_single_one():
     calls = []
     rounds = Rounds(calls.append, (1,), iterations=4)
@@ -207,21 +194,11 @@ def test_with_a_hot_cache_a_round_makes_the_calls_asked_for_and_with_a_cold_one_
         assert len(calls) == expected == iteration.launches == rounds.calls(cold=cold)
 
 
-def test_a_timer_that_repeats_short_calls_itself_leaves_the_number_to_the_rounds():
-    calls = []
-    take(Rounds(calls.append, (1,), count=4, iterations=3), HostTimer(lambda: None), cache="hot")
-    assert len(calls) == 3 * 4
-
-
 # arguments
 
 
 def test_what_a_setup_returns_takes_the_place_of_no_arguments():
     assert Rounds(dict, setup=lambda: ([[("a", 1)]], {"b": 2})).call() == {"a": 1, "b": 2}
-
-
-def test_a_setup_may_return_positional_arguments_alone():
-    assert Rounds(max, setup=lambda: (1, 3, 2)).call() == 3
 
 
 @pytest.mark.parametrize("nothing", [None, (), 0])

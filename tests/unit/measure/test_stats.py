@@ -44,18 +44,6 @@ def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(s
     assert summary.n == len(samples)
 
 
-@given(st.lists(times, min_size=1, max_size=40), st.randoms())
-def test_order_of_the_samples_does_not_matter_to_the_interval(samples, rng):
-    shuffled = samples[:]
-    rng.shuffle(shuffled)
-    first, second = summarize(samples), summarize(shuffled)
-    assert (first.median_ns, first.low_ns, first.high_ns) == (
-        second.median_ns,
-        second.low_ns,
-        second.high_ns,
-    )
-
-
 @pytest.mark.parametrize(
     ("n", "rank"), [(6, 1), (8, 1), (9, 2), (10, 2), (15, 4), (20, 6), (25, 8), (50, 18), (100, 40)]
 )
@@ -140,11 +128,8 @@ def test_outliers_are_counted_and_stay_in():
     summary = summarize(samples)
     assert summary.n == 100
     assert any("6 of 100 samples are outliers" in w and "3 times the median" in w for w in summary.warnings)
-    assert not warned(summarize(normal(100)), "outlier")
-
-
-def test_a_few_outliers_are_ordinary_and_not_worth_a_word():
-    assert not warned(summarize([*normal(95), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0]), "outlier")
+    ordinary = [*normal(95), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0]
+    assert not warned(summarize(ordinary), "outlier")
 
 
 def test_all_times_zero_is_summarized_without_dividing():
@@ -196,13 +181,6 @@ def test_the_interval_contains_the_median_of_each_batch_where_they_differ_and_a_
     assert not warned(plain, "batches")
 
 
-def test_the_warning_says_how_far_the_medians_of_the_batches_lie_from_that_of_all():
-    warning = in_batches([950.0] * 10, [1000.0] * 10, [1100.0] * 10).warnings[0]
-    assert warning == (
-        "its 3 batches differ by more than chance: their medians lie −5.0 … +10.0 % from that of all"
-    )
-
-
 def test_batches_that_differ_by_less_than_a_percent_are_in_the_interval_without_a_word():
     summary = in_batches([1000.0] * 20, [1000.0] * 20, [1009.0] * 20)
     assert (summary.low_ns, summary.high_ns, summary.warnings) == (1000, 1009, ())
@@ -230,29 +208,12 @@ def test_two_batches_wholly_apart_may_be_chance_with_six_samples_each_and_not_wi
     assert warned(summary, "its 2 batches differ") is differ
 
 
-def test_samples_of_a_batch_that_is_not_looked_at_count_for_no_other():
-    summary = in_batches([1.0] * 4, [1000.0] * 10, [1.0] * 4, [1000.0] * 10, [1100.0] * 10)
-    assert (summary.low_ns, summary.high_ns) == (1000.0, 1100.0)
-    assert warned(summary, "its 3 batches differ by more than chance")
-
-
 @pytest.mark.parametrize(("resolution_ns", "high_ns"), [(31.0, 1032.0), (32.0, 1016.0)])
 def test_what_the_timer_cannot_tell_apart_is_no_difference_between_batches(resolution_ns, high_ns):
     batches = [1000.0] * 20, [1000.0] * 20, [1032.0] * 20
     summary = in_batches(*batches, resolution_ns=resolution_ns)
     assert summary.high_ns == high_ns
     assert warned(summary, "batches") is (high_ns == 1032.0)
-
-
-@pytest.mark.parametrize("batches", [(), (40,), (20, 20), (5,) * 8, (1,) * 40])
-def test_batches_of_equal_samples_do_not_differ(batches):
-    assert summarize([7.0] * 40, batches=batches) == summarize([7.0] * 40)
-
-
-def test_the_statistic_of_kruskal_and_wallis_agrees_with_their_own_example():
-    """Bottle caps made by three machines: the first example of Kruskal & Wallis (1952)."""
-    caps = [340, 345, 330, 342, 338], [339, 333, 344], [347, 343, 349, 355]
-    assert _kruskal_wallis(caps) == pytest.approx(5.656, abs=5e-4)
 
 
 def test_the_statistic_is_corrected_for_ties():
@@ -264,20 +225,6 @@ def test_the_statistic_is_corrected_for_ties():
         [7.71, 7.71, 7.74, 7.79, 7.81, 7.85, 7.87, 7.91],
     )
     assert _kruskal_wallis(ponds) == pytest.approx(11.943, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("parts", "statistic"),
-    [
-        ([[1.0] * 5, [1.0] * 7], 0.0),
-        ([[1.0, 2.0] * 3, [2.0, 1.0] * 4], 0.0),
-        ([[1.0] * 5, [2.0] * 5], 9.0),
-        ([[2.0] * 3, [1.0] * 5, [2.0] * 4], 11.0),
-    ],
-)
-def test_of_two_values_the_statistic_goes_from_zero_to_one_less_than_the_samples(parts, statistic):
-    """By hand: of five 1s and five 2s apart, 75/11 before the correction of 1 − 240/990, so 9."""
-    assert _kruskal_wallis(parts) == pytest.approx(statistic, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -304,12 +251,6 @@ def test_sampling_goes_on_while_the_medians_of_batches_are_farther_apart_than_wa
     assert decided(6, batches=batches, elapsed_s=0.5) == "time budget of 0.5 s ended"
 
 
-def test_sampling_goes_on_until_the_fewest_samples_whatever_the_time():
-    rule = StoppingRule(min_samples=10, max_samples=50, budget_s=0.5)
-    assert rule.decide([1.0] * 9, elapsed_s=99.0) is None
-    assert rule.decide([], elapsed_s=0.0) is None
-
-
 def test_sampling_stops_with_its_reason_in_words():
     rule = StoppingRule(target_half_width=0.0025, min_samples=10, max_samples=50, budget_s=0.5)
     noisy = normal(40, sigma=100)
@@ -317,6 +258,7 @@ def test_sampling_stops_with_its_reason_in_words():
     assert rule.decide(noisy, 0.1) is None
     assert rule.decide(noisy, 0.5) == "time budget of 0.5 s ended"
     assert rule.decide(normal(50, sigma=100), 0.1) == "50 samples"
+    assert rule.decide([1.0] * 9, 99.0) is None, "too few, whatever the time"
 
 
 TICK_NS = 32.0
@@ -342,15 +284,6 @@ def test_samples_that_agree_within_the_resolution_may_do_so_by_chance_at_first()
     rule = StoppingRule(budget_s=9.0)
     assert rule.decide(ticks(99), 0.1, resolution_ns=TICK_NS) is None
     assert StoppingRule(budget_s=9.0, samples_at_resolution=20).decide(ticks(20), 0.1, resolution_ns=TICK_NS)
-
-
-def test_an_interval_wider_than_the_resolution_needs_more_samples():
-    assert StoppingRule(budget_s=9.0).decide(ticks(200, (0, 3)), 0.1, resolution_ns=TICK_NS) is None
-
-
-def test_a_median_known_well_enough_is_called_that_also_where_it_is_within_the_resolution():
-    rule = StoppingRule(budget_s=9.0)
-    assert rule.decide([1e6] * 100, 0.1, resolution_ns=TICK_NS) == "median known to ±0.25 %"
 
 
 def test_precision_is_never_claimed_for_fewer_than_six_samples_or_for_zero():
