@@ -22,11 +22,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Switches the simulator on, where this run asked for it, before any conftest can import Numba."""
+    """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
     if asked(early_config):
+        from pytest_gpukern.backends import skcuda
         from pytest_gpukern.run.stash import simulator_of
 
         simulator_of(early_config)
+        skcuda.supply()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import re
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.pycuda import PycudaBackend, load_library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
 
 
 class SkcudaBackend(PycudaBackend):
@@ -29,12 +31,9 @@ class SkcudaBackend(PycudaBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        changes = apply()
+        supply()
         from skcuda import linalg
-        from skcuda.version import __version__
 
-        if changes:
-            self.notes += (f"scikit-cuda {__version__}: {'; '.join(changes)}",)
         linalg.init()
 
     @contextmanager
@@ -52,32 +51,65 @@ class SkcudaBackend(PycudaBackend):
                 cublas.cublasSetStream(handle, before)
 
 
-_MODULES = ("skcuda.cublas", "skcuda.misc", "skcuda.linalg")
 _ABSENT = object()
 
 
-@functools.cache
-def apply() -> tuple[str, ...]:
-    """Imports scikit-cuda's BLAS and linear algebra; returns what had to stand in for what, in words.
+class _Finder(MetaPathFinder):
+    """Finds scikit-cuda where it is, and supplies what it needs while a module of it is executed.
 
-    A second call does nothing and returns the same; so does the first where somebody has imported them. A
-    context is current: scikit-cuda asks cuBLAS for its version.
-
-    Raises:
-        ImportError, OSError: scikit-cuda or a CUDA library is missing; the message is theirs.
+    Attributes:
+        changes: what stood in for what so far, in words.
     """
-    if all(module in sys.modules for module in _MODULES):
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self._supplying = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns where a module of scikit-cuda is, or None for any other."""
+        if name.partition(".")[0] != "skcuda":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:  # of this module only: each has a loader of its own
+            execute = functools.partial(self._execute, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        if self._supplying:  # imported by another module of it
+            execute(module)
+            return
+        self._supplying = True
+        try:
+            with ExitStack() as stand_ins:
+                stand_ins.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
+                stand_ins.enter_context(_package_metadata(self.changes))
+                stand_ins.enter_context(_type_codes(self.changes))
+                stand_ins.enter_context(_unversioned_libraries(self.changes))
+                execute(module)
+        finally:
+            self._supplying = False
+
+
+_FINDER = _Finder()
+
+
+def supply() -> None:
+    """Supplies scikit-cuda from now on with what it needs while it is imported, whoever imports it."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+def notes() -> tuple[str, ...]:
+    """Returns what stood in for what while scikit-cuda was imported, with its version; else nothing."""
+    if not _FINDER.changes:
         return ()
-    changes: list[str] = []
-    with ExitStack() as stand_ins:
-        stand_ins.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # invalid escapes in its source, and a cuBLAS context made in passing
-        stand_ins.enter_context(_package_metadata(changes))
-        stand_ins.enter_context(_type_codes(changes))
-        stand_ins.enter_context(_unversioned_libraries(changes))
-        for module in _MODULES:
-            importlib.import_module(module)
-    return tuple(changes)
+    from skcuda.version import __version__
+
+    return (f"scikit-cuda {__version__}: {'; '.join(dict.fromkeys(_FINDER.changes))}",)
 
 
 @contextmanager
@@ -157,5 +189,5 @@ def _versioned(name: str) -> str | None:
     """Returns where a library is that scikit-cuda asks for without a version, or None for any other name."""
     if name == "libcuda.so":
         return "libcuda.so.1"
-    short = re.fullmatch(r"lib(cudart|cublas|cusolver)\.so", name)
+    short = re.fullmatch(r"lib(cudart|cublas|cufft|cusolver)\.so", name)
     return load_library(short[1]) if short else None

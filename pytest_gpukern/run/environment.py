@@ -149,8 +149,10 @@ class Libraries:
 
     @property
     def notes(self) -> list[str]:
-        """What was supplied from outside to the libraries opened so far, with their versions."""
-        return [note for opened in self._backends.values() for note in opened.notes]
+        """What was supplied from outside to the libraries loaded so far, with their versions."""
+        from pytest_gpukern.backends import skcuda
+
+        return [*(note for opened in self._backends.values() for note in opened.notes), *skcuda.notes()]
 
 
 class Records:

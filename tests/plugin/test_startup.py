@@ -75,3 +75,15 @@ def test_a_run_that_never_asks_shows_nothing_of_the_plugin(pytester):
     pytester.makepyfile(test_nothing="def test_nothing(): pass")
     result = pytester.runpytest_inprocess()
     result.stdout.no_fnmatch_line("gpukern*:*")
+
+
+def test_a_test_module_can_import_scikit_cuda_in_a_run_that_asks_for_this_plugin(pytester):
+    package = pytester.mkpydir("skcuda")
+    (package / "version.py").write_text("import numpy, pkg_resources; numpy.typeDict; __version__ = '0.5.3'")
+    pytester.makepyfile("import skcuda.version\ndef test_it(): pass")
+    asked = pytester.runpytest_subprocess("--gpukern-simulator=auto")
+    asked.assert_outcomes(passed=1)
+    asked.stdout.fnmatch_lines(
+        ["gpukern note: scikit-cuda 0.5.3: pkg_resources is stood in for; numpy.typeDict is supplied"]
+    )
+    pytester.runpytest_subprocess().assert_outcomes(errors=1)

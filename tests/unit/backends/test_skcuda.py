@@ -5,6 +5,7 @@ Each test runs in a process of its own: imports cannot be taken back.
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import sys
 import pytest
 
 from pytest_gpukern.backends.backend import installed
+
+LIBRARY = ctypes.util.find_library("c")
 
 PACKAGE = {
     "__init__.py": """
@@ -68,6 +71,11 @@ def state():
         "filters": len(warnings.filters),
     }
 before = state()
+def import_it():
+    skcuda_compat.supply()
+    import skcuda.linalg
+    (note,) = skcuda_compat.notes() or [""]
+    return note.partition(": ")[2].split("; ") if note else []
 """
 
 
@@ -90,8 +98,8 @@ def run(tmp_path):
 
 def test_it_imports_and_says_what_stood_in(run):
     found = run("""
-changes = skcuda_compat.apply()
-import skcuda.linalg
+changes = import_it()
+import skcuda
 print(json.dumps([changes, LIBRARY, asked, skcuda.version.__version__, skcuda.version.unknown]))
 """)
     changes, library, asked, version, unknown = found
@@ -105,17 +113,21 @@ print(json.dumps([changes, LIBRARY, asked, skcuda.version.__version__, skcuda.ve
 
 
 def test_afterwards_everything_else_is_as_before(run):
-    before, after = run("skcuda_compat.apply()\nprint(json.dumps([before, state()]))")
+    before, after = run("import_it()\nprint(json.dumps([before, state()]))")
     assert before == after
     assert not any((after["pkg_resources"], after["typeDict"], after["LoadLibrary"]))
 
 
-def test_a_second_call_does_nothing_and_says_the_same(run):
+def test_each_module_is_supplied_whichever_is_imported_first_and_told_once(run):
     first, second, asked = run("""
-first = skcuda_compat.apply()
-print(json.dumps([first, skcuda_compat.apply(), asked]))
+skcuda_compat.supply(), skcuda_compat.supply()
+import skcuda.misc
+first = skcuda_compat.notes()
+import skcuda.linalg
+print(json.dumps([first, skcuda_compat.notes(), asked]))
 """)
-    assert first == second
+    assert "pkg_resources is stood in for; numpy.typeDict is supplied" in first[0]
+    assert second == [f"{first[0]}; libcublas.so is {LIBRARY}"]
     assert asked == ["cublas"]
 
 
@@ -126,7 +138,7 @@ mine = sys.modules["pkg_resources"] = types.ModuleType("pkg_resources")
 codes = np.typeDict = {code: np.dtype(code).type for code in np.typecodes["All"]}
 loader = ctypes.cdll.LoadLibrary
 ctypes.cdll.LoadLibrary = own = lambda name: loader(LIBRARY)
-changes = skcuda_compat.apply()
+changes = import_it()
 kept = [sys.modules["pkg_resources"] is mine, np.typeDict is codes, ctypes.cdll.LoadLibrary is own]
 print(json.dumps([changes, kept]))
 """)
@@ -138,7 +150,7 @@ def test_nothing_is_done_where_it_is_imported_already(run):
 import types
 for name in ("skcuda", "skcuda.cublas", "skcuda.misc", "skcuda.linalg"):
     sys.modules[name] = types.ModuleType(name)
-print(json.dumps([skcuda_compat.apply(), asked, before == state()]))
+print(json.dumps([import_it(), asked, before == state()]))
 """)
     assert found == [[], [], True]
 
@@ -147,7 +159,7 @@ def test_a_library_that_is_nowhere_is_scikit_cudas_own_error_and_leaves_nothing_
     found = run("""
 skcuda_compat.load_library = lambda name: None
 try:
-    skcuda_compat.apply()
+    import_it()
 except OSError as error:
     print(json.dumps([str(error), before == state()]))
 """)
@@ -172,7 +184,8 @@ warnings.simplefilter("error")
 import numpy as np
 from pytest_gpukern.backends import skcuda as skcuda_compat
 try:
-    skcuda_compat.apply()
+    skcuda_compat.supply()
+    import skcuda.linalg
     error = None
 except (ImportError, OSError) as failure:
     error = str(failure)
