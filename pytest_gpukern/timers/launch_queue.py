@@ -11,6 +11,7 @@ import ctypes
 import functools
 import itertools
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.gpu.runtime import checked, cuda_source, runtime
@@ -18,6 +19,7 @@ from pytest_gpukern.timers.timer import Batch, Iteration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
 
@@ -38,6 +40,9 @@ class Marks(Protocol):
 
     def open(self, count: int) -> None:
         """A part of `count` executions begins; what an unfinished part left is void."""
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """While entered, what comes before an execution is queued."""
 
     def start(self, number: int) -> None:
         """Execution `number` of the part comes next on the stream."""
@@ -117,7 +122,7 @@ class LaunchQueue:
         self._blocking.block(self._stream)
         try:
             for number, iteration in enumerate(iterations):
-                self._prepare(iteration, cold=cold)
+                self._prepare(iteration, marks, cold=cold)
                 marks.start(number)
                 iteration.run()
                 marks.end(number)
@@ -136,7 +141,7 @@ class LaunchQueue:
         try:
             for number, iteration in enumerate(iterations):
                 self._runtime.synchronize()  # or the flush would slow what still runs on another stream
-                self._prepare(iteration, cold=cold)
+                self._prepare(iteration, marks, cold=cold)
                 self._runtime.synchronize()
                 marks.start(number)
                 iteration.run()
@@ -146,10 +151,11 @@ class LaunchQueue:
         self._runtime.synchronize()
         marks.take(len(iterations))
 
-    def _prepare(self, iteration: Iteration, *, cold: bool) -> None:
+    def _prepare(self, iteration: Iteration, marks: Marks, *, cold: bool) -> None:
         """Queues what comes before the execution."""
         if iteration.before is not None:
-            iteration.before()
+            with marks.preparing():
+                iteration.before()
         if cold:
             self._runtime.flush_l2(self._stream)
 
@@ -289,6 +295,9 @@ class _EventMarks:
     def open(self, count: int) -> None:
         self._pairs = self._make_pairs(count)
 
+    def preparing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def start(self, number: int) -> None:
         self._stream.record(self._pairs[number][0])
 
@@ -336,7 +345,7 @@ def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str
     escaped = shortest_lag - idle
     if escaped <= max(_ESCAPE_NS, _ESCAPE_SHARE * shortest_call):
         return None
-    return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; launch it on the given stream"
+    return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; have the given stream wait for it"
 
 
 def _lag(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> tuple[float, float]:

@@ -86,6 +86,19 @@ def replays(a, out, stream):
     return launch
 """
 
+FORKS_AND_JOINS = """
+@doubling.variant("numba")
+def forks(a, out, stream):
+    own, begun, ended = cuda.stream(), cuda.event(timing=False), cuda.event(timing=False)
+    def launch():
+        begun.record(stream)
+        begun.wait(own)
+        double[8, 128, own](a, out)
+        ended.record(own)
+        ended.wait(stream)
+    return launch
+"""
+
 
 @pytest.fixture
 def run_case(pytester, plugin_option):
@@ -119,6 +132,14 @@ def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
     assert main["busy_ns"] == pytest.approx(main["summary"]["median_ns"], abs=1)
     assert main["invalid"] is beside["invalid"] is None
     assert list(found["verdicts"]) == [f"kernel/cupti/{cache}"]
+
+
+def test_a_variant_that_forks_and_joins_is_valid_and_takes_its_span(run_case):
+    result, found = run_case(FORKS_AND_JOINS)
+    result.assert_outcomes(passed=1)
+    main = found["measurements"][0]
+    assert (main["timer"], main["invalid"]) == ("cupti", None)
+    assert 500 < main["summary"]["median_ns"] < 10_000
 
 
 def test_copies_and_kernel_are_told_apart_beside_the_hosts_clock(run_case):

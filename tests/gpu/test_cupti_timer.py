@@ -209,18 +209,40 @@ def test_five_hundred_samples_in_a_row_are_all_attributed(timer, spin):
     assert timer.suspicion(Iteration(call)) is None
 
 
-def test_work_on_another_stream_is_found(runtime, timer, spin):
-    other = runtime.device.create_stream()
-    inside, outside = spin(10_000), spin(100_000, other)
-    found = timer.suspicion(Iteration(lambda: (inside(), outside())))
-    assert "spin" in found
-    assert "ran outside the timed stream" in found
+def forked(runtime, spin, *, joins):
+    """A call on a stream of its own beside the timed one, which waits for it or does not."""
+    own = runtime.device.create_stream()
+    here, there = spin(10_000), spin(100_000, own, name="spin_again")
+
+    def call():
+        own.wait(runtime.stream.record())
+        there()
+        here()
+        if joins:
+            runtime.stream.wait(own.record())
+
+    return call
 
 
-def test_work_of_another_thread_is_found_though_it_is_on_the_timed_stream(runtime, timer, spin):
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_call_that_forks_and_joins_is_queued_and_takes_its_span(runtime, timer, spin, cold):
+    call = forked(runtime, spin, joins=True)
+    batch = timer.collect([Iteration(call)] * 20, cold=cold)
+    assert 100_000 <= np.median(batch.samples_ns) < 115_000, "both at once"
+    assert not batch.launch_included
+    assert timer.suspicion(Iteration(call)) is None
+
+
+def test_work_that_outlasts_the_timed_stream_is_found(runtime, timer, spin):
+    found = timer.suspicion(Iteration(forked(runtime, spin, joins=False)))
+    assert found.startswith("spin_again (")
+    assert "have the given stream wait for it" in found
+
+
+def test_what_threads_of_the_call_launch_is_in_its_time(timer, spin):
     from cuda.core import Device
 
-    own, theirs = spin(10_000), spin(10_000, name="spin_again")
+    own, theirs = spin(10_000), spin(20_000, name="spin_again")
 
     def launches():
         Device(0).set_current()
@@ -232,9 +254,33 @@ def test_work_of_another_thread_is_found_though_it_is_on_the_timed_stream(runtim
         thread.start()
         thread.join()
 
-    found = timer.suspicion(Iteration(call))
-    assert "spin_again" in found
-    assert "launched by another thread" in found
+    batch = timer.collect([Iteration(call)] * 10, cold=True)
+    assert [(work.name, work.count) for work in batch.work] == [("spin", 1.0), ("spin_again", 1.0)]
+    assert 30_000 <= np.median(batch.samples_ns) < 40_000
+    assert timer.suspicion(Iteration(call)) is None
+
+
+def test_work_of_a_thread_that_goes_on_between_the_calls_is_found(runtime, timer, spin):
+    from cuda.core import Device
+
+    own, theirs = spin(10_000), spin(5_000, runtime.device.create_stream(), name="spin_again")
+    stopped = threading.Event()
+
+    def beats():
+        Device(0).set_current()
+        while not stopped.wait(0.0005):
+            theirs()
+
+    heart = threading.Thread(target=beats)
+    heart.start()
+    try:
+        for _ in range(5):
+            timer.collect([Iteration(own)] * 50, cold=True)
+    finally:
+        stopped.set()
+        heart.join()
+    runtime.synchronize()
+    assert "spin_again" in timer.suspicion(Iteration(own))
 
 
 def test_work_that_still_runs_when_a_batch_begins_is_no_suspicion(runtime, timer, spin):

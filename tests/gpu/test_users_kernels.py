@@ -86,6 +86,33 @@ def test_work_on_a_stream_of_its_own_is_timed_from_an_idle_device_where_cupti_se
     result.stdout.fnmatch_lines(["*streams of its own*"])
 
 
+BACKWARD = """
+import torch
+
+def test_backward(gpu_benchmark):
+    x = torch.randn(1 << 22, device="cuda", requires_grad=True)
+
+    def step():
+        x.grad = None
+        (x.sin() * x).sum().backward()
+
+    gpu_benchmark(step)
+    gpu_benchmark.verify(x.grad, (x.cos() * x + x.sin()).detach(), rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_a_backward_pass_is_timed_whatever_thread_launches_it(pytester, plugin_option):
+    pytest.importorskip("torch")
+    pytest.importorskip("cupti")
+    pytester.makepyfile(BACKWARD)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+    result.assert_outcomes(passed=1)
+    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    main = found["measurements"][0]
+    assert (main["timer"], main["invalid"]) == ("cupti", None)
+    assert sum(work["count"] for work in main["work"]) >= 5, "forward and backward"
+
+
 ROUNDS = """
 import numpy as np
 from numba import cuda

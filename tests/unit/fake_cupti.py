@@ -115,6 +115,7 @@ class FakeCupti:
     Attributes:
         errors: function's name, or (name, first argument) → the Result that it fails with.
         lost: tells which records are never delivered.
+        now: tells the host's time in nanoseconds.
         serial_cost_ns: by how much a kernel that is recorded serially reads longer.
         enabled: kinds that are recorded now.
         subscribed: the callback of the one subscriber, or None.
@@ -137,6 +138,7 @@ class FakeCupti:
     def __init__(self):
         self.errors = {}
         self.lost = lambda record: False
+        self.now = lambda: 0
         self.serial_cost_ns = 0
         self.enabled = set()
         self.registered = 0
@@ -209,6 +211,9 @@ class FakeCupti:
         self.subscribed = None
         self.called_back.clear()
 
+    def get_timestamp(self):
+        return EPOCH_NS + self.now()
+
     def get_stream_id_ex(self, context, stream, per_thread_stream):
         assert (context, per_thread_stream) == (CONTEXT, 0)
         return stream_number(stream)
@@ -230,7 +235,8 @@ class FakeCupti:
                     external_id=self._stack(external_kind)[-1],
                     correlation_id=correlation,
                 )
-        self._write(api, correlation_id=correlation, cbid=307)
+        at = {"start": self.get_timestamp(), "thread_id": threading.get_ident() % 2**32}
+        self._write(api, correlation_id=correlation, cbid=307, **at)
         if kind is ActivityKind.CONCURRENT_KERNEL and ActivityKind.KERNEL in self.enabled:
             kind = ActivityKind.KERNEL
         recorded = kind in self.enabled
@@ -476,10 +482,12 @@ class FakeMachine:
     def __init__(self, cupti):
         self.cupti = cupti
         self.now = 1_000_000
+        cupti.now = lambda: self.now
         self.stream = FakeStream(70_007)
         self.streams = [self.stream]
         self.capacity = 1000
         self.blocked = None
+        self._held = []
         self.timed_out = False
         self.lost_context = None
         self.flushes = 0
@@ -520,12 +528,23 @@ class FakeMachine:
         """A call that sets memory."""
         return lambda: self._launch(ActivityKind.MEMSET, ns, stream, bytes=size)
 
+    def wait(self, stream, other):
+        """A call that has a stream wait for what is on another by now, as an event does."""
+        if other in self._held:
+            self._held.append(stream)
+            self._waiting.append(lambda: self._join(stream, other))
+        else:
+            self._join(stream, other)
+
+    def _join(self, stream, other):
+        stream.free_at = max(stream.free_at, other.free_at)
+
     def _launch(self, kind, ns, stream, **fields):
         stream = stream or self.stream
         self.now += self.LAUNCH_NS
         finished = self.cupti.launched(kind, stream_id=stream_number(stream.handle), **fields)
-        if stream is self.blocked:
-            self._waiting.append((ns, finished))
+        if stream in self._held:
+            self._waiting.append(lambda: self._run(stream, ns, finished))
             if len(self._waiting) > self.capacity:
                 self._give_up()
         else:
@@ -558,15 +577,17 @@ class FakeMachine:
         self._began = self.now
         self._finished = self.cupti.launched(ActivityKind.CONCURRENT_KERNEL, **self._block_fields(stream))
         self.blocked, self.timed_out, self._waiting = stream, False, []
+        self._held = [stream]
 
     def release(self):
         if self.blocked is None:
             return
         stream, self.blocked = self.blocked, None
         stream.free_at = self.now
+        self._held = []
         self._finished(self._began, self.now)
-        for ns, finished in self._waiting:
-            self._run(stream, ns, finished)
+        for go_on in self._waiting:
+            go_on()
 
     def _give_up(self):
         self.now += TIMEOUT_NS

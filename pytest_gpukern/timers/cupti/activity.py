@@ -5,12 +5,14 @@ costs 8 to 15 % on the host's API calls.
 
 The record types are those of CUPTI 13 (`cupti-python`'s version is CUPTI's). Calls are told apart by external
 correlation: an id pushed on the launching thread's stack before a call and popped behind it, which CUPTI
-writes beside each API call's correlation id.
+writes beside each API call's correlation id. What another thread launched, as PyTorch's backward passes do,
+belongs to the call during which it was launched.
 https://docs.nvidia.com/cupti/main/main.html#external-correlation
 """
 
 from __future__ import annotations
 
+import bisect
 import collections
 import ctypes
 import functools
@@ -26,7 +28,7 @@ from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -56,7 +58,8 @@ class Activity:
         start_ns: since the first activity of the recording began.
         end_ns: the same.
         stream: CUPTI's number of the stream.
-        call: the external id that was on the launching thread's stack; None for another thread's work.
+        call: the id of the call that launched it, itself or by a thread that works for it; None for the work
+            of a thread that launches between the calls, too.
         size_bytes: copied or set; 0 for a kernel.
         kernel: how it was launched and what it takes.
     """
@@ -105,6 +108,10 @@ class ActivityTrace:
         self._enabled: list[Any] = []
         self._depth = 0
         self._calls: dict[int, int] = {}
+        self._follows_threads = False
+        self._launches: dict[int, tuple[int, int]] = {}  # correlation → host's time and thread
+        self._windows: list[tuple[int, int, int]] = []  # host's time of a push and its pop, and the call
+        self._pushed: list[tuple[int, int]] = []
         self._found: list[Any] = []
         self._error: BaseException | None = None
         self._uncollected = ExitStack()
@@ -138,10 +145,15 @@ class ActivityTrace:
         """What this thread launches from now on belongs to `call`, a number above `OURS`."""
         self.attempt(lambda: self.cupti.activity_push_external_correlation_id(self._id_kind, call))
         self._depth += 1
+        if self._follows_threads and self._depth > 1:  # the first is pushed by `open`
+            self._pushed.append((self.cupti.get_timestamp(), call))
 
     def pop(self) -> None:
         """Goes back to what was there before the last `push`."""
         self._depth -= 1
+        if self._pushed:
+            began, call = self._pushed.pop()
+            self._windows.append((began, self.cupti.get_timestamp(), call))
         self.attempt(lambda: self.cupti.activity_pop_external_correlation_id(self._id_kind))
 
     def close(self) -> list[Activity]:
@@ -157,27 +169,53 @@ class ActivityTrace:
                 raise self._error
             # A float holds nanoseconds since 1970 in steps of 256: of whole numbers the difference is exact.
             origin = min((record.start for record in self._found), default=0)
+            self._calls |= self._launched_for_calls()
             found = [self._activity(record, origin) for record in self._found]
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
         return sorted(found, key=lambda activity: activity.start_ns)
 
-    def follow_runtime_api(self) -> bool:
-        """Has launches through CUDA's runtime API attributed too, from the next recording on.
+    def follow_threads(self) -> bool:
+        """Has the work of other threads and of CUDA's runtime API attributed too, from the next recording on.
 
         External ids come beside the API call that launched: the driver's for most libraries, the runtime's
-        for those that link that one statically. Records of the runtime's calls cost as much time as all the
-        others together, so they are asked for only where work turned up that belongs to nobody.
+        for those that link that one statically. Records of the runtime's calls, and reading the times of all
+        calls, cost more than everything else, so they are asked for only where work belongs to nobody.
 
         Returns:
             Whether that is new.
         """
-        runtime = self.cupti.ActivityKind.RUNTIME
-        if runtime in self._kinds:
+        if self._follows_threads:
             return False
-        self._kinds.append(runtime)
+        self._buffers.read_api_calls()
+        self._kinds.append(self.cupti.ActivityKind.RUNTIME)
+        self._follows_threads = True
         return True
+
+    def _launched_for_calls(self) -> dict[int, int]:
+        """Returns the calls of what was launched by threads that launch only while one of ours runs."""
+        by_thread: dict[int, dict[int, int | None]] = {}
+        for record in self._found:
+            correlation = record.correlation_id
+            if correlation not in self._calls and correlation in self._launches:
+                at, thread = self._launches[correlation]
+                by_thread.setdefault(thread, {})[correlation] = self._call_at(at)
+        return {
+            correlation: call
+            for found in by_thread.values()
+            if None not in found.values()
+            for correlation, call in found.items()
+            if call is not None
+        }
+
+    def _call_at(self, host_ns: int) -> int | None:
+        """Returns the call that ran at a time of the host, if one did."""
+        place = bisect.bisect_left(self._windows, (host_ns,)) - 1
+        if place < 0:
+            return None
+        _, ended, call = self._windows[place]
+        return call if host_ns <= ended else None
 
     def stream_number(self, handle: int) -> int:
         """CUPTI's number of a stream of the current context."""
@@ -187,7 +225,8 @@ class ActivityTrace:
         return int(self.cupti.get_stream_id_ex(context, handle, 0))
 
     def _clear(self) -> None:
-        self._calls, self._found, self._error = {}, [], None
+        self._calls, self._launches, self._found, self._error = {}, {}, [], None
+        self._windows, self._pushed = [], []
 
     def _disable(self) -> None:
         with self._uncollected:
@@ -223,6 +262,8 @@ class ActivityTrace:
             if kind == kinds.EXTERNAL_CORRELATION:
                 if record.external_kind == self._id_kind:
                     self._calls[record.correlation_id] = record.external_id
+            elif kind in (kinds.DRIVER, kinds.RUNTIME):
+                self._launches[record.correlation_id] = (record.start, record.thread_id)
             elif kind in self.listeners:
                 self.listeners[kind](record)
             elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
@@ -308,6 +349,8 @@ _READ = {
     "FUNCTION": ("function", ("kind", "module_id", "name")),
 }
 """Kind of record → its layout's name in cupti-python without version, and the fields that are read."""
+_API_CALL = ("api", ("kind", "start", "thread_id", "correlation_id"))
+_READ_OF_API_CALLS = {"DRIVER": _API_CALL, "RUNTIME": _API_CALL}
 
 
 @dataclass(frozen=True)
@@ -345,7 +388,7 @@ class RecordBuffers:
         failed: Callable[[Exception], None],
     ) -> None:
         self._cupti = cupti
-        self._layouts = _layouts(cupti)
+        self._layouts = _layouts(cupti, _READ)
         self._register, self._next = _functions()
         self._hand_over = completed
         self._fail = failed
@@ -358,6 +401,10 @@ class RecordBuffers:
         status = self._register(*self._callbacks)
         if status:
             raise self._cupti.cuptiError(status)
+
+    def read_api_calls(self) -> None:
+        """Has the records of API calls read too; there are more of them than of all others together."""
+        self._layouts |= _layouts(self._cupti, _READ_OF_API_CALLS)
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0
@@ -421,10 +468,10 @@ def _copied(places: Sequence[int], layout: _Layout) -> list[Any]:
     return records
 
 
-def _layouts(cupti: Any) -> dict[int, _Layout]:
+def _layouts(cupti: Any, read: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[int, _Layout]:
     """Kind → layout, of the newest version that cupti-python has, which is the one that it reads itself."""
     layouts = {}
-    for kind, (name, fields) in _READ.items():
+    for kind, (name, fields) in read.items():
         versions = {
             int(match[1] or 0): attribute
             for attribute in dir(cupti)

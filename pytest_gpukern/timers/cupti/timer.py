@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import math
 import statistics
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from pytest_gpukern.values.result import DeviceWork
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
 
@@ -56,13 +57,15 @@ class CuptiTimer:
     """Times on the device by its own records.
 
     A sample is the span of its call: from the start of its first activity to the end of its last, kernels,
-    copies and memsets alike. Batches also hold how long kernels were busy and what the call was made of.
+    copies and memsets alike, on whatever stream. Where work on other streams does not wait for the timed one,
+    each execution begins from an idle device. Batches also hold how long kernels were busy and what the call
+    was made of.
 
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the call launches on, as a cuda.core stream; by default the runtime's.
-        any_stream: whether a call may also use other streams. Where work there does not wait for the timed
-            one, each execution then begins from an idle device. Otherwise all work elsewhere is a suspicion.
+        any_stream: whether a call's work may outlast the timed stream. Otherwise what still runs on another
+            stream when that is done is a suspicion.
         queues: whether calls are queued; those that are known to wait for the device need not be tried.
 
     Raises:
@@ -85,6 +88,7 @@ class CuptiTimer:
         self.jitter_ns = _JITTER_NS
         self._few_blocks = False
         self._apart = not queues
+        self._marker: Callable[[], None] | None = None
         self._elsewhere: str | None = None
         self._looked = False
 
@@ -102,7 +106,8 @@ class CuptiTimer:
 
         Raises:
             NothingLaunched: the calls put nothing on the device.
-            TimerUnavailable: another thread launched what they did, or records were lost.
+            TimerUnavailable: all work is that of threads which also launch between the calls, or records were
+                lost.
         """
         queued, activities, ids = self._recorded(iterations, cold=cold)
         while self._record_otherwise(activities, _by_call(activities, ids)):
@@ -113,7 +118,7 @@ class CuptiTimer:
         if missing == len(calls):
             strangers = _strangers(activities)
             if strangers:
-                raise TimerUnavailable(f"another thread than the call's launched {_shown(strangers)}")
+                raise TimerUnavailable(f"a thread that is not the call's launched {_shown(strangers)}")
             raise NothingLaunched("the call puts nothing on the device: no kernel, copy or memset")
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
@@ -127,7 +132,7 @@ class CuptiTimer:
         return Batch(
             [_span(work) for work in calls],
             launch_included=with_gaps,
-            warnings=[_OWN_STREAMS if self._any_stream else LAUNCH_COST] if with_gaps else [],
+            warnings=[_OWN_STREAMS if self._any_stream or self._apart else LAUNCH_COST] if with_gaps else [],
             busy_ns=[busy(work) for work in calls],
             work=summed(calls),
         )
@@ -144,15 +149,19 @@ class CuptiTimer:
         launched something else than one kernel of many blocks stays recorded concurrently: one that launches
         now this, now that would be recorded again for ever.
         """
-        if any(activity.call is None for activity in activities) and self._trace.follow_runtime_api():
+        if any(activity.call is None for activity in activities) and self._trace.follow_threads():
             return True
-        if self._any_stream and not self._apart and overlapping(activities):
+        if not self._any_stream and self._marker is None and self._uses_other_streams(calls):
+            self._marker = empty_kernel(self._runtime, self._stream)
+            return True
+        if not self._apart and (self._any_stream or self._marker is not None) and overlapping(activities):
             # Only the timed stream waits behind the blocking kernel: elsewhere the calls ran ahead, at once.
             self._apart = True
             self._queue.give_up()
             return True
         before = self._concurrently
         few = _FEW_BLOCKS * self._runtime.multiprocessors
+        self._few_blocks |= self._marker is not None  # serially, nothing would outlast anything
         self._few_blocks |= any(len(work) != 1 or _blocks(work[0]) <= few for work in calls)
         self._concurrently = self._few_blocks
         self.jitter_ns = _JITTER_NS if self._concurrently else _SERIAL_JITTER_NS
@@ -170,7 +179,7 @@ class CuptiTimer:
         self, iterations: Sequence[Iteration], *, cold: bool
     ) -> tuple[bool, list[Activity], list[int]]:
         """Whether the executions were queued, all activities, and the id of each execution."""
-        marks = _Marks(self._trace)
+        marks = _Marks(self._trace, self._marker)
         self._trace.open(concurrently=self._concurrently)
         try:
             queued = self._queue.execute(iterations, marks, cold=cold)
@@ -182,7 +191,7 @@ class CuptiTimer:
         return queued, activities, marks.calls
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Work on another stream or from another thread in any batch so far; before the first, in a call."""
+        """Work of no call, or that outlasted it, in any batch so far; before the first, in one call."""
         if not self._looked:
             self.collect([iteration.again()], cold=False)
         return self._elsewhere
@@ -191,16 +200,27 @@ class CuptiTimer:
         strangers = _strangers(activities)
         if strangers:
             return (
-                f"{_shown(strangers)} ran meanwhile, launched by another thread than the call's; "
+                f"{_shown(strangers)} ran meanwhile, launched by a thread that also works between the calls; "
                 "let the call wait for it, or stop it while timing"
             )
-        if self._any_stream:
-            return None
-        timed = self._trace.stream_number(int(self._stream.handle))
-        escaped = [activity for work in calls for activity in work if activity.stream != timed]
-        if escaped:
-            return f"{_shown(escaped)} ran outside the timed stream; launch it on the given stream"
+        began = {activity.call - 1: activity.start_ns for activity in activities if activity.call is not None}
+        outlasting = [
+            activity
+            for work in calls
+            for activity in work
+            if self._marker is not None
+            and activity.end_ns > began.get(activity.call or 0, math.inf) + _ROUNDING_NS
+        ]
+        if outlasting:
+            return (
+                f"{_shown(outlasting)} ran outside the timed stream and still did when that was done; have "
+                "the given stream wait for it"
+            )
         return None
+
+    def _uses_other_streams(self, calls: Sequence[list[Activity]]) -> bool:
+        timed = self._trace.stream_number(int(self._stream.handle))
+        return any(activity.stream != timed for work in calls for activity in work)
 
 
 @functools.cache
@@ -247,25 +267,39 @@ def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
 
 @dataclass
 class _Marks:
-    """Gives each execution its own external id, and remembers those that count."""
+    """Gives each execution its own external id, and remembers those that count.
+
+    The next id is that of the marker, a kernel that tells when the timed stream is done with the call.
+    """
 
     trace: ActivityTrace
+    marker: Callable[[], None] | None
 
     def __post_init__(self) -> None:
         self.calls: list[int] = []
-        self._last = OURS
+        self._last = OURS - 1
         self._part: list[int] = []
 
     def open(self, count: int) -> None:  # noqa: ARG002 - part of the Protocol
         self._part = []
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        self.trace.push(OURS)
+        yield
+        self.trace.pop()
+
     def start(self, number: int) -> None:  # noqa: ARG002
-        self._last += 1
+        self._last += 2
         self._part.append(self._last)
         self.trace.push(self._last)
 
     def end(self, number: int) -> None:  # noqa: ARG002
         self.trace.pop()
+        if self.marker is not None:
+            self.trace.push(self._last + 1)
+            self.marker()
+            self.trace.pop()
 
     def close(self) -> None:
         """Nothing to do: the records come when all is done."""
@@ -287,7 +321,7 @@ def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[
 
 
 def _strangers(activities: Sequence[Activity]) -> list[Activity]:
-    """What no call of this thread launched."""
+    """What no call launched."""
     return [activity for activity in activities if activity.call is None]
 
 

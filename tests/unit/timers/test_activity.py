@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -136,10 +137,10 @@ def test_work_that_the_runtime_api_launched_is_attributed_once_it_is_followed(cu
     """Its records cost as much as all the others, so that they are asked for only where they are needed."""
     trace = ActivityTrace()
     assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.RUNTIME))] == [None]
-    assert trace.follow_runtime_api()
+    assert trace.follow_threads()
     assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.RUNTIME))] == [OURS + 1]
     assert [found.call for found in recorded(trace, machine.kernel(api=ActivityKind.DRIVER))] == [OURS + 1]
-    assert not trace.follow_runtime_api(), "it is followed already"
+    assert not trace.follow_threads(), "it is followed already"
     assert unused(cupti)
 
 
@@ -159,15 +160,48 @@ def test_work_between_calls_is_ours_and_not_looked_at(machine):
     ]
 
 
-def test_work_of_another_thread_belongs_to_no_call(machine):
-    def in_a_thread():
-        thread = threading.Thread(target=machine.kernel("theirs"))
+def in_a_thread(call):
+    def run():
+        thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-        machine.kernel("its own")()
 
-    found = recorded(ActivityTrace(), in_a_thread)
-    assert [(a.name, a.call) for a in found] == [("theirs", None), ("its own", OURS + 1)]
+    return run
+
+
+@pytest.mark.parametrize("api", [ActivityKind.DRIVER, ActivityKind.RUNTIME])
+def test_work_of_another_thread_belongs_to_the_call_during_which_it_is_launched(machine, api):
+    """As PyTorch's backward passes, once threads are followed."""
+    backward = in_a_thread(machine.kernel("backward", api=api))
+    calls = [backward, lambda: (backward(), machine.kernel("its own")()), backward]
+    trace = ActivityTrace()
+    assert [found.call for found in recorded(trace, *calls)] == [None, None, OURS + 2, None]
+    trace.follow_threads()
+    assert [found.call for found in recorded(trace, *calls)] == [OURS + 1, OURS + 2, OURS + 2, OURS + 3]
+
+
+def test_a_thread_that_also_launches_between_the_calls_works_for_none(machine):
+    trace = ActivityTrace()
+    trace.follow_threads()
+    trace.open(concurrently=True)
+    with ThreadPoolExecutor(1) as heart:
+
+        def beats():
+            heart.submit(machine.kernel("beat")).result()
+
+        for call in (OURS + 1, OURS + 2):
+            trace.push(call)
+            beats()
+            machine.kernel("its own")()
+            trace.pop()
+        beats()
+    assert [(found.name, found.call) for found in trace.close()] == [
+        ("beat", None),
+        ("its own", OURS + 1),
+        ("beat", None),
+        ("its own", OURS + 2),
+        ("beat", None),
+    ]
 
 
 def test_ids_that_somebody_else_pushes_are_not_ours(cupti, machine):
@@ -272,7 +306,7 @@ def test_what_was_unavailable_says_why_and_is_tried_again(cupti, status, reason)
 def test_a_kind_that_cannot_be_enabled_says_why_and_leaves_none_enabled(cupti, machine, kind, concurrently):
     """What stays enabled costs every later API call 8 to 15 %, also those that events time."""
     trace = ActivityTrace()
-    trace.follow_runtime_api()
+    trace.follow_threads()
     cupti.errors["activity_enable", kind] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
     with pytest.raises(TimerUnavailable, match="CUPTI: another profiler is attached"):
         trace.open(concurrently=concurrently)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -87,6 +88,9 @@ class FakeMarks:
         self.is_open = True
         self.parts.append(count)
         self.log.append(f"open {count}")
+
+    def preparing(self):
+        return nullcontext()
 
     def start(self, number):
         assert self.is_open
