@@ -294,13 +294,9 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
         Of the older ones stay the newest two, and the oldest and the newest of every measurement.
         """
-        return structs.replace(self, epochs=(*self.epochs, epoch)).with_newest(NEWEST_EPOCHS)
-
-    def with_newest(self, count: int) -> Record:
-        """The record with its newest epochs, and the oldest and the newest of every measurement."""
-        epochs = self.epochs
-        kept = set(range(max(0, len(epochs) - count), len(epochs)))
-        for key in self.keys:
+        epochs = (*self.epochs, epoch)
+        kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
+        for key in self.keys | epoch.keys:
             holders = [index for index, each in enumerate(epochs) if key in each.keys]
             kept |= {holders[0], holders[-1]}
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
@@ -329,14 +325,6 @@ class Baseline:
     def lookup(self, case_id: str) -> Record | None:
         """The record of a case, or None."""
         return self.cases.get(case_id)
-
-    def newer_epoch(self, case_id: str, key: str) -> Epoch | None:
-        """The newest epoch of a case where that has no times under `key`, and an older one has."""
-        record = self.cases.get(case_id)
-        current = record.current(key) if record is not None else None
-        if record is None or current is None or current is record.epochs[-1]:
-            return None
-        return record.epochs[-1]
 
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """What the gate compares a measurement with, from the current epoch.

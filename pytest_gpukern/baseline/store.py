@@ -173,8 +173,11 @@ class Store:
     def newer_epoch(self, case: CaseInfo, model_key: str, key: str) -> str | None:
         """When the newest epoch of a case was opened, where `key` is judged by an older one, or None."""
         own = self.baseline(case, model_key)
-        newer = own.newer_epoch(case.id, key) if own is not None else None
-        return newer.opened if newer is not None else None
+        record = own.cases.get(case.id) if own is not None else None
+        current = record.current(key) if record is not None else None
+        if record is None or current is None or current is record.epochs[-1]:
+            return None
+        return record.epochs[-1].opened
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """The spread that a device model's cases share, by `scope/timer`, from all files read so far."""

@@ -46,7 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
             "show the records of a baseline file: sessions, median, spread, epochs, anchor",
             _declare_show,
         ),
-        ("prune", "remove records of cases, or epochs that nothing is judged by", _declare_prune),
+        ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
         own = commands.add_parser(name, help=summary, allow_abbrev=False)
@@ -226,13 +226,12 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
 
 def _declare_prune(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Removes from a baseline file the records of cases (--case), or the epochs that are neither the "
-        "first nor the current one of any measurement (--epochs). A file without records is deleted."
+        "Removes from a baseline file the records of cases. A file without records is deleted."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--case", nargs="+", metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'")
-    what.add_argument("--epochs", action="store_true", help="remove the epochs that nothing is judged by")
+    parser.add_argument(
+        "--case", nargs="+", required=True, metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     exits.add_write_in_ci(parser)
     parser.set_defaults(run=_prune)
@@ -243,10 +242,7 @@ def _prune(known: argparse.Namespace) -> int:
         return exits.BAD
 
     def change(baseline: Baseline) -> Baseline:
-        if known.case:
-            return baseline.without(matching(baseline.cases, known.case))
-        cases = {name: record.with_newest(0) for name, record in baseline.cases.items()}
-        return dataclasses.replace(baseline, cases=cases)
+        return baseline.without(matching(baseline.cases, known.case))
 
     try:
         before = load(known.file)
@@ -258,23 +254,11 @@ def _prune(known: argparse.Namespace) -> int:
         exits.complain("baseline prune", f"{known.file}: {error}")
         return exits.BAD
     removed = sorted(before.cases.keys() - after.cases.keys())
-    dropped = {
-        name: len(record.epochs) - len(after.cases[name].epochs)
-        for name, record in before.cases.items()
-        if name in after.cases
-    }
-    epochs = {name: count for name, count in dropped.items() if count > 0}
     if known.json:
-        exits.show_json(
-            {"file": str(known.file), "dry_run": known.dry_run, "cases": removed, "epochs": epochs}
-        )
-        return exits.FINE
-    verb = "would remove" if known.dry_run else "removed"
-    lines = [f"{verb} {name}" for name in removed]
-    lines += [
-        f"{verb} {count} {'epoch' if count == 1 else 'epochs'} of {name}" for name, count in epochs.items()
-    ]
-    exits.show(lines or ["nothing to remove"])
+        exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
+    else:
+        verb = "would remove" if known.dry_run else "removed"
+        exits.show(f"{verb} {name}" for name in removed)
     return exits.FINE
 
 

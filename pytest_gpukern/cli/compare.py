@@ -20,7 +20,7 @@ from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, display_width, table
+from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_threshold
 from pytest_gpukern.values.result import Correctness, Measurement, Summary, Verdict, VerdictKind, plain
@@ -389,24 +389,11 @@ def _total(rows: list[Row], b: Side) -> str:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    """Gives each measurement a row. Ids that do not fit beside it stand on lines of their own, in full."""
-    named = exits.without_repeats([row.case for row in rows])
-    columns = _columns(rows)
-    flat, left_out = table([Column("case", named), *columns], exits.width())
-    if not left_out and max(map(display_width, flat)) <= exits.width():
-        return flat
-    header, *stacked = table(columns, exits.width(), indent="  ")[0]
-    lines = ["case", header]
-    for case, line in zip(named, stacked, strict=True):
-        lines += [case, line] if case else [line]
-    return lines
-
-
-def _columns(rows: list[Row]) -> list[Column]:
-    """Returns all columns but that of the cases."""
+    """Gives each measurement a row."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
-    return [
+    columns = [
+        Column("case", exits.without_repeats([row.case for row in rows]), narrowest=20),
         Column("measured", tuple(row.key for row in rows)),
         *([Column("device", tuple(row.model for row in rows))] if several_models else []),
         Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
@@ -416,6 +403,7 @@ def _columns(rows: list[Row]) -> list[Column]:
         Column("90 % interval", tuple(_interval(verdict) for verdict in verdicts)),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
+    return table(columns, exits.width())[0]
 
 
 def _interval(verdict: Verdict) -> str:

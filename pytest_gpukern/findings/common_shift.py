@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from dataclasses import dataclass, field
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.statistics import interval_rank, student_t
-from pytest_gpukern.values.result import Result, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.values.result import Result
 
 FEWEST_CASES = 8
 """Fewer have no interval worth the name, and may share their change for reasons of their own."""
@@ -183,23 +182,6 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
     if any(change.startswith("device ") for change in changed):
         return f"{still}, but the card is another one, and cards of a model differ a little"
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
-
-
-def beside_shift(result: Result, shift: Shift) -> Result:
-    """Returns the result, SLOWER and FASTER kernels with what is left of their ratio beyond a common shift.
-
-    The verdicts stay what they are: only their reasons say more.
-    """
-    if result.simulated or not result.case.on_gpu:
-        return result
-    verdicts = dict(result.verdicts)
-    for key, verdict in result.verdicts.items():
-        changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
-        if changed and verdict.ratio and key.startswith("kernel/"):
-            left = percent(math.log(verdict.ratio / shift.ratio))
-            reason = f"{verdict.reason}; {left} beyond the common shift"
-            verdicts[key] = dataclasses.replace(verdict, reason=reason)
-    return dataclasses.replace(result, verdicts=verdicts)
 
 
 def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list[float]]:

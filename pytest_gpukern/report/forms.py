@@ -73,11 +73,6 @@ class RunReport:
     files: tuple[Path, ...] = ()
     problems: tuple[str, ...] = ()
 
-    @property
-    def common_shift(self) -> Shift | None:
-        """The shift where it is one that the cases have in common, else None."""
-        return self.shift if self.shift is not None and self.shift.common else None
-
 
 @dataclass(frozen=True)
 class Form:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import unicodedata
 from dataclasses import dataclass, field
 
 _ELLIPSIS = "…"
@@ -47,34 +46,15 @@ class Column:
     @property
     def width(self) -> int:
         """Width of the widest cell, the title included."""
-        return max(display_width(text) for text in (self.title, *self.cells))
-
-
-def display_width(text: str) -> int:
-    """Counts the columns that a text takes in a terminal; ambiguous characters such as µ and → take one."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
+        return max(map(len, (self.title, *self.cells)))
 
 
 def shorten(text: str, width: int) -> str:
-    """Returns the text, or its beginning and end around an ellipsis where it is wider than `width`."""
-    if display_width(text) <= width:
+    """Returns the text, or its beginning and end around an ellipsis where it is longer than `width`."""
+    if len(text) <= width:
         return text
-    if width <= 0:
-        return ""
-    widths = [display_width(char) for char in text]
-    left = right = len(text) // 2  # what is kept ends and begins again
-    head, tail = sum(widths[:left]), sum(widths[right:])
-    while head + tail > width - 1:
-        if head > tail:
-            left -= 1
-            head -= widths[left]
-        else:
-            tail -= widths[right]
-            right += 1
-    return text[:left] + _ELLIPSIS + text[right:]
+    kept = max(width - 1, 0)
+    return (text[: (kept + 1) // 2] + _ELLIPSIS + text[len(text) - kept // 2 :])[: max(width, 0)]
 
 
 def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] | None = None) -> list[Line]:
@@ -101,7 +81,7 @@ def table(
     Columns without any text are not shown.
     """
     kept = [column for column in columns if any(column.cells)]
-    room = width - display_width(indent)
+    room = width - len(indent)
     left_out: list[str] = []
     while _least(kept, gap) > room:
         candidates = [column for column in kept if column.dispensable is not None]
@@ -140,6 +120,6 @@ def _row(columns: list[Column], widths: list[int], cells: tuple[str, ...], gap: 
     parts = []
     for column, width, cell in zip(columns, widths, cells, strict=True):
         text = cell if column.numeric else shorten(cell, width)
-        padding = " " * (width - display_width(text))
+        padding = " " * (width - len(text))
         parts.append(padding + text if column.numeric else text + padding)
     return gap.join(parts).rstrip()

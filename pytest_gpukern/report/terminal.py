@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.findings.common_shift import beside_shift
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.head import head
-from pytest_gpukern.report.layout import Column, Line, display_width, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, shorten, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
 from pytest_gpukern.values.options import TRY_THE_SIMULATOR
@@ -50,13 +48,8 @@ Timing = tuple[str, str]
 def write(report: RunReport, config: pytest.Config) -> None:
     """Writes what the machine and all cases did, the tables, skips, what was written, and the last line."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    width, common = reporter._tw.fullwidth, report.common_shift
-    if common is not None:
-        report = dataclasses.replace(
-            report, results=[beside_shift(result, common) for result in report.results]
-        )
-    # The failures above tell why the gate failed a test; what all cases share comes to that later.
-    shown_above = config.option.tbstyle not in ("no", "line") and common is None
+    width = reporter._tw.fullwidth
+    shown_above = config.option.tbstyle not in ("no", "line")  # why the gate failed a test
     lines = [Line(text) for text in report.heading]
     lines += head(report.compared, report.shift, width=width)
     lines += render(
@@ -193,7 +186,7 @@ def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
         Column("first call", tuple(row.first_call for row in rows), numeric=True),
     ]
     texts, left_out = table([*case, *_columns(rows, timings)], width, indent=_INDENT)
-    if left_out or max(map(display_width, texts)) > width:
+    if left_out or max(map(len, texts)) > width:
         return []
     return [Line(texts[0]), *(Line(t, dict(row.markup)) for t, row in zip(texts[1:], rows, strict=True))]
 

@@ -142,15 +142,6 @@ def test_prune_of_the_last_case_deletes_the_file(recorded, gpukern, file):
     assert list(file.parent.iterdir()) == []
 
 
-def test_prune_drops_epochs_between_the_first_and_the_current_one(recorded, gpukern, file):
-    for reason in ("one", "two"):
-        recorded("--gpukern-baseline=update", f"--gpukern-reason={reason}", "-k", "first")
-    status, shown, _ = gpukern("baseline", "prune", file, "--epochs", "--json")
-    assert (status, json.loads(shown)["epochs"]) == (0, {FIRST: 1})
-    assert [epoch.reason for epoch in epochs(file)] == [None, "two"]
-    assert gpukern("baseline", "prune", file, "--epochs")[1] == "nothing to remove\n"
-
-
 def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(recorded, gpukern, file):
     before = file.read_bytes()
     status, _, complaints = gpukern("baseline", "prune", file, "--case", FIRST, "doubling/numba.secnd/n=8")

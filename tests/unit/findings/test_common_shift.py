@@ -11,7 +11,6 @@ from made_up_past import now
 
 from pytest_gpukern.findings.common_shift import (
     CanaryChange,
-    beside_shift,
     canary_changes,
     kernel_ratios,
     shift_of,
@@ -104,28 +103,6 @@ def test_canaries_are_compared_by_their_medians_over_sessions():
 def test_a_session_counts_once_however_many_cases_it_measured():
     changes = canary_changes([{"copy": 110.0}, *[{"copy": 100.0}] * 50], [{"copy": 100.0}])
     assert changes["copy"].ratio == pytest.approx(1.05)
-
-
-def reason(result, shift):
-    (verdict,) = beside_shift(result, shift).verdicts.values()
-    return verdict.reason
-
-
-def test_what_is_left_beyond_the_shift_stands_beside_a_changed_kernels_ratio():
-    shift = shift_of([1.03] * 8, STILL)
-    result = now(1.0509, "SLOWER")
-    (verdict,) = beside_shift(result, shift).verdicts.values()
-    assert verdict.reason == "measured; +2.0 % beyond the common shift"
-    (before,) = result.verdicts.values()
-    assert (verdict.kind, verdict.ratio) == (before.kind, before.ratio)
-    assert reason(now(0.97, "FASTER"), shift) == "measured; −5.8 % beyond the common shift"
-
-
-@pytest.mark.parametrize(
-    "changes", [{"kind": "SAME"}, {"scope": "end_to_end"}, {"label": "host.saxpy"}, {"simulated": True}]
-)
-def test_what_the_shift_is_not_about_keeps_its_reason(changes):
-    assert reason(now(1.05, **changes), shift_of([1.03] * 8, STILL)) == "measured"
 
 
 def recorded_times(sigma, sessions=5, cases=60, seed=3):
