@@ -349,7 +349,7 @@ def _multiply_adds(ceilings: Ceilings, measurement: Measurement, dtype: str | No
         return None
     try:
         return ceilings.compute_share(measurement.flops, measurement.summary.median_ns, dtype)
-    except TypeError:  # the name of a dtype that only a library which is not here gives to NumPy
+    except (TypeError, ValueError):  # no dtype, or that of a library which is not here
         return None
 
 
