@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBRARY = "libcuda.so.1"
 
 _CUDA_SUCCESS = 0
 _CUDA_ERROR_NOT_INITIALIZED = 3
@@ -100,11 +100,6 @@ def bare_uuid(uuid: str) -> str:
 
 def _loaded_library() -> Any:
     """Returns libcuda if this process has loaded it already, else None."""
-    if sys.platform == "win32":
-        try:
-            return load_library()
-        except CudaError:
-            return None
     try:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

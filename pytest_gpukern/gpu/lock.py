@@ -34,7 +34,6 @@ _COMMAND_LENGTH = 80
 # The folder is open to everybody: never follow a link that somebody has put there.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
-_TELL_AGAIN_AFTER_S = 60.0
 # How long a waiter gives a holder that has just got the lock to write who it is.
 _GRACE_S = 1.0
 
@@ -95,7 +94,7 @@ class DeviceLock:
     ) -> None:
         """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
 
-        `on_wait` is told who holds it, at first and then every minute. Raises DeviceLockTimeout, which names
+        `on_wait` is told who holds it, once. Raises DeviceLockTimeout, which names
         the holder, and DeviceError where the lock file cannot be used.
         """
         with _guard:
@@ -150,16 +149,15 @@ class DeviceLock:
 
     def _wait(self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float) -> int:
         started = time.monotonic()
-        told_after_s: float | None = None
+        told = False
         while (fd := self._try()) is None:
             waited_s = time.monotonic() - started
             holder = self.holder()
             if timeout_s is not None and waited_s >= timeout_s:
                 raise DeviceLockTimeout(f"{self._in_use(holder)}; gave up after {timeout_s:g} s")
-            due = told_after_s is None or waited_s - told_after_s >= _TELL_AGAIN_AFTER_S
-            if on_wait is not None and due and (holder is not None or waited_s >= _GRACE_S):
+            if on_wait is not None and not told and (holder is not None or waited_s >= _GRACE_S):
                 on_wait(self._in_use(holder))
-                told_after_s = waited_s
+                told = True
             time.sleep(poll_s)
         return fd
 

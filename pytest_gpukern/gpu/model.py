@@ -25,21 +25,9 @@ SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 class FixedValues:
     """Values of a device that never change: the simulator's, and a test's."""
 
-    memory_free: int = 0
-    multiprocessors: int = 1
-    l2: int = 0
-
-    def memory_free_bytes(self) -> int:
-        """Returns the constant given."""
-        return self.memory_free
-
-    def multiprocessor_count(self) -> int:
-        """Returns the constant given."""
-        return self.multiprocessors
-
-    def l2_bytes(self) -> int:
-        """Returns the constant given."""
-        return self.l2
+    memory_free_bytes: int = 0
+    multiprocessor_count: int = 1
+    l2_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,23 +68,23 @@ class Device:
             compute_capability=(5, 2),
             memory_total_bytes=page * pages,
             is_simulated=True,
-            values=FixedValues(memory_free=page * free),
+            values=FixedValues(memory_free_bytes=page * free),
         )
 
     @property
     def memory_free_bytes(self) -> int:
         """Memory free now, in bytes, asked of NVML each time; constant for the simulator."""
-        return self.values.memory_free_bytes()
+        return self.values.memory_free_bytes
 
     @property
     def multiprocessor_count(self) -> int:
         """Streaming multiprocessors, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return self.values.multiprocessor_count()
+        return self.values.multiprocessor_count
 
     @property
     def l2_bytes(self) -> int:
         """L2 cache in bytes, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return self.values.l2_bytes()
+        return self.values.l2_bytes
 
     @property
     def model_key(self) -> str:
@@ -128,16 +116,19 @@ class NvmlValues:
         self._cuda = LibCuda() if cuda is None else cuda
         self._environ = environ
 
+    @property
     def memory_free_bytes(self) -> int:
-        """Asks NVML now."""
+        """What NVML says now."""
         return self._nvml.memory_free_bytes(self._uuid)
 
+    @property
     def multiprocessor_count(self) -> int:
-        """Asks CUDA the first time."""
+        """What CUDA said the first time."""
         return self._cuda_device.multiprocessor_count
 
+    @property
     def l2_bytes(self) -> int:
-        """Asks CUDA the first time."""
+        """What CUDA said the first time."""
         return self._cuda_device.l2_bytes
 
     @functools.cached_property

@@ -418,7 +418,8 @@ class Nvml:
                 continue
             self._handles[uuid] = handle
             self._gpus_of_instances[uuid] = parent
-            profile = self._mig_profile(handle)
+            named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
+            profile = named.group(1) if named else "unknown"
             instances.append(
                 MigRecord(
                     uuid=uuid,
@@ -430,18 +431,6 @@ class Nvml:
                 )
             )
         return tuple(instances)
-
-    def _mig_profile(self, handle: Any) -> str:
-        """Names the profile ("1g.18gb") by the device name, or else by the instance's slices and memory."""
-        named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
-        if named:
-            return named.group(1)
-        attributes = self._told("nvmlDeviceGetAttributes", handle)
-        if attributes is None:
-            return "unknown"
-        slices, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
-        part = "" if compute == slices else f"{compute}c."
-        return f"{part}{slices}g.{round(attributes.memorySizeMB / 1024)}gb"
 
     def _memory_total_bytes(self, handle: Any) -> int:
         info = self._told("nvmlDeviceGetMemoryInfo", handle)

@@ -67,7 +67,6 @@ class EnergyObserver(Observer):
             call.synchronize,
             call.mark,
             call_ns=measurement.summary.median_ns,
-            busy_ns=measurement.busy_ns,
         )
 
 
@@ -78,14 +77,12 @@ def energy_of_a_call(
     mark: Callable[[], Mark],
     *,
     call_ns: float,
-    busy_ns: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Energy:
     """Measures the energy that the whole board draws for a call, calls back to back, nothing flushed between.
 
     So the cache is hot, unless the call's data do not fit into it. There is a reason instead where the device
-    has no counter, and for calls so short that launching them takes longer. `busy_ns` is for how long kernels
-    run in a call, where a timer saw that.
+    has no counter, and for calls so short that launching them takes longer.
     """
     if state().energy_mj is None:
         return Energy(untold=NO_COUNTER)
@@ -97,7 +94,7 @@ def energy_of_a_call(
     while clock() - began < _LONG_ENOUGH_S:
         feed.batch(count)
     synchronize()
-    return energy_per_call(before, state(), feed.calls, starved_ns=1e9 * feed.starved_s, busy_ns=busy_ns)
+    return energy_per_call(before, state(), feed.calls, starved_ns=1e9 * feed.starved_s)
 
 
 class _Feed:
@@ -159,9 +156,6 @@ HOST_BOUND = (
 )
 
 _WORST = 0.1
-_LONG_CALL_NS = 1e6
-"""From here on what a cold L2 costs is within 10 %: an H200 reads its 50 MiB in 12 µs at 4.3 TB/s, and has as
-much to write back at worst."""
 
 
 @dataclass(frozen=True)
@@ -179,31 +173,20 @@ class Energy:
     untold: str | None = None
 
 
-def energy_per_call(
-    before: DeviceState,
-    after: DeviceState,
-    calls: int,
-    *,
-    starved_ns: float,
-    busy_ns: float | None = None,
-) -> Energy:
+def energy_per_call(before: DeviceState, after: DeviceState, calls: int, *, starved_ns: float) -> Energy:
     """Returns the energy that the whole board drew per call, if it can be told to 10 %, else why not.
 
     The counter moves every 0.1 s, so the calls must go on for ten of its updates. And for nine tenths of the
     time the device must have had calls to execute, as its queue shows: `starved_ns` is the time of which that
-    cannot be said. Calls that wait for the device themselves leave it nothing to go on with; of those whose
-    kernels run so long that the cache does not matter (`busy_ns`), their time alone tells. On A100 and H100
-    the sensor looks at a quarter of the time only (arXiv:2312.02741), which evens out over repeated calls.
+    cannot be said, as of calls that wait for the device themselves. On A100 and H100 the sensor looks at a
+    quarter of the time only (arXiv:2312.02741), which evens out over repeated calls.
     """
     passed_ns = after.at_ns - before.at_ns
     if before.energy_mj is None or after.energy_mj is None:
         return Energy(untold=NO_COUNTER)
     if calls < 1 or _WORST * passed_ns < UPDATE_S * 1e9:
         return Energy(untold=TOO_SHORT)
-    fed = starved_ns <= _WORST * passed_ns
-    long = busy_ns is not None and busy_ns >= _LONG_CALL_NS
-    filled = long and calls * (busy_ns or 0.0) >= (1 - _WORST) * passed_ns
-    if not (fed or filled):
+    if starved_ns > _WORST * passed_ns:
         return Energy(untold=HOST_BOUND)
     drawn_mj = after.energy_mj - before.energy_mj
     if drawn_mj <= 0:

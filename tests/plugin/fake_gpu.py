@@ -173,7 +173,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         uuid="GPU-fa4e",
         compute_capability=(9, 0),
         memory_total_bytes=2**34,
-        values=FixedValues(memory_free=2**33, multiprocessors=4, l2=2**20),
+        values=FixedValues(memory_free_bytes=2**33, multiprocessor_count=4, l2_bytes=2**20),
     )
     runtime = SimpleNamespace(
         synchronize=lambda: None,

@@ -110,7 +110,7 @@ def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
 
 
 @pytest.mark.parametrize(
-    ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "1c.3g.71gb")]
+    ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "unknown")]
 )
 def test_mig_instances_are_listed_with_ids_and_profile(
     monkeypatch: pytest.MonkeyPatch, name: str, profile: str
@@ -120,7 +120,6 @@ def test_mig_instances_are_listed_with_ids_and_profile(
             raise NvmlError(NOT_FOUND)
         return "mig"
 
-    attributes = SimpleNamespace(gpuInstanceSliceCount=3, computeInstanceSliceCount=1, memorySizeMB=72704)
     module = FakePynvml(
         nvmlDeviceGetMigMode=[1, 1],
         nvmlDeviceGetMaxMigDeviceCount=7,
@@ -129,7 +128,6 @@ def test_mig_instances_are_listed_with_ids_and_profile(
         nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200",
         nvmlDeviceGetGpuInstanceId=9,
         nvmlDeviceGetComputeInstanceId=0,
-        nvmlDeviceGetAttributes=attributes,
     )
     (mig,) = opened(monkeypatch, module).gpus()[0].mig_instances
     assert (mig.uuid, mig.name, mig.profile) == ("MIG-1", f"NVIDIA H200 MIG {profile}", profile)
@@ -148,7 +146,6 @@ def test_the_real_module_has_every_function_that_is_asked() -> None:
     asked |= {
         "nvmlDeviceGetMaxMigDeviceCount",
         "nvmlDeviceGetMigDeviceHandleByIndex",
-        "nvmlDeviceGetAttributes",
     }
     asked |= {"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"}
     asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}

@@ -257,7 +257,7 @@ def test_the_floor_is_near_enough_to_catch_a_kernel_that_does_half_its_work() ->
 
 
 def device(multiprocessors: int = 132) -> Device:
-    values = FixedValues(multiprocessors=multiprocessors, l2=60 * 2**20)
+    values = FixedValues(multiprocessor_count=multiprocessors, l2_bytes=60 * 2**20)
     return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, values=values)
 
 
