@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from fakes import FakeTimer
 
-from pytest_gpukern.gpu import ceiling_kernels as kernels
 from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.ceiling_kernels import BLOCK, CHAINS, UNROLLED, measure_ceilings
@@ -236,20 +235,25 @@ class FakeArray:
         self.machine.host_ns += self.nbytes / self.machine.truth["device_to_pageable_bytes_per_s"] * 1e9
 
 
+def put_under(monkeypatch, machine):
+    """Puts a machine in the place of the driver, cuda.core and arrays."""
+    core = ModuleType("cuda.core")
+    core.EventOptions = lambda timing_enabled: "timing" if timing_enabled else "none"
+    core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
+    core.launch = machine.core_launch
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    monkeypatch.setattr(module, "runtime", lambda: machine)
+    monkeypatch.setattr(module, "checked", machine.checked)
+    monkeypatch.setattr(module, "DeviceArray", lambda shape, dtype: FakeArray(machine, shape, dtype))
+
+
 @pytest.fixture
 def measured_on(monkeypatch):
     """Measures a machine, and sees that everything allocated was given back."""
 
     def measure(machine):
-        core = ModuleType("cuda.core")
-        core.EventOptions = lambda timing_enabled: "timing" if timing_enabled else "none"
-        core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
-        core.launch = machine.core_launch
-        monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-        monkeypatch.setitem(sys.modules, "cuda.core", core)
-        monkeypatch.setattr(module, "runtime", lambda: machine)
-        monkeypatch.setattr(module, "checked", machine.checked)
-        monkeypatch.setattr(module, "DeviceArray", lambda shape, dtype: FakeArray(machine, shape, dtype))
+        put_under(monkeypatch, machine)
         clock = SimpleNamespace(
             perf_counter_ns=lambda: machine.host_ns, monotonic=lambda: machine.host_ns / 1e9
         )
@@ -413,19 +417,12 @@ def machine(monkeypatch):
     made = Machine()
     made.resident_threads = 132 * 2048
     made.forget_copies = lambda: None
-    core = ModuleType("cuda.core")
-    core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
-    core.launch = made.core_launch
-    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
-    for each in (module, kernels):
-        monkeypatch.setattr(each, "checked", made.checked)
-    monkeypatch.setattr(module, "DeviceArray", lambda shape, dtype: FakeArray(made, shape, dtype))
+    put_under(monkeypatch, made)
     return made
 
 
 def time_ns(machine, name):
-    with kernels.CANARIES[name](machine) as call:
+    with module.CANARIES[name](machine) as call:
         machine.synchronize()
         before = machine.host_ns
         call()
@@ -444,7 +441,7 @@ def test_the_copy_is_four_times_the_l2_at_least(machine):
 def test_the_work_is_the_same_however_fast_the_device_is(machine):
     def launched():
         machine.log.clear()
-        for name in kernels.CANARIES:
+        for name in module.CANARIES:
             time_ns(machine, name)
         return [
             (entry[0], vars(entry[1]), [value for value in entry[2] if isinstance(value, np.generic)])
@@ -483,7 +480,7 @@ def session(monkeypatch):
 
         monkeypatch.setattr(canaries, "open_timer", open_timer)
         made = {name: canary(name, (errors or {}).get(name)) for name in ("fma", "copy", "launch")}
-        monkeypatch.setattr(kernels, "CANARIES", made)
+        monkeypatch.setattr(module, "CANARIES", made)
         monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
         return measure_canaries()
 

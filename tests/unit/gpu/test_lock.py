@@ -20,7 +20,7 @@ from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.lock import DeviceLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows")
 
@@ -158,32 +158,19 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: 
     lock.release()
 
 
-def leftover(
-    nonce: Callable[[str], str], pid: int | None = None
-) -> Callable[[dict[str, str]], dict[str, str]]:
-    def change(environ: dict[str, str]) -> dict[str, str]:
-        (name,) = (key for key in environ if key.startswith("GPUKERN_LOCK_GPU"))
-        real_pid, _, real_nonce = environ[name].partition(":")
-        return {**environ, name: f"{real_pid if pid is None else pid}:{nonce(real_nonce)}"}
-
-    return change
-
-
 @pytest.mark.parametrize(
-    "forge",
-    [
-        leftover(lambda _nonce: "0123456789abcdef"),
-        leftover(lambda nonce: nonce, pid=2**22 + 5),
-        leftover(lambda nonce: nonce, pid=1),
-        leftover(lambda _nonce: ""),
-    ],
+    "forged",
+    ["{pid}:0123456789abcdef", "4194309:{nonce}", "1:{nonce}", "{pid}:"],
     ids=["other nonce", "dead pid", "other ancestor", "no nonce"],
 )
 def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(
-    folder: Path, forge: Callable[[dict[str, str]], dict[str, str]]
+    folder: Path, forged: str
 ) -> None:
     with DeviceLock(UUID, folder):
-        assert answer(TRY, folder, environ=forge(dict(os.environ))).startswith("refused:")
+        (name,) = (key for key in os.environ if key.startswith("GPUKERN_LOCK_GPU"))
+        pid, _, nonce = os.environ[name].partition(":")
+        environ = {**os.environ, name: forged.format(pid=pid, nonce=nonce)}
+        assert answer(TRY, folder, environ=environ).startswith("refused:")
 
 
 def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variable(

@@ -157,16 +157,6 @@ def check_vectorize_writes_to_out_and_keeps_device_arrays_on_the_device():
     np.testing.assert_array_equal(table.copy_to_host(), np.ones((3, 4), "f4") + a)
 
 
-def check_vectorize_reduces_as_the_real_one():
-    add = cuda.vectorize(["float64(float64, float64)"])(named(lambda a, b: a + b))
-    for n in (1, 2, 3, 7, 64, 101):
-        data = np.arange(n, dtype="f8")
-        assert add.reduce(data) == data.sum()
-        assert add.reduce(cuda.to_device(data)) == data.sum()
-    with pytest.raises(TypeError, match="empty"):
-        add.reduce(np.zeros(0))
-
-
 # --- guvectorize ----------------------------------------------------------------------------------
 
 
