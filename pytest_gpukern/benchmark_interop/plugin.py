@@ -40,7 +40,6 @@ def counted_as_benchmarks(
     """Makes `--benchmark-only` and `--benchmark-skip` treat tests that use `fixture` as benchmarks.
 
     To be held round pytest-benchmark's `pytest_collection_modifyitems`, so in a wrapper marked `tryfirst`.
-    Without one of the two options nothing is touched; its fixture is never requested.
     """
     flags = ("benchmark_only", "benchmark_skip")
     if not any(config.getoption(flag, default=False) for flag in flags):
@@ -86,13 +85,12 @@ def is_its_fixture(value: Any) -> bool:
 def hand_over(
     fixture: Any, call: Callable[..., Any], pedantic: Callable[..., Any], *, measures: bool
 ) -> Callable[[], tuple[Callable[..., Any], Callable[..., Any]]]:
-    """Lets a `benchmark` fixture leave its running and timing to others.
+    """Lets a `benchmark` fixture leave its running and timing to others; returns what takes it back.
 
     The two methods of this one object that run and time are replaced, by attributes of the object. It stays
     what it is to everybody else: its class, which its own plugin checks; its name, group and `extra_info`;
-    `weave`; the refusal of a second use; the notes about errors and skips. A fixture of ours by its name
-    would be in the way of every test of every run, and a stand-in for the object fails that plugin's check.
-    A test that sets `benchmark.disabled` gets what it got before: one call.
+    the refusal of a second use; the notes about errors and skips. A test that sets `benchmark.disabled` gets
+    what it got before: one call.
 
     Args:
         fixture: for which `is_its_fixture` holds.
@@ -100,9 +98,6 @@ def hand_over(
         pedantic: gets what the test gives to `pedantic`, completed by its defaults; and `rounds_given`,
             whether the test gave `rounds`, whose default is 1.
         measures: whether calls are measured; otherwise the fixture says that it is disabled.
-
-    Returns:
-        What takes it back: the fixture is what it was, and gets returned how it runs `call` and `pedantic`.
     """
     was_disabled = fixture.disabled
     own_call, own_pedantic, asked_pedantic = fixture._raw, fixture._raw_pedantic, fixture.pedantic
@@ -177,11 +172,7 @@ def listed_as(fixture: Any) -> JsonDict | None:
 
 
 def take_entries(config: pytest.Config) -> list[JsonDict]:
-    """Takes what pytest-benchmark itself has measured in this process since it was last asked, as plain JSON.
-
-    A test that runs in a process of its own may be left to that plugin, or use its fixture beside ours; the
-    process that reports lists it, by `add_entries`.
-    """
+    """Takes what pytest-benchmark itself has measured in this process since last asked, as plain JSON."""
     session = session_of(config)
     if session is None:
         return []

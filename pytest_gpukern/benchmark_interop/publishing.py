@@ -41,15 +41,10 @@ class _Params(dict[str, Any]):
 def write(report: RunReport, config: pytest.Config) -> None:
     """Appends every valid measurement to pytest-benchmark's session, so that it saves and shows them.
 
-    To be called on the controller before that plugin's `pytest_sessionfinish`, which is a wrapper: so from a
-    wrapper marked `tryfirst`. Left out are measurements that are simulated, invalid, of incorrect outputs or
-    without samples, since it has no way to mark them; and all of them under `--benchmark-disable`, which
-    promises that no stats are reported. A saved time with another timer, cache policy, scope, problem
-    version, size or device is taken out of its comparison, which it says.
-
-    Where the marker names no group, it is the fixture's, or where there is none of that plugin, the problem's
-    name. Names, parameters and `extra_info` of tests that used that plugin's fixture stay what they are
-    without us.
+    To be called on the controller before that plugin's `pytest_sessionfinish`. It has no way to mark what is
+    simulated, invalid, incorrect or without samples: all that is left out. A saved time with another timer,
+    cache policy, scope, problem version, size or device is taken out of its comparison, which it says.
+    Names, parameters and `extra_info` of tests that used that plugin's fixture stay as they are without us.
     """
     session = session_of(config)
     if session is None or switched_off(config):

@@ -316,12 +316,7 @@ _CRASH = "Fatal Python error"
 
 @dataclass(frozen=True)
 class Gone:
-    """Says why a process no longer measures.
-
-    Attributes:
-        why: in words: `ended by SIGSEGV`, `took longer than 60 s (--gpukern-timeout)`.
-        shown: what it said last, or where it was, in lines; may be empty.
-    """
+    """Says why a process no longer measures (`ended by SIGSEGV`), and what it said last, or where it was."""
 
     why: str
     shown: str = ""
@@ -399,14 +394,8 @@ class MeasuringProcess:
     ) -> str | Gone | None:
         """Has one test run, and waits for its end.
 
-        Args:
-            nodeid: the test.
-            following: the one after it, whose fixtures stay set up.
-            timeout_s: how long it may take, or None; waiting for the device does not count.
-            hear: is given the words that it says meanwhile, each with what belongs to it.
-
-        Returns:
-            Why the process has ended, or why it has to be replaced, or None.
+        Fixtures that the `following` test needs stay set up. Waiting for the device does not count against
+        `timeout_s`. Returns why the process has ended, or why it has to be replaced, or None.
         """
         self._read_from = self._output.stat().st_size
         with contextlib.suppress(OSError):

@@ -43,9 +43,8 @@ class Evidence:
 
     Attributes:
         tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
-        status: exit status of the tool's process; negative for a signal, None where it was ended for its
-            silence.
-        xml: what it saved, or None where it saved nothing.
+        status: as of `subprocess`; None where it was ended for its silence.
+        xml: what it saved, if anything.
         log: what it said.
         problem: why what ran did not come to its own end, in words, or None.
     """
