@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.child_setup import prepare
 
             prepare(config, environment)
-    from pytest_gpukern.run.stash import distributes, isolates, reports, settings_of
+    from pytest_gpukern.run.stash import bounds_workers, distributes, isolates, reports, settings_of
 
     if reports(config):
         from pytest_gpukern.run.controller import Controller, end_on_sigterm
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.plugin import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
-    if measures(config) and (hasattr(config, "workerinput") or distributes(config)):
+    if (hasattr(config, "workerinput") or distributes(config)) and asked(config) and bounds_workers(config):
         from pytest_gpukern.run.xdist_workers import Replacing, Worker
 
         plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()

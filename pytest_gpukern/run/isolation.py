@@ -273,7 +273,7 @@ def _told(item: pytest.Item, why: str) -> JsonDict | None:
         case=info,
         nodeid=item.nodeid,
         fingerprint=environment.gpu.fingerprint.to_json(),
-        simulated=False,
+        simulated=environment.gpu.simulated.active and info.on_gpu,
         session=environment.session,
         correctness=Correctness.INCORRECT,
         diagnosis=why,

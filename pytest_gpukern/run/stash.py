@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.processes.child_main import measures as measures_in
-from pytest_gpukern.values.options import SettingsError, measures, sanitizing_tool
+from pytest_gpukern.values.options import SettingsError, sanitizing_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def reports(config: pytest.Config) -> bool:
 def isolates(config: pytest.Config) -> bool:
     """Whether tests that may use the GPU run in a process of their own, so that this one has no CUDA context.
 
-    Where tests are distributed, xdist's workers are such processes; a child session is one too.
+    So they do where a GPU is measured, and wherever somebody asks for it or says how long a test may take: a
+    crash or a hang of the simulator is bounded in no other way. Where tests are distributed, xdist's workers
+    are such processes; a child session is one too.
 
     Raises:
         pytest.UsageError: that was asked for, and something else that can be had in this process only.
@@ -93,9 +95,9 @@ def isolates(config: pytest.Config) -> bool:
         raise pytest.UsageError(
             f"--gpukern-isolate=on: {inside} looks into pytest's own process; drop one of them"
         )
-    usually = settings.benchmark and ISOLATED_WHEN_MEASURED and inside is None
-    wanted = usually if settings.isolate is None else settings.isolate
-    return wanted and environment_of(config).gpu.has_gpu
+    if settings.isolate is not None or inside is not None:
+        return bool(settings.isolate)
+    return settings.bounds_tests or (ISOLATED_WHEN_MEASURED and environment_of(config).gpu.measures)
 
 
 def distributes(config: pytest.Config) -> bool:
@@ -103,9 +105,15 @@ def distributes(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
+def bounds_workers(config: pytest.Config) -> bool:
+    """Whether workers of xdist, where there are any, are replaced and ended as a process of ours would be."""
+    settings = settings_of(config)
+    return settings.benchmark or bool(settings.isolate) or settings.bounds_tests
+
+
 def is_replaceable(config: pytest.Config) -> bool:
     """Whether another process takes over where this one has lost its CUDA context."""
-    is_worker = hasattr(config, "workerinput") and measures(config)
+    is_worker = hasattr(config, "workerinput") and bounds_workers(config)
     return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
 
 

@@ -91,8 +91,8 @@ OPTIONS = (
     Option(
         "isolate",
         "run tests that may use the GPU in a process of their own, which is replaced when it dies, hangs or "
-        "loses its CUDA context (on, the default of a run that measures), or in pytest's own, as debuggers "
-        "need it (off)",
+        "loses its CUDA context (on, the default of a run that measures on a GPU or is given a timeout), or "
+        "in pytest's own, as debuggers need it (off)",
         choices=("on", "off"),
     ),
     Option(

@@ -57,6 +57,7 @@ class Settings:
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None where nobody said.
         timeout_s: None where nothing ends a test.
+        bounds_tests: whether somebody said how long a test may take.
         sanitize: empty for an ordinary run, and for one that measures.
     """
 
@@ -89,6 +90,7 @@ class Settings:
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
+    bounds_tests: bool = False
     sanitize: tuple[str, ...] = ()
 
     @property
@@ -166,6 +168,7 @@ class Settings:
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
             timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
+            bounds_tests=values.get("timeout") is not None,
             sanitize=() if benchmark else values.get("sanitize", ()),
         )
 

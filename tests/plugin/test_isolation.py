@@ -448,3 +448,72 @@ def test_what_pytest_benchmark_measures_in_the_other_process_is_listed_and_saved
     assert last["group"] == "last"
     assert all(any("dumps" in call["function_name"] for call in entry["cprofile"]) for entry in own)
     result.stdout.fnmatch_lines(["*benchmark 'last': 1 tests*"])
+
+
+IN_THE_SIMULATOR = """
+import ctypes
+import os
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def double(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = 2 * x[i]
+
+@cuda.jit
+def spin_for_ever(x, out):
+    while out[0] == 0:
+        pass
+
+@pytest.mark.parametrize("kernel", [double, KERNEL, double], ids=["first", "broken", "last"])
+def test_it(gpu_benchmark, kernel):
+    x, out = np.arange(8.0), np.zeros(8)
+    gpu_benchmark(kernel[1, 32], x, out)
+    gpu_benchmark.verify(out, 2 * x)
+
+def test_here():
+    pass
+"""
+
+
+@pytest.fixture
+def simulated(pytester):
+    """Runs `IN_THE_SIMULATOR` without a GPU, with a kernel in the place of KERNEL."""
+    pytest.importorskip("numba_cuda")
+    pytester.makeconftest(CONFTEST)
+
+    def run(kernel, *options):
+        pytester.makepyfile(test_it=IN_THE_SIMULATOR.replace("KERNEL", kernel))
+        return pytester.runpytest_subprocess(
+            "--gpukern-simulator=always", "--gpukern-output=run.json", *options
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("options", [["--gpukern-timeout=9"], ["--gpukern-timeout=9", "-n1"]])
+def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_when(simulated, options):
+    result = simulated("spin_for_ever", *options)
+    result.assert_outcomes(passed=3, failed=1)
+    assert "[broken]" in failure(result)
+
+
+def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simulated, pytester):
+    result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "[broken] - the process that measured it ended by SIGSEGV" in failure(result)
+    found = results_in(pytester.path / "run.json")
+    assert found["test_it/test_it[broken]"]["simulated"]
+    assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"
+
+
+def test_without_a_gpu_tests_stay_in_pytests_own_process_where_nobody_says_otherwise(simulated, pytester):
+    simulated("double").assert_outcomes(passed=4)
+    assert len(set(pids(pytester).values())) == 1
+    simulated("double", "--gpukern-timeout=off").assert_outcomes(passed=4)
+    assert len(set(pids(pytester).values())) == 1
+    simulated("double", "--gpukern-isolate=on").assert_outcomes(passed=4)
+    assert len(set(pids(pytester).values())) == 2
