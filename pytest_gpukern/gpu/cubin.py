@@ -1,4 +1,6 @@
-"""Reads what a cubin tells of its kernels: registers, and a hash of what is executed. Bytes in, values out.
+"""Reads what a cubin tells of its kernels: registers, a hash of what is executed, whether it launches others.
+
+Bytes in, values out.
 
 NVIDIA documents none of this beyond the names that `cuobjdump -elf` prints; what is relied on here was read
 from what it prints. Whatever was not seen there makes the answer empty.
@@ -53,6 +55,26 @@ def registers(image: bytes) -> dict[str, int]:
         return {}
 
 
+def launches_from_device(image: bytes) -> bool:
+    """Returns whether a module has kernels that launch others, or graphs, by CUDA's device runtime.
+
+    Told by the functions of that runtime that were linked into it: `cudaLaunchDevice` in its versions
+    (`__cudaCDP2LaunchDeviceV2` of CUDA 12 and 13) and `cudaGraphLaunch`.
+
+    Args:
+        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, no.
+    """
+    try:
+        cubin = _Cubin.of(image)
+    except (struct.error, ValueError, IndexError):
+        return False
+    return cubin is not None and any(
+        symbol.name.startswith(_DEVICE_LAUNCHES) or symbol.name == "cudaGraphLaunch"
+        for symbol in cubin.symbols
+    )
+
+
+_DEVICE_LAUNCHES = ("cudaLaunchDevice", "__cudaCDP2LaunchDevice")
 _CODE = (".text.", ".nv.constant", ".nv.global.init")
 """Beginnings of the names of sections that hold what is executed, and what it finds in memory."""
 

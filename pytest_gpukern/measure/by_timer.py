@@ -78,19 +78,31 @@ def measured_by(
     raise AssertionError("auto tries no timer")
 
 
-def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Returns both measurements, with a warning where they contradict each other.
+_MORE_NS, _MORE_SHARE = 5_000.0, 0.1
+"""By more than both, beyond what they cost, events read more than CUPTI before a note says so."""
 
-    Events contain what CUPTI records: less they read only if they missed work, or if CUPTI slows the kernel.
+
+def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
+    """Both measurements, with a warning where they contradict each other.
+
+    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
+    kernel runs more slowly while CUPTI records it, which then is in the main number. They read more than what
+    they cost where CUPTI has no record of some work.
     """
-    short = 1 - other.summary.median_ns / main.summary.median_ns
-    if short <= CONTRADICTION:
-        return [main, other]
     label, other_label = TIMERS[main.timer].label, TIMERS[other.timer].label
-    warning = (
-        f"{other_label} read {100 * short:.1f} % less than {label}: they missed work on another stream, "
-        f"or the kernel is slower while {label} records it (--gpukern-timer={other.timer})"
-    )
+    main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
+    beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
+    if other_ns < (1 - CONTRADICTION) * main_ns:
+        found = (
+            f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
+        )
+        why = f"or the kernel is slower while {label} records it"
+    elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
+        found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: it has no record of some work"
+        why = "or the device waited ahead of it"
+    else:
+        return [main, other]
+    warning = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
     return [with_warning(main, warning), other]
 
 

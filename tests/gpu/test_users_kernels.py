@@ -1,6 +1,9 @@
 """The fixture with users' own kernels, on the device."""
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +114,54 @@ def test_a_backward_pass_is_timed_whatever_thread_launches_it(pytester, plugin_o
     main = found["measurements"][0]
     assert (main["timer"], main["invalid"]) == ("cupti", None)
     assert sum(work["count"] for work in main["work"]) >= 5, "forward and backward"
+
+
+LAUNCHES = r"""
+extern "C" __global__ void child(unsigned long long ns) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
+}
+extern "C" __global__ void parent(unsigned long long ns) { child<<<1, 1>>>(ns); }
+"""
+LAUNCHED = """
+import cupy
+import numpy as np
+
+def test_parent(gpu_benchmark):
+    parent = cupy.RawModule(path="launches.cubin").get_function("parent")
+    gpu_benchmark(parent, (1,), (1,), (np.uint64(50_000),))
+"""
+
+
+@pytest.fixture
+def launching_cubin(pytester, runtime):
+    """Compiles kernels that launch others and links them with CUDA's device runtime."""
+    from pytest_gpukern.backends.pycuda import nvcc_on_path
+
+    pytest.importorskip("cupti")
+    nvcc_on_path()
+    nvcc = Path(shutil.which("nvcc")).resolve()
+    found = [path for path in nvcc.parents[1].glob("**/libcudadevrt.a") if "stubs" not in path.parts]
+    if not found:
+        pytest.skip("libcudadevrt.a is not installed")
+    (pytester.path / "launches.cu").write_text(LAUNCHES)
+    arch = f"-arch=sm_{runtime.device.arch}"
+    subprocess.run([nvcc, arch, "-rdc=true", "-cubin", "launches.cu", "-o", "parts.cubin"], check=True)
+    linking = [arch, "parts.cubin", f"-L{found[0].parent}", "-lcudadevrt", "-o", "launches.cubin"]
+    subprocess.run([nvcc.with_name("nvlink"), *linking], check=True)
+
+
+def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option, launching_cubin):
+    pytest.importorskip("cupy")
+    pytester.makepyfile(LAUNCHED)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+    result.assert_outcomes(passed=1)
+    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    (only,) = found["measurements"]
+    assert only["timer"] == "event"
+    assert only["summary"]["median_ns"] > 50_000
+    assert "launches kernels from the device, which CUPTI does not record" in only["summary"]["warnings"][0]
 
 
 ROUNDS = """

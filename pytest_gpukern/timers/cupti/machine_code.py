@@ -108,6 +108,11 @@ class MachineCode:
             return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
         return codes[0] if len(codes) == 1 else None
 
+    def launches_from_device(self, kernel: str, registers: int) -> bool:
+        """Whether a kernel may be of a module that launches kernels from the device; as `sha256`."""
+        modules, _ = self._candidates(kernel, registers)
+        return any(self._read(module).launches for module in modules)
+
     def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
         """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
         origin = self._from.of(kernel)
@@ -120,7 +125,9 @@ class MachineCode:
             image = self._images.pop(module, b"")
             code = cubin.code_sha256(image)
             self._known[module] = _Known(
-                f"module:{module}" if code is None else f"code:{code}", cubin.registers(image)
+                f"module:{module}" if code is None else f"code:{code}",
+                cubin.registers(image),
+                cubin.launches_from_device(image),
             )
         return self._known[module]
 
@@ -194,10 +201,11 @@ class MachineCode:
 
 
 class _Known(NamedTuple):
-    """What is kept of a module's code: its hash, and the registers of its kernels by their mangled names."""
+    """What is kept of a module's code: its hash, its kernels' registers, and whether one launches others."""
 
     code: str
     registers: Mapping[str, int]
+    launches: bool
 
     def may_take(self, recorded: int, kernel: str) -> bool:
         """Whether a launch of a kernel of this module may be recorded with so many registers."""

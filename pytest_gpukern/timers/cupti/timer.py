@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
+from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
 from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
-from pytest_gpukern.values.result import DeviceWork
+from pytest_gpukern.values.result import DeviceWork, KernelFacts
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class CuptiTimer:
         self._apart = not queues
         self._marker: Callable[[], None] | None = None
         self._elsewhere: str | None = None
+        self._whole: set[KernelFacts] = set()
         self._looked = False
 
     @classmethod
@@ -106,8 +108,8 @@ class CuptiTimer:
 
         Raises:
             NothingLaunched: the calls put nothing on the device.
-            TimerUnavailable: all work is that of threads which also launch between the calls, or records were
-                lost.
+            TimerUnavailable: all work is that of threads which also launch between the calls, records were
+                lost, or kernels launch others, of which there are no records.
         """
         queued, activities, ids = self._recorded(iterations, cold=cold)
         while self._record_otherwise(activities, _by_call(activities, ids)):
@@ -122,6 +124,7 @@ class CuptiTimer:
             raise NothingLaunched("the call puts nothing on the device: no kernel, copy or memset")
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
+        self._refuse_device_launches(calls)
         self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
         self._looked = True
         if not self._concurrently:
@@ -217,6 +220,16 @@ class CuptiTimer:
                 "the given stream wait for it"
             )
         return None
+
+    def _refuse_device_launches(self, calls: Sequence[list[Activity]]) -> None:
+        """Refuses calls of which CUPTI records only a part."""
+        kernels = {activity.kernel for work in calls for activity in work if activity.kernel is not None}
+        code = machine_code()
+        for kernel in kernels - self._whole:
+            if code is not None and code.launches_from_device(kernel.symbol or "", kernel.registers):
+                launches = "is of a module that launches kernels from the device"
+                raise TimerUnavailable(f"{kernel.name} {launches}, which CUPTI does not record")
+        self._whole |= kernels
 
     def _uses_other_streams(self, calls: Sequence[list[Activity]]) -> bool:
         timed = self._trace.stream_number(int(self._stream.handle))

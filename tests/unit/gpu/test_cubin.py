@@ -105,3 +105,11 @@ def test_every_byte_that_is_executed_or_read_by_it_is():
         *(".text", ".nv.constant0", ".nv.constant4"),
     }
     assert {".strtab", ".note.nv.tkinfo", ".debug_frame"} <= changes.keys()
+
+
+def test_a_module_that_launches_kernels_from_the_device_is_told_by_its_symbols():
+    launching = image_of("launches.cuda-13.0.sm_90")
+    assert cubin.launches_from_device(launching)
+    assert not any(cubin.launches_from_device(image) for image in (FIRST, *IMAGES.values()))
+    for other in (b"", b"no cubin", launching[: len(launching) // 2]):
+        assert not cubin.launches_from_device(other)

@@ -147,6 +147,38 @@ CONTRADICTION = (
 )
 
 
+def reading(cupti_ns, event_ns, cost_ns=None):
+    """Measures these by CUPTI and by events, of which the latter cost so much."""
+
+    def reads(timer, *, beside):
+        median_ns = event_ns if timer == "event" else cupti_ns
+        summary = Summary(median_ns, median_ns, median_ns, 10, ("odd",))
+        cost = cost_ns if timer == "event" else None
+        return dataclasses.replace(measurement(timer, beside=beside), summary=summary, fixed_cost_ns=cost)
+
+    return reads
+
+
+@pytest.mark.parametrize(
+    ("cupti_ns", "event_ns", "cost_ns", "contradict"),
+    [
+        (10_000.0, 69_000.0, 3_000.0, True),
+        (1_300.0, 4_700.0, 3_400.0, False),
+        (10_000.0, 17_900.0, 3_000.0, False),
+        (10_000.0, 18_100.0, 3_000.0, True),
+        (100_000.0, 112_000.0, 3_000.0, False),
+        (100_000.0, 114_000.0, 3_000.0, True),
+        (10_000.0, 69_000.0, None, False),  # not queued: the host's launches are in it
+    ],
+)
+def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
+    opened, cupti_ns, event_ns, cost_ns, contradict
+):
+    _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
+    noted = [warning for warning in main.summary.warnings if "it has no record of some work" in warning]
+    assert (len(noted), main.invalid) == (int(contradict), None)
+
+
 @pytest.mark.parametrize(
     ("cupti_ns", "event_ns", "said"),
     [
@@ -158,12 +190,7 @@ CONTRADICTION = (
     ],
 )
 def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_ns, event_ns, said):
-    def reads(timer, *, beside):
-        median_ns = event_ns if timer == "event" else cupti_ns
-        summary = Summary(median_ns, median_ns, median_ns, 10, ("odd",))
-        return dataclasses.replace(measurement(timer, beside=beside), summary=summary)
-
-    _, (main, other) = timed_by("auto", by=reads)
+    _, (main, other) = timed_by("auto", by=reading(cupti_ns, event_ns))
     assert main.summary.warnings == (("odd",) if said is None else (CONTRADICTION.format(said), "odd"))
     assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), (
         "it is a warning, and of the main timer"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from fake_cupti import ActivityKind, FakeCupti, FakeMachine, Result, install
 from fakes import repeated, with_fresh_arguments
 
+from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.measure.measure import Repeated, measure
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers import launch_queue
 from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.cupti.activity import activity_trace
+from pytest_gpukern.timers.cupti.machine_code import loading_observed, machine_code
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
@@ -34,7 +38,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(launch_queue, "blocking_kernel", lambda: made)
     monkeypatch.setattr(cuda, "checked", lambda call: {"cuCtxGetCurrent": 42}[call])
     monkeypatch.setattr(cupti, "empty_kernel", lambda runtime, stream: made.kernel("gpukern_empty", EMPTY_NS))
-    cached = (activity_trace, proven_trace, serial_cost_ns)
+    cached = (activity_trace, machine_code, proven_trace, serial_cost_ns)
     for function in cached:
         function.cache_clear()
     yield made
@@ -452,6 +456,20 @@ def test_records_that_are_lost_are_counted_and_no_number_is_made_of_the_rest(mac
     machine.cupti.lost = lost
     with pytest.raises(TimerUnavailable, match="2 of 5 executions left no record"):
         collected(machine, machine.kernel())
+    assert unused(machine)
+
+
+def test_kernels_of_a_module_that_launches_others_from_the_device_are_refused(machine):
+    """CUPTI has no records of those: 46 µs of work read 10 µs."""
+    packed = Path(__file__).parents[1] / "data" / "launches.cuda-13.0.sm_90.cubin.gz"
+    code = gzip.decompress(packed.read_bytes())
+    with loading_observed():
+        machine.cupti.module_loaded(code, "parent")
+        machine.cupti.module_loaded(b"some code", "plain")
+    assert collected(machine, machine.kernel("plain")).samples_ns == [1000.0] * COUNT
+    parent = machine.kernel("parent", registers=max(16, cubin.registers(code)["parent"]))
+    with pytest.raises(TimerUnavailable, match="parent is of a module that launches kernels from the device"):
+        collected(machine, machine.kernel("plain"), parent)
     assert unused(machine)
 
 
