@@ -15,8 +15,9 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import Basis, judge
+from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.result import JsonDict, Result
 
-_BAD = (VerdictKind.SLOWER, VerdictKind.INVALID)
+_TOLD = (VerdictKind.SLOWER, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE)
 _SHOWN = 5
 
 
@@ -42,8 +43,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Judges the times of B by those of A, case by case, as the gate does: ratio and 90 % interval. "
         "A and B are files that --gpukern-output wrote, baseline files, or folders of the latter. What "
-        "differs between the machines comes first. What is SLOWER here was not confirmed by fresh sessions. "
-        "Ends with status 1 where something is SLOWER, INVALID or INCORRECT in B. " + exits.STATUSES
+        "differs between the machines comes first. Times are geometric means over sessions, as judged. "
+        "Ends with status 1 where the gate would fail a test of B: INCORRECT, INVALID, or SLOWER than three "
+        "sessions of A by what two sessions of B on a GPU confirm. " + exits.STATUSES
     )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
@@ -75,7 +77,7 @@ def _run(known: argparse.Namespace) -> int:
         exits.show_json(_json(a, b, rows))
     else:
         exits.show(_lines(a, b, rows))
-    bad = b.incorrect or any(row.verdict.kind in _BAD for row in rows)
+    bad = b.incorrect or any(row.fails for row in rows)
     return exits.BAD if bad else exits.FINE
 
 
@@ -89,6 +91,7 @@ class Timed:
     measurement: Measurement
     conditions: Conditions
     device: str | None
+    on_gpu: bool
 
     @property
     def session(self) -> SessionTime:
@@ -174,7 +177,7 @@ def _add_session(side: Side, result: Result) -> None:
     uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
     device = uuid if isinstance(uuid, str) else None
     for measurement in result.measurements:
-        side.add(case.id, Timed(_finite(measurement), conditions, device))
+        side.add(case.id, Timed(_finite(measurement), conditions, device, case.on_gpu))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -225,7 +228,9 @@ def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
             "recorded",
             jitter_ns=recorded.jitter_ns or 0.0,
         )
-        yield Timed(measurement, time.conditions, time.device)
+        fingerprint = baseline.fingerprints.get(session.fingerprint, {})
+        on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
+        yield Timed(measurement, time.conditions, time.device, on_gpu)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
@@ -239,27 +244,34 @@ class Row:
         case: id of the case.
         key: `scope/timer/cache`.
         model: key of the device model that B's sessions are of.
-        a: sessions of A.
+        a: sessions of A that B's were judged by.
         b: sessions of B.
         verdict: of the gate.
+        on_gpu: whether it is a time on a GPU: a host's fails no test.
     """
 
     case: str
     key: str
     model: str
-    a: Sequence[Timed]
-    b: Sequence[Timed]
+    a: Sequence[SessionTime]
+    b: Sequence[SessionTime]
     verdict: Verdict
+    on_gpu: bool
+
+    @property
+    def fails(self) -> bool:
+        """Whether the gate would fail B's test."""
+        return self.on_gpu and fails(self.verdict, strict=False)
 
     @property
     def a_ns(self) -> float:
-        """Returns the median of A's sessions."""
-        return statistics.median(timed.measurement.summary.median_ns for timed in self.a)
+        """Returns the geometric mean of A's sessions, which is what the gate compares with."""
+        return statistics.geometric_mean(session.median_ns for session in self.a)
 
     @property
     def b_ns(self) -> float:
-        """Returns the median of B's sessions; NaN where it has no time."""
-        return statistics.median(timed.measurement.summary.median_ns for timed in self.b)
+        """Returns that of B's sessions; NaN where one has no time."""
+        return statistics.geometric_mean(session.median_ns for session in self.b)
 
 
 def _compared(a: Side, b: Side, threshold: float) -> list[Row]:
@@ -287,8 +299,11 @@ def _compared(a: Side, b: Side, threshold: float) -> list[Row]:
                 recorded = [each for each in valid if each.conditions.device_model == model] or valid
                 if recorded:
                     shared = spreads.get(model, {}).get(spread_key(key))
-                    verdict = _judged(fresh, recorded, threshold, shared)
-                    rows.append(Row(case, key, model, recorded, fresh, verdict))
+                    basis = _basis(fresh, recorded, threshold, shared)
+                    sessions = [each.session for each in fresh]
+                    verdict = _judged(fresh, basis)
+                    on_gpu = fresh[0].on_gpu
+                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, on_gpu))
     return rows
 
 
@@ -304,20 +319,31 @@ def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
     return groups
 
 
-def _judged(
+def _basis(
     fresh: Sequence[Timed], recorded: Sequence[Timed], threshold: float, shared: SharedSpread | None
-) -> Verdict:
-    """Returns the gate's verdict on all of B's sessions; no fresh ones confirm what is SLOWER."""
+) -> Basis:
     devices = {timed.device for timed in fresh}
-    basis = Basis(
+    return Basis(
         [timed.session for timed in recorded],
         fresh[0].conditions,
         threshold,
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
+        fails_no_test=not fresh[0].on_gpu,
     )
-    return judge([timed.measurement for timed in fresh], basis)
+
+
+def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
+    """Returns the gate's verdict on B's sessions: chosen for no time, they may confirm it."""
+    measurements = [timed.measurement for timed in fresh]
+    verdict = judge(measurements, basis)
+    if not verdict.suspected:
+        return verdict
+    if len(fresh) >= FRESH_SESSIONS:
+        return confirm(verdict, measurements, basis)
+    reason = f"{verdict.reason}; not confirmed: B has {len(fresh)} of {FRESH_SESSIONS} sessions"
+    return dataclasses.replace(verdict, reason=reason, gates=False, suspected=False)
 
 
 # --- telling it -----------------------------------------------------------------------------------
@@ -371,7 +397,7 @@ def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
     lines += [
         f"{row.verdict.kind}: {row.case} ({row.key}): {row.verdict.reason}"
         for row in rows
-        if row.verdict.kind in (*_BAD, VerdictKind.UNCOMPARABLE)
+        if row.verdict.kind in _TOLD
     ]
     for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
         if ids:
@@ -428,6 +454,7 @@ def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
                 "ratio_low": plain(row.verdict.ratio_low),
                 "ratio_high": plain(row.verdict.ratio_high),
                 "verdict": row.verdict.kind.value,
+                "fails": row.fails,
                 "reason": row.verdict.reason,
             }
             for row in rows
