@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
@@ -16,7 +17,7 @@ from pytest_gpukern.measure.observers import Look, Observation, Observer, SeenIn
 from pytest_gpukern.values.result import DeviceMemory, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytest_gpukern.measure.observers import Bench, Call
     from pytest_gpukern.timers.timer import Batch, Timer
@@ -39,12 +40,14 @@ class MemoryObserver(Observer):
         self._peak = 0
 
     def begin_test(self) -> None:
-        """Notes what is alive before a test, caches given back; CudaError where the context is lost."""
+        """Notes what is alive before a test, caches given back."""
         if not self.bench.measures:
             return
-        self._before = self._peak = _alive_once_idle()
-        for account in accounts():
-            account.reset_peak()
+        with self._giving_up_on_errors():
+            before = _alive_once_idle()
+            for account in accounts():
+                account.reset_peak()
+            self._before = self._peak = before
 
     def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Looks behind each batch, where a test is followed."""
@@ -52,13 +55,18 @@ class MemoryObserver(Observer):
 
     def look(self) -> None:
         """Notes what is alive now, where that is the most so far."""
-        self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
+        if self._before is not None:
+            with self._giving_up_on_errors():
+                self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
         """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault."""
-        if self._before is None:
-            return None
         before, self._before = self._before, None
+        with self._giving_up_on_errors():
+            return None if before is None else self._seen(before, passed=passed, let_go=let_go)
+        return None
+
+    def _seen(self, before: int, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest:
         self._peak = max(self._peak, sum(max(each.peak_bytes(), each.live_bytes()) for each in accounts()))
         after = _alive_once_idle()
         if passed:
@@ -74,6 +82,14 @@ class MemoryObserver(Observer):
             "that outlives it, such as a global or a cache, still refers to it"
         )
         return SeenInTest(dataclasses.asdict(figures), Finding(MEMORY, text) if kept else None)
+
+    @contextmanager
+    def _giving_up_on_errors(self) -> Iterator[None]:
+        """Follows a test no further once a library cannot be asked, as in a context of the test's own."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - whatever a library raises there; the test itself is not at fault
+            self._before = None
 
     @classmethod
     def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:  # noqa: ARG003

@@ -103,3 +103,23 @@ def test_nothing_is_told_where_nothing_is_measured_on_a_gpu(library):
     watch.begin_test()
     assert watch.observe(Call("kernel", on_gpu=True), None, beside=False) is None
     assert watch.end_test(passed=True, let_go=lambda: None) is None
+
+
+@pytest.mark.parametrize("refused", ["live_bytes", "release", "reset_peak"])
+def test_a_test_in_a_context_of_its_own_where_a_library_refuses_is_not_followed_and_not_failed(
+    library, monkeypatch, refused
+):
+    """Numba raises RuntimeError in a context that is not the primary one."""
+
+    def refuse():
+        raise RuntimeError("Numba cannot operate on non-primary CUDA context")
+
+    watch = observer()
+    watch.begin_test()
+    batches = watch.observe(Call("kernel", on_gpu=True), None, beside=False)
+    monkeypatch.setattr(library, refused, refuse)
+    batches.after(None, last=True)
+    if refused != "reset_peak":
+        assert watch.end_test(passed=True, let_go=lambda: None) is None
+    watch.begin_test()
+    assert watch.end_test(passed=True, let_go=lambda: None) is None
