@@ -24,11 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
     if asked(early_config):
-        from pytest_gpukern.backends import skcuda
+        from pytest_gpukern.backends.skcuda_imports import supply
         from pytest_gpukern.run.stash import simulator_of
 
         simulator_of(early_config)
-        skcuda.supply()
+        supply()
 
 
 def pytest_configure(config: pytest.Config) -> None:

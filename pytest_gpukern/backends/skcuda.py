@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import re
-import sys
-import warnings
-from contextlib import ExitStack, contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
-from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.backends.pycuda import PycudaBackend, load_library
+from pytest_gpukern.backends.pycuda import PycudaBackend
+from pytest_gpukern.backends.skcuda_imports import supply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Iterator
 
 
 class SkcudaBackend(PycudaBackend):
@@ -49,145 +41,3 @@ class SkcudaBackend(PycudaBackend):
                 yield
             finally:
                 cublas.cublasSetStream(handle, before)
-
-
-_ABSENT = object()
-
-
-class _Finder(MetaPathFinder):
-    """Finds scikit-cuda where it is, and supplies what it needs while a module of it is executed.
-
-    Attributes:
-        changes: what stood in for what so far, in words.
-    """
-
-    def __init__(self) -> None:
-        self.changes: list[str] = []
-        self._supplying = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Returns where a module of scikit-cuda is, or None for any other."""
-        if name.partition(".")[0] != "skcuda":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:  # of this module only: each has a loader of its own
-            execute = functools.partial(self._execute, spec.loader.exec_module)
-            spec.loader.exec_module = execute  # type: ignore[method-assign]
-        return spec
-
-    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        if self._supplying:  # imported by another module of it
-            execute(module)
-            return
-        self._supplying = True
-        try:
-            with ExitStack() as stand_ins:
-                stand_ins.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
-                stand_ins.enter_context(_package_metadata(self.changes))
-                stand_ins.enter_context(_type_codes(self.changes))
-                stand_ins.enter_context(_unversioned_libraries(self.changes))
-                execute(module)
-        finally:
-            self._supplying = False
-
-
-_FINDER = _Finder()
-
-
-def supply() -> None:
-    """Supplies scikit-cuda from now on with what it needs while it is imported, whoever imports it."""
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-
-
-def notes() -> tuple[str, ...]:
-    """Returns what stood in for what while scikit-cuda was imported, with its version; else nothing."""
-    if not _FINDER.changes:
-        return ()
-    from skcuda.version import __version__
-
-    return (f"scikit-cuda {__version__}: {'; '.join(dict.fromkeys(_FINDER.changes))}",)
-
-
-@contextmanager
-def _package_metadata(changes: list[str]) -> Iterator[None]:
-    """`pkg_resources`, which setuptools 82 dropped, reduced to what is asked of it: the installed version.
-
-    It stands in for the real one too, which warns, and refuses a package whose dependencies have other names.
-    """
-    stand_in = ModuleType("pkg_resources")
-    vars(stand_in).update(declare_namespace=lambda _: None, require=_required)
-    present = sys.modules.get("pkg_resources")
-    sys.modules["pkg_resources"] = stand_in
-    changes.append("pkg_resources is stood in for")
-    try:
-        yield
-    finally:
-        if present is None:
-            del sys.modules["pkg_resources"]
-        else:
-            sys.modules["pkg_resources"] = present
-
-
-def _required(name: str) -> list[SimpleNamespace]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return [SimpleNamespace(version=version(name))]
-    except PackageNotFoundError:  # on the path without having been installed
-        return [SimpleNamespace(version="unknown")]
-
-
-@contextmanager
-def _type_codes(changes: list[str]) -> Iterator[None]:
-    """`numpy.typeDict`, which NumPy has dropped, with the one-letter codes that are looked up in it."""
-    import numpy as np
-
-    if hasattr(np, "typeDict"):
-        yield
-        return
-    codes = {code: np.dtype(code).type for code in np.typecodes["All"]}
-    np.typeDict = codes  # type: ignore[attr-defined]
-    changes.append("numpy.typeDict is supplied")
-    try:
-        yield
-    finally:
-        del np.typeDict  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
-    """`ctypes.cdll.LoadLibrary`, which finds "libcublas.so" where there is only a wheel's libcublas.so.13."""
-    before = vars(ctypes.cdll).get("LoadLibrary", _ABSENT)
-    load = ctypes.cdll.LoadLibrary
-
-    def load_library_of_wheel(name: str) -> Any:
-        try:
-            return load(name)
-        except OSError:
-            found = _versioned(name)
-            if found is None:
-                raise
-            library = load(found)
-            changes.append(f"{name} is {found}")
-            return library
-
-    ctypes.cdll.LoadLibrary = load_library_of_wheel  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        if before is _ABSENT:
-            del ctypes.cdll.LoadLibrary
-        else:
-            ctypes.cdll.LoadLibrary = before  # type: ignore[method-assign]
-
-
-def _versioned(name: str) -> str | None:
-    """Returns where a library is that scikit-cuda asks for without a version, or None for any other name."""
-    if name == "libcuda.so":
-        return "libcuda.so.1"
-    short = re.fullmatch(r"lib(cudart|cublas|cufft|cusolver)\.so", name)
-    return load_library(short[1]) if short else None

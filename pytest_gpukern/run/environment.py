@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
@@ -150,9 +151,10 @@ class Libraries:
     @property
     def notes(self) -> list[str]:
         """What was supplied from outside to the libraries loaded so far, with their versions."""
-        from pytest_gpukern.backends import skcuda
-
-        return [*(note for opened in self._backends.values() for note in opened.notes), *skcuda.notes()]
+        return [
+            *(note for opened in self._backends.values() for note in opened.notes),
+            *skcuda_imports.notes(),
+        ]
 
 
 class Records:

@@ -14,7 +14,7 @@ from host_cuda import put_module
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import pycuda as backend_module
 from pytest_gpukern.backends import pycuda as wheels
-from pytest_gpukern.backends import skcuda as skcuda_compat
+from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.gpu.runtime import CudaError
 
 OWN_STREAM = 0x9C00
@@ -280,7 +280,7 @@ def skcuda(pycuda, monkeypatch):
     host_cuda.put_module(
         monkeypatch, "skcuda.cublas", cublasGetStream=lambda handle: state.stream, cublasSetStream=set_stream
     )
-    monkeypatch.setattr(skcuda_compat, "supply", lambda: None)
+    monkeypatch.setattr(skcuda_imports, "supply", lambda: None)
     return state
 
 

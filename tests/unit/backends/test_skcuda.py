@@ -56,13 +56,13 @@ PROLOGUE = """
 import ctypes, ctypes.util, json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from pytest_gpukern.backends import skcuda as skcuda_compat
+from pytest_gpukern.backends import pycuda, skcuda_imports as skcuda_compat
 LIBRARY = ctypes.util.find_library("c")
 asked = []
 def load_library(name):
     asked.append(name)
     return LIBRARY
-skcuda_compat.load_library = load_library
+pycuda.load_library = load_library
 def state():
     return {
         "pkg_resources": "pkg_resources" in sys.modules,
@@ -157,7 +157,7 @@ print(json.dumps([import_it(), asked, before == state()]))
 
 def test_a_library_that_is_nowhere_is_scikit_cudas_own_error_and_leaves_nothing_behind(run):
     found = run("""
-skcuda_compat.load_library = lambda name: None
+pycuda.load_library = lambda name: None
 try:
     import_it()
 except OSError as error:
@@ -182,7 +182,7 @@ REAL = """
 import json, sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from pytest_gpukern.backends import skcuda as skcuda_compat
+from pytest_gpukern.backends import pycuda, skcuda_imports as skcuda_compat
 try:
     skcuda_compat.supply()
     import skcuda.linalg
