@@ -98,8 +98,13 @@ def pytest_make_collect_report(
     """
     report = yield
     if report.failed:
-        from pytest_gpukern.run.collection import hint_at_the_simulator, skip_without_gpu
+        from pytest_gpukern.run.collection import (
+            hint_at_the_simulator,
+            say_what_was_declared_wrong,
+            skip_without_gpu,
+        )
 
+        say_what_was_declared_wrong(report)
         if asked(collector.config):
             skip_without_gpu(collector, report)
         else:
@@ -111,7 +116,7 @@ def pytest_make_collect_report(
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Refuses unknown marker arguments and unreadable baselines before anything runs."""
+    """Refuses unknown axes and unreadable baselines before anything runs."""
     from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, telling_the_controller
 
     collected = len(items)
@@ -127,11 +132,15 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Forgets an earlier attempt at a test that is run again; a fixture may need what the simulator lacks."""
+    """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
     from pytest_gpukern.run.test_end import forget, refuse_without_context, skip_what_the_simulator_lacks
 
     forget(item)
+    if item.get_closest_marker("gpu_benchmark") is not None:
+        from pytest_gpukern.run.stash import refuse_bad_marker
+
+        refuse_bad_marker(item)
     refuse_without_context(item)
     with skip_what_the_simulator_lacks():
         outcome = yield

@@ -35,14 +35,20 @@ class Axis:
         ProblemError: there is no value at one size, or one is both full and awkward.
     """
 
-    smoke: tuple[Any, ...]
-    full: tuple[Any, ...]
+    smoke: tuple[Any, ...] = ()
+    full: tuple[Any, ...] = ()
     awkward: tuple[Any, ...] = ()
     huge: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        for size in ("smoke", "full", "awkward", "huge"):
+            values = getattr(self, size)
+            if not isinstance(values, (tuple, list, range)):
+                raise ProblemError(f"Axis({size}={values!r}): values are listed; write {size}=({values!r},)")
         if not self.smoke or not self.full:
-            raise ProblemError(f"{self}: an axis has at least one value at each size")
+            raise ProblemError(
+                f"{self}: an axis has at least one value at each size; write Axis(smoke=(…,), full=(…,))"
+            )
         twice = [value for value in self.awkward if value in self.full]
         if twice:
             raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
@@ -62,6 +68,16 @@ class Axes(dict[str, Axis]):
         unknown = [name for name in names if name not in self]
         if unknown:
             raise ProblemError(f"{whose} names {unknown[0]!r}, none of its axes {sorted(self)}")
+
+    @classmethod
+    def declared(cls, axes: Any, whose: str) -> Axes:
+        """Returns what is declared as axes; raises ProblemError, whose message begins with `whose`."""
+        for name, axis in dict(axes).items():
+            if not isinstance(axis, Axis):
+                raise ProblemError(
+                    f"{whose}: axes has {name}={axis!r}; write {name!r}: Axis(smoke=(…,), full=(…,))"
+                )
+        return cls(axes)
 
     def points(self, size: str, chosen: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
         """Returns the product of the axes at `size`; the `chosen` values of an axis take precedence."""

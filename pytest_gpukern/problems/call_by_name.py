@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +13,42 @@ Names = Mapping[str, Any]
 
 
 class ProblemError(Exception):
-    """Says that a problem, variant or axis was declared or selected in a way that cannot work."""
+    """Says that a problem, variant or axis was declared or selected in a way that cannot work.
+
+    Attributes:
+        place: file and line of what is wrong, by default of the user's code that is running.
+    """
+
+    def __init__(self, message: str, place: str | None = None) -> None:
+        super().__init__(message)
+        self.place = place or users_line()
+
+    @property
+    def located(self) -> str:
+        """The message, behind its place."""
+        return f"{self.place}: {self}"
+
+
+def users_line() -> str:
+    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pytest_gpukern."):
+        frame = frame.f_back
+    return place_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+def place_of(path: str, line: int) -> str:
+    """Returns a file and line as messages show them: from the working folder, where it is in there."""
+    shown = os.path.relpath(path)
+    return f"{path if shown.startswith('..') else shown}:{line}"
+
+
+def takes_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Returns the names of a function's parameters; None where it takes any name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)
 
 
 def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
@@ -28,8 +65,10 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
         if parameter.name in available:
             arguments[parameter.name] = available[parameter.name]
         elif parameter.default is parameter.empty:
+            code = getattr(function, "__code__", None)
             raise ProblemError(
                 f"{getattr(function, '__name__', function)} names {parameter.name!r}; "
-                f"there is {', '.join(sorted(available))}"
+                f"there is {', '.join(sorted(available))}",
+                code and place_of(code.co_filename, code.co_firstlineno),
             )
     return function(**arguments)

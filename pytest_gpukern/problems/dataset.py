@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
-from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ class Dataset:
         cls, problem: Problem, point: Point, inputs: dict[str, Any], seed_offset: int, seed: int | None
     ) -> Dataset:
         specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
-        tolerances = {name: problem.tolerance(name, spec, point) for name, spec in specs.items()}
-        return cls(seed_offset, inputs, specs, expected, tolerances, seed)
+        return cls(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
@@ -74,8 +72,8 @@ class Dataset:
         for name, spec in made.specs.items():
             inexact = int((expected[name].astype(spec.dtype) != expected[name]).sum())
             if inexact:
-                raise ProblemError(
-                    f"problem {problem.name!r}: of exact_inputs follow {inexact} values of {name!r} that "
+                raise problem.error(
+                    f"of exact_inputs follow {inexact} values of {name!r} that "
                     f"{np.dtype(spec.dtype)} does not hold; make them smaller integers"
                 )
         return replace(made, tolerances=dict.fromkeys(made.specs, Tolerance()))
@@ -260,8 +258,8 @@ class Datasets:
             self._complaints[key] = tuple(complaints(problem, point, sets))
         found = self._complaints[key]
         if found and problem.axes.declare(point):
-            raise ProblemError(
-                f"problem {problem.name!r} cannot tell right from wrong at "
+            raise problem.error(
+                f"it cannot tell right from wrong at "
                 f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
             )
         return tuple(f"data that tell little: {complaint}" for complaint in found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.problems.call_by_name import ProblemError
+from pytest_gpukern.problems.call_by_name import ProblemError, place_of
 from pytest_gpukern.values.literals import constant
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Declared:
     backend: str
     wrong: bool
     arguments: dict[str, Any]
+    takes: tuple[str, ...] | None
+    place: str
 
 
 def load_variants(
@@ -57,9 +59,9 @@ def load_variants(
     problem.loaded = True
     package = sys.modules.get(problem.package)
     if package is None or not hasattr(package, "__path__"):
-        raise ProblemError(
-            f"problem {problem.name!r}: package={problem.package!r} is no imported package; "
-            "pass __package__, and put an __init__.py into the problem's folder"
+        raise problem.error(
+            f"package={problem.package!r} is no imported package; pass __package__, and put an __init__.py "
+            "into the problem's folder"
         )
     folder = Path(next(iter(package.__path__)))
     for path in sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)}):
@@ -76,7 +78,11 @@ def load_variants(
         if reason is not None:
             for entry in declared:
                 register = problem.wrong if entry.wrong else problem.variant
-                register(entry.backend, **entry.arguments).unavailable(entry.function, reason)
+                try:
+                    registration = register(entry.backend, **entry.arguments)
+                    registration.unavailable(entry.function, entry.takes, reason, entry.place)
+                except ProblemError as error:
+                    raise ProblemError(str(error), entry.place) from None
 
 
 def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
@@ -95,6 +101,7 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
                 and call.func.attr in ("variant", "wrong")
                 and call.args
             ):
+                place = place_of(str(path), call.lineno)
                 try:
                     backend = constant(call.args[0])
                     arguments = {
@@ -102,10 +109,13 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
                     }
                 except ValueError as error:
                     raise ProblemError(
-                        f"{path.name}:{call.lineno}: the decorator of {node.name} takes literals only: "
-                        "the variant is known where its file cannot be imported"
+                        f"the decorator of {node.name} takes literals only: the variant is known where its "
+                        "file cannot be imported",
+                        place,
                     ) from error
-                yield Declared(node.name, backend, call.func.attr == "wrong", arguments)
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                takes = None if node.args.kwarg else tuple(each.arg for each in every)
+                yield Declared(node.name, backend, call.func.attr == "wrong", arguments, takes, place)
 
 
 def _why_not(

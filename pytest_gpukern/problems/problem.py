@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.problems.axes import Axes, Axis
-from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name
+from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name, users_line
 from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
 from pytest_gpukern.values.options import SANITIZERS
 
@@ -119,6 +120,7 @@ class Problem:
     Attributes:
         axes: name → axis, with the points on them.
         variants: those that are right, and those that are deliberately broken.
+        declared_at: file and line.
         loaded: whether the files of `package` were looked at.
 
     Raises:
@@ -155,32 +157,52 @@ class Problem:
         seed: int = 1,
         package: str | None = None,
     ) -> None:
-        axes = Axes(axes)
+        self.name, self.declared_at = name, users_line()
         if not name.isidentifier():
             raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
+        axes = Axes.declared(axes, f"problem {name!r}")
+        for argument, given, example in (
+            ("make_inputs", make_inputs, "lambda rng, n: {'x': rng.random(n)}"),
+            ("outputs", outputs, "lambda n: {'y': ((n,), 'float32')}"),
+            ("reference", reference, "lambda x: 2 * x"),
+            ("rearrange", rearrange, "lambda rng, x, y: {'x': …, 'y': …}"),
+            ("exact_inputs", exact_inputs, "lambda rng, n: {'x': rng.integers(0, 8, n)}"),
+            ("traffic_bytes", traffic_bytes, "lambda n: 8 * n"),
+            ("transfer_bytes", transfer_bytes, "lambda n: 8 * n"),
+            ("flops", flops, "lambda n: 2 * n"),
+            ("host_bytes", host_bytes, "lambda n: 8 * n"),
+            ("check", check, "lambda runs: None"),
+        ):
+            if given is not None and not callable(given):
+                raise self.error(f"{argument}={given!r} is no function; write {argument}={example}")
+        if check is not None:
+            try:
+                inspect.signature(check).bind([])
+            except TypeError as error:
+                raise self.error(
+                    f"check is given one list of Run, which this one does not take: {error}"
+                ) from None
+            except ValueError:  # no Python function, and no signature
+                pass
         if reference is None:
             if check is None:
-                raise ProblemError(
-                    f"problem {name!r} has neither reference nor check: nothing could ever fail"
-                )
+                raise self.error("neither reference nor check: nothing could ever fail")
             if rearrange is not None:
-                raise ProblemError(f"problem {name!r}: rearrange has no reference to start from")
+                raise self.error("rearrange has no reference to start from")
             if special_values is not None or exact_inputs is not None:
-                raise ProblemError(
-                    f"problem {name!r}: special_values and exact_inputs need a reference to compare with"
-                )
+                raise self.error("special_values and exact_inputs need a reference to compare with")
         if (shrink is None) != (host_bytes is None):
-            raise ProblemError(f"problem {name!r}: shrink and host_bytes are given together or not at all")
+            raise self.error("shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
-            raise ProblemError(f"problem {name!r}: shrink={shrink!r} is none of its axes {sorted(axes)}")
+            raise self.error(f"shrink={shrink!r} is none of its axes {sorted(axes)}")
         axes.refuse_unknown(simulator_limits or {}, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
-            raise ProblemError(f"problem {name!r}: it has dtypes and an axis dtype; declare one of them")
+            raise self.error("it has dtypes and an axis dtype; declare one of them")
         for layout in layouts or {}:
             if layout not in LAYOUTS:
-                raise ProblemError(f"problem {name!r}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
+                raise self.error(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
         refuse_unknown_scopes(scopes, f"problem {name!r}")
-        self.name, self.version, self.package, self.loaded = name, version, package, False
+        self.version, self.package, self.loaded = version, package, False
         self.axes, self.scopes, self.dtypes = axes, scopes, tuple(dtypes)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
@@ -193,9 +215,15 @@ class Problem:
         self._tolerance = tolerance
         self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
         self._shrink, self._host_bytes = shrink, host_bytes
+        for named in () if callable(check_points) else check_points:
+            self._refuse_bad_point(named)
 
     def __repr__(self) -> str:
         return f"Problem({self.name!r}, version={self.version})"
+
+    def error(self, message: str) -> ProblemError:
+        """Returns the error of something that it declares, with its name, file and line."""
+        return ProblemError(f"problem {self.name!r}: {message}", self.declared_at)
 
     # declaring variants and tests
 
@@ -232,7 +260,7 @@ class Problem:
             layouts=tuple(layouts),
             dtypes=tuple(dtypes),
         )
-        return Registration(self.variants, declared, parameters)
+        return Registration(Problem.variant, self.variants, declared, parameters)
 
     def wrong(
         self,
@@ -266,13 +294,9 @@ class Problem:
             ProblemError: both are given or neither, or there is no such tool.
         """
         if (expected_fault is None) == (detected_by is None):
-            raise ProblemError(
-                f"problem {self.name!r}: a broken variant has expected_fault= or detected_by=, not both"
-            )
+            raise ProblemError("a broken variant has expected_fault= or detected_by=, not both")
         if detected_by is not None and detected_by not in SANITIZERS:
-            raise ProblemError(
-                f"problem {self.name!r}: detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}"
-            )
+            raise ProblemError(f"detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}")
         declared = Variant(
             backend=backend,
             allocates=allocates,
@@ -285,7 +309,7 @@ class Problem:
             expected_fault=expected_fault,
             detected_by=detected_by,
         )
-        return Registration(self.variants, declared, parameters)
+        return Registration(Problem.wrong, self.variants, declared, parameters)
 
     def cases(self, function: TestFunction) -> TestFunction:
         """Turns a test function with a `case` argument into one test item a case."""
@@ -303,9 +327,7 @@ class Problem:
         """Says where those of the inputs and outputs lie that come in a layout."""
         unknown = [name for name in self.layouts[layout] if name not in arrays]
         if unknown:
-            raise ProblemError(
-                f"problem {self.name!r}: layouts has {unknown[0]!r}, and its arrays are {sorted(arrays)}"
-            )
+            raise self.error(f"layouts has {unknown[0]!r}, and its arrays are {sorted(arrays)}")
         return placements(layout, self.layouts[layout])
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
@@ -313,14 +335,17 @@ class Problem:
         points = []
         declared = self._check_points
         for named in call_by_name(declared, parameters) if callable(declared) else declared:
-            if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
-                raise ProblemError(
-                    f"problem {self.name!r}: check_points has {named!r}; write axes with their values, such "
-                    f"as {{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
-                )
+            self._refuse_bad_point(named)
             label = " ".join(f"{name}={value}" for name, value in named.items())
             points.append((label, {**self.axes.smoke_point, **named}))
         return points
+
+    def _refuse_bad_point(self, named: Any) -> None:
+        if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
+            raise self.error(
+                f"check_points has {named!r}; write axes with their values, such "
+                f"as {{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
+            )
 
     def named(self, point: Point) -> Point:
         """Returns what there is by name at a point: its axes, and `dtype` where the problem has several."""
@@ -329,6 +354,15 @@ class Problem:
     def _call(self, function: Callable[..., Any], point: Point, more: Names | None = None) -> Any:
         """Calls what is declared with what it names of the point and of what there is `more`."""
         return call_by_name(function, {**self.named(point), **(more or {})})
+
+    def _mapping(
+        self, argument: str, function: Callable[..., Any], point: Point, more: Names
+    ) -> dict[str, Any]:
+        """Calls what is declared to return values by name."""
+        made = self._call(function, point, more)
+        if not isinstance(made, Mapping):
+            raise self.error(f"{argument} returns {type(made).__name__}; it returns a dict by name")
+        return dict(made)
 
     # inputs
 
@@ -342,12 +376,13 @@ class Problem:
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
-        return dict(self._call(self._make_inputs, point, {"rng": self._rng(point, seed_offset, seed)}))
+        rng = self._rng(point, seed_offset, seed)
+        return self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
         """Draws the inputs of integers."""
         assert self._exact_inputs is not None
-        return dict(self._call(self._exact_inputs, point, {"rng": self._rng(point, 0, seed)}))
+        return self._mapping("exact_inputs", self._exact_inputs, point, {"rng": self._rng(point, 0, seed)})
 
     def with_special(
         self, point: Point, seed: int | None = None
@@ -363,8 +398,8 @@ class Problem:
         for name, values in (declared or {}).items():
             changed = np.array(inputs.get(name))
             if changed.dtype.kind not in "fc" or len(values) > changed.size:
-                raise ProblemError(
-                    f"problem {self.name!r}: special_values has {len(values)} values for {name!r}, which "
+                raise self.error(
+                    f"special_values has {len(values)} values for {name!r}, which "
                     f"takes an input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
                 )
             places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
@@ -388,13 +423,11 @@ class Problem:
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Returns shape, dtype and order of each output at `point`."""
         specs = {}
-        for name, entry in self._call(self._outputs, point, inputs).items():
+        for name, entry in self._mapping("outputs", self._outputs, point, inputs).items():
             if isinstance(entry, tuple) and len(entry) == 2:
                 entry = Output(*entry)
             if not isinstance(entry, Output):
-                raise ProblemError(
-                    f"problem {self.name!r}: output {name!r} is declared as {entry!r}; write (shape, dtype)"
-                )
+                raise self.error(f"output {name!r} is declared as {entry!r}; write (shape, dtype)")
             shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
             specs[name] = replace(entry, shape=shape)
         return specs
@@ -407,9 +440,7 @@ class Problem:
         specs = self.output_specs(point, inputs)
         if not isinstance(made, Mapping):
             if len(specs) != 1:
-                raise ProblemError(
-                    f"problem {self.name!r}: with outputs {list(specs)} the reference returns a dict"
-                )
+                raise self.error(f"with outputs {list(specs)} the reference returns a dict")
             made = dict.fromkeys(specs, made)
         return self._as_declared(made, specs, "the reference")
 
@@ -424,11 +455,11 @@ class Problem:
         """Makes inputs and expected outputs of another set of these; every output has to change."""
         assert self._rearrange is not None
         rng = self._rng(point, seed_offset, seed)
-        made = dict(self._call(self._rearrange, point, {**inputs, **expected, "rng": rng}))
+        made = self._mapping("rearrange", self._rearrange, point, {**inputs, **expected, "rng": rng})
         outputs = {name: made.pop(name) for name in expected if name in made}
         if set(made) != set(inputs):
-            raise ProblemError(
-                f"problem {self.name!r}: rearrange returns {sorted({**made, **outputs})}, "
+            raise self.error(
+                f"rearrange returns {sorted({**made, **outputs})}, "
                 f"its inputs and outputs are {sorted({**inputs, **expected})}"
             )
         found = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
@@ -436,8 +467,8 @@ class Problem:
             step = max(1, before.size // _LOOKED_AT)
             kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
             if 2 * int(kept.sum()) > kept.size:
-                raise ProblemError(
-                    f"problem {self.name!r}: rearrange leaves most of {name!r} as it was, so that a "
+                raise self.error(
+                    f"rearrange leaves most of {name!r} as it was, so that a "
                     "result kept from the contents before would pass"
                 )
         return made, found
@@ -447,30 +478,25 @@ class Problem:
         import numpy as np
 
         if set(made) != set(specs):
-            raise ProblemError(
-                f"problem {self.name!r}: {maker} returns {sorted(made)}, its outputs are {sorted(specs)}"
-            )
+            raise self.error(f"{maker} returns {sorted(made)}, its outputs are {sorted(specs)}")
         expected = {name: np.asarray(value) for name, value in made.items()}
         for name, spec in specs.items():
             if expected[name].shape != spec.shape:
-                raise ProblemError(
-                    f"problem {self.name!r}: {maker} of {name!r} has shape {expected[name].shape}, "
-                    f"declared is {spec.shape}"
+                raise self.error(
+                    f"{maker} of {name!r} has shape {expected[name].shape}, declared is {spec.shape}"
                 )
         return expected
 
-    def tolerance(self, output: str, spec: Output, point: Point) -> Tolerance:
-        """Returns the tolerance of one output at `point`."""
-        given = self._tolerance
-        if callable(given):
-            given = self._call(given, point)
-        if isinstance(given, Mapping):
-            given = given.get(output)
-        if given is not None and not isinstance(given, Tolerance):
-            raise ProblemError(
-                f"problem {self.name!r}: {given!r} is no tolerance; write Tolerance(rtol=1e-6)"
-            )
-        return Tolerance.for_dtype(spec.dtype) if given is None else given
+    def tolerances(self, specs: Mapping[str, Output], point: Point) -> dict[str, Tolerance]:
+        """Returns the tolerance of each output at `point`."""
+        declared = self._call(self._tolerance, point) if callable(self._tolerance) else self._tolerance
+        given = declared if isinstance(declared, Mapping) else dict.fromkeys(specs, declared)
+        for output, tolerance in given.items():
+            if output not in specs:
+                raise self.error(f"tolerance names {output!r}, none of its outputs {sorted(specs)}")
+            if tolerance is not None and not isinstance(tolerance, Tolerance):
+                raise self.error(f"{tolerance!r} is no tolerance; write Tolerance(rtol=1e-6)")
+        return {name: given.get(name) or Tolerance.for_dtype(spec.dtype) for name, spec in specs.items()}
 
     # work
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.problems.call_by_name import ProblemError
+from pytest_gpukern.problems.call_by_name import ProblemError, takes_by_name, users_line
+from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Variant:
         detected_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
             something in it instead.
         unavailable: why its file could not be imported, in words.
+        declared_at: file and line of its decorator.
     """
 
     name: str = ""
@@ -66,6 +69,7 @@ class Variant:
     expected_fault: str | None = None
     detected_by: str | None = None
     unavailable: str | None = None
+    declared_at: str = field(default="", compare=False)
 
     @property
     def is_broken(self) -> bool:
@@ -121,6 +125,8 @@ class Variants:
 
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"
+        if variant.backend not in BACKENDS:
+            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}")
         self._axes.refuse_unknown(variant.max_size, f"{whose}: max_size")
         self._axes.refuse_unknown(variant.min_size, f"{whose}: min_size")
         for name in variant.parameters:
@@ -154,28 +160,43 @@ class Variants:
 class Registration:
     """Registers the function that it decorates as the variant that its decorator declares."""
 
+    decorator: Callable[..., Any]
     variants: Variants
     declared: Variant
     parameters: Mapping[str, Sequence[Any]]
 
     def __call__(self, prepare: Prepare) -> Prepare:
         """Registers the function under its own name."""
-        self.variants.add(replace(self._named(prepare.__name__), prepare=prepare))
+        declared = self._named(prepare.__name__, takes_by_name(prepare))
+        self.variants.add(replace(declared, prepare=prepare, declared_at=users_line()))
         return prepare
 
-    def unavailable(self, name: str, reason: str) -> None:
+    def unavailable(self, name: str, takes: tuple[str, ...] | None, reason: str, place: str) -> None:
         """Registers a variant whose file could not be imported, with the reason."""
-        self.variants.add(replace(self._named(name), unavailable=reason))
+        self.variants.add(replace(self._named(name, takes), unavailable=reason, declared_at=place))
 
-    def _named(self, name: str) -> Variant:
+    def _named(self, name: str, takes: tuple[str, ...] | None) -> Variant:
+        """Returns the variant of a function that takes these names, or any; it has to take each parameter."""
         for parameter, values in self.parameters.items():
             if not isinstance(values, (tuple, list, range)):
                 raise ProblemError(
                     f"variant {name!r}: {parameter}={values!r} is no argument of a variant, and no parameter "
                     f"with the values to try, such as {parameter}=(1, 2)"
                 )
+            if takes is not None and parameter not in takes:
+                raise ProblemError(
+                    f"variant {name!r}: {parameter}={values!r} is no argument of the decorator, which has "
+                    f"{', '.join(self.arguments)}; and {name} takes no parameter of that name, only "
+                    f"{', '.join(takes) or 'none'}"
+                )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What its decorator takes besides the backend and the function's own parameters."""
+        known = inspect.signature(self.decorator).parameters.values()
+        return tuple(each.name for each in known if each.kind is each.KEYWORD_ONLY)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:

@@ -11,11 +11,9 @@ import pytest
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
-    MARKER,
     USAGE_ERROR,
     case_of,
     environment_of,
-    marker_of,
     settings_of,
     simulator_of,
 )
@@ -34,7 +32,8 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     """Makes one item a case of `problem`, at the sizes that this run asks for.
 
     Raises:
-        pytest.Collector.CollectError: its folder or a decorator in it cannot be read.
+        pytest.Collector.CollectError: its folder or a decorator in it cannot be read, it has no variants, or
+            something is named that does not exist.
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.problems.call_by_name import ProblemError
@@ -44,7 +43,10 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     try:
         environment = environment_of(metafunc.config)
         load_variants(problem, environment.libraries.unusable, backends.installed, cannot_import)
-    except (ProblemError, pytest.UsageError) as error:  # a usage error would show its traceback here
+        _refuse_unknown_names(problem, wrong)
+    except ProblemError as error:
+        raise pytest.Collector.CollectError(error.located) from error
+    except pytest.UsageError as error:  # it would show its traceback here
         raise pytest.Collector.CollectError(str(error)) from error
     settings = environment.settings
     size = "smoke" if wrong else environment.size
@@ -53,6 +55,40 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
     cases = list(cases_of(problem, size, axes, wrong=wrong))
     metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+
+
+def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
+    """Raises ProblemError for what can be told only when all variants of a problem are known."""
+    from pytest_gpukern.check.diagnosis import Fault
+    from pytest_gpukern.problems.call_by_name import ProblemError
+
+    variants, against = problem.variants, problem.speedup_against
+    if not (variants.broken if wrong else variants.right):
+        kind, decorator = ("broken ", "wrong") if wrong else ("", "variant")
+        raise problem.error(
+            f'it has no {kind}variants: decorate functions with @….{decorator}("numba"), in the test module '
+            "or, where the problem is given package=__package__, in on_*.py or wrong*.py beside it"
+        )
+    if against is not None and against not in variants.right and not wrong:
+        raise problem.error(
+            f"speedup_against={against!r} is none of its variants {', '.join(variants.right)}"
+        )
+    for variant in variants.broken.values() if wrong else ():
+        if variant.expected_fault not in (None, *Fault):
+            raise ProblemError(
+                f"variant {variant.label!r}: expected_fault={variant.expected_fault!r} is none of "
+                f"{', '.join(Fault)}",
+                variant.declared_at,
+            )
+
+
+def say_what_was_declared_wrong(report: pytest.CollectReport) -> None:
+    """Shows one sentence, and no traceback, where a module declares what cannot work."""
+    from pytest_gpukern.problems.call_by_name import ProblemError
+
+    call = getattr(report, "call", None)
+    if call is not None and call.excinfo is not None and isinstance(call.excinfo.value, ProblemError):
+        report.longrepr = call.excinfo.value.located
 
 
 def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
@@ -118,10 +154,7 @@ def telling_the_controller(config: pytest.Config) -> Iterator[None]:
 
 
 def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for an unknown marker argument, axis or an unreadable baseline."""
-    for item in items:
-        if item.get_closest_marker(MARKER) is not None:
-            marker_of(item)
+    """Raises pytest.UsageError for an unknown axis or an unreadable baseline."""
     if not asked(config):
         return
     settings = settings_of(config)
@@ -155,7 +188,7 @@ def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Ite
 def _alike(value: Any, own: Any) -> bool:
     if isinstance(value, str) or isinstance(own, str):
         return isinstance(value, str) and isinstance(own, str)
-    return isinstance(own, float) or not isinstance(value, float)
+    return isinstance(own, float) or (not isinstance(value, float) and (value >= 0 or own < 0))
 
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:

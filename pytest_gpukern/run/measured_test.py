@@ -133,7 +133,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            _fail(str(error))
+            _fail(error.located)
         self.found = found
         self._fail_where_incorrect()
 
@@ -152,7 +152,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            _fail(str(error))
+            _fail(error.located)
         complaint = why_not_rejected(case, found.diagnosis)
         if complaint is not None:
             _fail(complaint)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -264,19 +264,28 @@ def case_of(item: pytest.Item) -> Case | None:
 def marker_of(item: pytest.Item) -> MarkerOptions:
     """The arguments of an item's marker; those of a closer marker win over a class's or module's.
 
-    Raises:
-        pytest.UsageError: an argument is unknown or impossible.
+    A marker that is wrong counts as none, and has its test fail (`refuse_bad_marker`).
     """
     from pytest_gpukern.values.marker import MarkerOptions
 
     merged: dict[str, object] = {}
     for mark in reversed(list(item.iter_markers(MARKER))):
-        try:
+        with suppress(SettingsError):
             MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
-        except SettingsError as error:
-            raise pytest.UsageError(str(error)) from error
-        merged.update(mark.kwargs)
+            merged.update(mark.kwargs)
     return MarkerOptions.from_mark((), merged, item.nodeid)
+
+
+def refuse_bad_marker(item: pytest.Item) -> None:
+    """Fails a test whose marker has an argument that is unknown or impossible, with file and line."""
+    from pytest_gpukern.values.marker import MarkerOptions
+
+    file, line, name = item.location
+    for mark in item.iter_markers(MARKER):
+        try:
+            MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
+        except SettingsError as error:
+            pytest.fail(str(error), pytrace=False)
 
 
 def timeout_of(item: pytest.Item) -> float | None:

@@ -61,7 +61,7 @@ def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(h
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "problem 'doubling' cannot tell right from wrong at n=8",
+            "test_doubling.py:*: problem 'doubling': it cannot tell right from wrong at n=8",
             "  y: rtol=1e-06, atol=0 would pass float32 too, *; tighten the tolerance, or say in *",
         ]
     )
@@ -210,7 +210,9 @@ def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_tra
     )
     result = host(package, *workers)
     assert result.ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
-    result.stdout.fnmatch_lines(["*on_host.py:3: the decorator of other takes literals only: *"])
+    result.stdout.fnmatch_lines(
+        ["doubling_suite/on_host.py:3: the decorator of other takes literals only: *"]
+    )
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
     assert "INTERNALERROR" not in result.stdout.str()
 
@@ -220,6 +222,41 @@ def test_an_error_in_a_variants_file_stays_an_error(host, package):
     result = host(package)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["E * NameError: name 'undefined_name' is not defined"])
+
+
+@pytest.mark.parametrize(
+    ("right", "typo", "message"),
+    [
+        (
+            'variant("host")',
+            'variant("hots")',
+            "17: variant 'hots.multiply': backend 'hots' is none of host, *",
+        ),
+        ('variant("host")', 'variant("host", layout=("odd",))', "17: variant 'multiply': layout=* is no *"),
+        ('lambda n: {"y": ((n,), "float64")}', '["y"]', "6: problem 'doubling': outputs=* is no function; *"),
+        ("Axis(smoke=(8, 9), full=(100,))", "Axis(smoke=8)", "9: Axis(smoke=8): values are listed; write *"),
+        ("version=1,", "version=1, speedup_against='ad',", "6: *: speedup_against='ad' is none of its *"),
+        ("@doubling.variant", "@(lambda name: lambda f: f) or ", "6: *: it has no variants: decorate *"),
+        ("@doubling.cases", "@doubling.wrong_cases", "6: *: it has no broken variants: decorate functions *"),
+    ],
+)
+def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, message):
+    assert right in HOST_PROBLEM
+    pytester.makepyfile(test_doubling=HOST_PROBLEM.replace(right, typo))
+    result = host()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"test_doubling.py:{message}"])
+    shown = result.stdout.str().partition("ERROR collecting")[2].partition("short test summary")[0]
+    assert len(shown.strip().splitlines()) <= 3
+
+
+def test_a_fault_that_nothing_can_have_is_refused(host, pytester):
+    pytester.makepyfile(test_doubling=HOST_PROBLEM + BROKEN_ON_PURPOSE.replace("not written", "not writen"))
+    result = host("-n2")
+    assert result.ret != pytest.ExitCode.OK
+    told = "test_doubling.py:*: variant 'host.idle': expected_fault='not writen' is none of launch failed, *"
+    result.stdout.fnmatch_lines([told])
+    assert "INTERNALERROR" not in result.stdout.str()
 
 
 def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(host, pytester):

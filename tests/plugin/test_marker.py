@@ -1,8 +1,8 @@
-"""Arguments of the `gpu_benchmark` marker are checked before the first test runs."""
+"""Arguments of the `gpu_benchmark` marker are checked before their test runs."""
 
 import pytest
 
-from .conftest import refused, results_in
+from .conftest import results_in
 
 MARKED = """
 import pytest
@@ -21,24 +21,13 @@ NEVER = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
         ("12", "gpu_benchmark takes no positional arguments, found (12,); name them: bytes, *"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_the_tests_name_and_the_remedy(pytester, arguments, message):
-    pytester.makepyfile(test_it=MARKED.format(arguments=arguments))
-    refused(pytester.runpytest_inprocess(*NEVER), f"test_it.py::test_marked: {message}")
-
-
-def test_a_run_that_never_asked_for_the_plugin_refuses_a_wrong_argument_too(pytester):
-    pytester.makepyfile(test_it=MARKED.format(arguments="colour='red'"))
-    refused(
-        pytester.runpytest_inprocess(), "test_it.py::test_marked: gpu_benchmark has no argument 'colour'*"
-    )
-
-
-def test_a_wrong_argument_found_by_the_workers_of_xdist_ends_the_run_the_same_way(pytester):
-    pytester.makepyfile(test_it=MARKED.format(arguments="colour='red'"))
-    refused(
-        pytester.runpytest_inprocess(*NEVER, "-n2"),
-        "test_it.py::test_marked: gpu_benchmark has no argument 'colour'; it takes *",
-    )
+@pytest.mark.parametrize("options", [NEVER, (), (*NEVER, "-n2")], ids=["asked", "never asked", "workers"])
+def test_a_wrong_argument_fails_its_own_test_with_file_and_line(pytester, arguments, message, options):
+    pytester.makepyfile(test_it=MARKED.format(arguments=arguments) + "\ndef test_other(): pass\n")
+    result = pytester.runpytest_inprocess(*options)
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines([f"test_it.py:3: test_marked: {message}"])
+    assert "Traceback" not in result.stdout.str()
 
 
 ON_A_PARAMETER = """
@@ -58,7 +47,9 @@ def test_it(gpu_benchmark, n): pass
 )
 def test_a_wrong_argument_is_found_wherever_the_marker_stands(pytester, test):
     pytester.makepyfile(f"import pytest\n{test}")
-    refused(pytester.runpytest_inprocess(*NEVER), "*: gpu_benchmark has no argument 'colour'; *")
+    result = pytester.runpytest_inprocess(*NEVER)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*: gpu_benchmark has no argument 'colour'; *"])
 
 
 def test_the_marker_is_registered(pytester):

@@ -16,7 +16,7 @@ def test_an_impossible_value_is_refused_with_option_value_and_what_is_valid(host
     refused(host(*options), message)
 
 
-@pytest.mark.parametrize("value", ["abc", "0.5", "8,many"])
+@pytest.mark.parametrize("value", ["abc", "0.5", "8,many", "-5"])
 def test_a_value_of_another_kind_than_the_axis_has_is_refused_with_its_own(host, value):
     wrong = value.rpartition(",")[2]
     message = f"--gpukern-axis n={wrong}: a problem with this axis takes values such as 8, 9, 100"

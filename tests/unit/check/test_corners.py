@@ -175,9 +175,11 @@ def test_every_broken_case_is_checked_at_all_sizes():
 
 def test_broken_variants_that_take_the_process_along_come_last_and_once():
     problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.wrong("host", expected_fault="launch failed", loses_context=True, block=(1, 2))(
-        forgets_the_last(9)
-    )
+
+    def prepare(a, out, block):
+        return lambda: None
+
+    problem.wrong("host", expected_fault="launch failed", loses_context=True, block=(1, 2))(prepare)
     problem.wrong("host", expected_fault="not written")(right)
     assert [(case.variant.name, case.point["n"], case.first) for case in cases_of(problem, wrong=True)] == [
         *(("right", 4, True), ("right", 5, True)),
@@ -251,7 +253,7 @@ def test_what_the_variant_cannot_run_is_left_out_and_said():
 
 def test_huge_sizes_are_those_that_an_axis_declares_and_only_one_set_of_parameters_runs():
     problem = doubling(axes={"n": Axis((8,), (80,), huge=(2**31 + 11,)), "m": Axis((3, 4), (5,))})
-    problem.variant("host", block=(1, 2))(right)
+    problem.variant("host", block=(1, 2))(lambda a, out, block: right(a, out))
     (case,) = cases_of(problem, "huge")
     assert case.point == {"n": 2**31 + 11, "m": 3}
     assert case.parameters == {"block": 1}

@@ -190,8 +190,30 @@ def test_a_package_that_is_none_is_refused_with_the_remedy(suite, package):
 @pytest.mark.parametrize("argument", ["block=SIZES", "max_size={'n': max(1, 2)}", "needs_gpu=f'{1}'"])
 def test_an_argument_that_is_no_literal_is_refused_with_file_and_line(suite, argument):
     text = ON_HOST.replace("allocates=True", argument)
-    with pytest.raises(ProblemError, match=r"on_host.py:4: the decorator of plain takes literals only"):
+    with pytest.raises(ProblemError, match="the decorator of plain takes literals only") as error:
         load(suite(on_host=text))
+    assert error.value.place.endswith("on_host.py:4")
+
+
+@pytest.mark.parametrize(
+    ("typo", "message"),
+    [
+        ({"block=(64": "blok=(64"}, r"blok=\(64, 128\) .* has max_size, .*; .* only a, out, block"),
+        ({'"n": 10': '"m": 10'}, "max_size names 'm'"),
+        ({'"numba", block': '"nubma", block'}, "backend 'nubma' is none of host, numba"),
+        ({"scopes=": "scope="}, r"scope=\('kernel',\) is no argument of the decorator"),
+    ],
+)
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_typo_is_refused_with_file_and_line_whether_or_not_its_file_is_imported(
+    suite, there, typo, message, imported
+):
+    ((old, new),) = typo.items()
+    text = ON_NUMBA.format(module=there)
+    assert text.count(old) == 1
+    with pytest.raises(ProblemError, match=message) as error:
+        load(suite(on_numba=text.replace(old, new)), missing=[] if imported else [there])
+    assert error.value.place.endswith("on_numba.py:5")
 
 
 @pytest.mark.parametrize(

@@ -106,4 +106,4 @@ def test_a_parameter_cannot_be_called_dtype_there():
     with pytest.raises(
         ProblemError, match="the parameter 'dtype' is an axis, the stream or the dtype; rename it"
     ):
-        in_several("float32", "float64").variant("host", dtype=(1, 2))(right)
+        in_several("float32", "float64").variant("host", dtype=(1, 2))(lambda a, out, dtype: right(a, out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,10 @@ from pytest_gpukern.problems.variants import SCOPES
 
 def prepare(a, out):
     return lambda: np.multiply(a, 2, out=out)
+
+
+def swept(a, out, block, order="C"):
+    return prepare(a, out)
 
 
 def ids(problem, size="smoke", axes=None, *, wrong=False):
@@ -53,14 +58,14 @@ def test_values_from_the_command_line_replace_those_of_their_axis_only():
 
 def test_cases_come_point_by_point_with_every_combination_of_each_variants_parameters():
     problem = two_axes()
-    problem.variant("numba", block=(64, 128), order=("C",))(prepare)
+    problem.variant("numba", block=(64, 128), order=("C",))(swept)
     problem.variant("host")(prepare)
     assert ids(problem, axes={"kind": ("a",)}) == [
-        "doubling/numba.prepare/n=1,kind=a,block=64,order=C",
-        "doubling/numba.prepare/n=1,kind=a,block=128,order=C",
+        "doubling/numba.swept/n=1,kind=a,block=64,order=C",
+        "doubling/numba.swept/n=1,kind=a,block=128,order=C",
         "doubling/host.prepare/n=1,kind=a",
-        "doubling/numba.prepare/n=2,kind=a,block=64,order=C",
-        "doubling/numba.prepare/n=2,kind=a,block=128,order=C",
+        "doubling/numba.swept/n=2,kind=a,block=64,order=C",
+        "doubling/numba.swept/n=2,kind=a,block=128,order=C",
         "doubling/host.prepare/n=2,kind=a",
     ]
 
@@ -167,9 +172,28 @@ def test_the_same_file_imported_twice_is_no_second_variant():
     assert ids(problem) == ["doubling/host.twice/n=8"]
 
 
-def test_a_limit_on_an_unknown_axis_is_refused_with_the_axes_there_are():
-    with pytest.raises(ProblemError, match=r"'host.prepare': max_size names 'm', none of its axes \['n'\]"):
-        doubling().variant("host", max_size={"m": 1})(prepare)
+@pytest.mark.parametrize(
+    ("backend", "declared", "message"),
+    [
+        ("nubma", {}, "'nubma.swept': backend 'nubma' is none of host, numba, cupy"),
+        ("host", {"max_size": {"m": 1}}, r"'host.swept': max_size names 'm', none of its axes \['n'\]"),
+        ("host", {"scopes": ("kernal",)}, "'host.swept': scope 'kernal' is none of kernel, transfer"),
+        ("host", {"limits": {"n": 1}}, "'swept': limits=.* no parameter with the values to try"),
+        ("host", {"block": 128}, r"'swept': block=128 .* values to try, such as block=\(1, 2\)"),
+        ("host", {"blok": (64, 128)}, "blok=.* has max_size, .* swept takes no .* only a, out, block, order"),
+        ("host", {"layout": ("strided",)}, r"layout=\('strided',\) is no argument of .*, layouts, dtypes"),
+    ],
+)
+def test_what_a_variant_names_has_to_exist(backend, declared, message):
+    with pytest.raises(ProblemError, match=message) as error:
+        doubling().variant(backend, **declared)(swept)
+    assert re.match(r".*test_problem\.py:\d+: ", error.value.located)
+
+
+def test_a_variant_that_takes_any_name_may_have_any_parameter():
+    problem = doubling()
+    problem.variant("host", block=(64,))(lambda a, out, **more: prepare(a, out))
+    assert ids(problem) == ["doubling/host.<lambda>/n=8,block=64"]
 
 
 @pytest.mark.parametrize("name", ["n", "stream"])
@@ -177,19 +201,7 @@ def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
     with pytest.raises(
         ProblemError, match=f"the parameter '{name}' is an axis, the stream or the dtype; rename it"
     ):
-        doubling().variant("host", **{name: (1, 2)})(prepare)
-
-
-@pytest.mark.parametrize("declared", [{"limits": {"n": 1}}, {"order": "C"}, {"block": 128}])
-def test_an_argument_that_is_neither_known_nor_lists_values_is_refused(declared):
-    (name,) = declared
-    with pytest.raises(ProblemError, match=f"'prepare': {name}=.* no parameter with the values to try"):
-        doubling().variant("host", **declared)(prepare)
-
-
-def test_an_unknown_scope_of_a_variant_is_refused():
-    with pytest.raises(ProblemError, match=r"'numba.prepare': scope 'kernal' is none of kernel, transfer"):
-        doubling().variant("numba", scopes=("kernal",))(prepare)
+        doubling().variant("host", **{name: (1, 2)})(lambda a, out, n, stream: prepare(a, out))
 
 
 @pytest.mark.parametrize(
@@ -204,11 +216,32 @@ def test_an_unknown_scope_of_a_variant_is_refused():
         ({"host_bytes": lambda n: n}, "shrink and host_bytes are given together"),
         ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is none of its axes \['n'\]"),
         ({"scopes": ("kernal",)}, "scope 'kernal' is none of kernel, transfer, end_to_end"),
+        ({"axes": {"n": (200,)}}, r"axes has n=\(200,\); write 'n': Axis"),
+        ({"outputs": ["y"]}, r"outputs=\['y'\] is no function; write outputs=lambda n: "),
+        ({"traffic_bytes": 100}, "traffic_bytes=100 is no function; write traffic_bytes=lambda n: "),
+        ({"check": lambda: None}, "check is given one list of Run, which this one does not take: too many"),
+        ({"check": lambda runs, more: None}, "check is given one list of Run, .*: missing a required"),
+        ({"check_points": [{"m": 3}]}, r"check_points has \{'m': 3\}; .* its axes are \['n'\]"),
     ],
 )
-def test_a_declaration_that_contradicts_itself_is_refused(changes, message):
-    with pytest.raises(ProblemError, match=message):
+def test_a_declaration_that_contradicts_itself_is_refused_with_file_and_line(changes, message):
+    with pytest.raises(ProblemError, match=message) as error:
         doubling(**changes)
+    assert re.match(r".*fakes\.py:\d+: ", error.value.located)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"smoke": 200}, r"Axis\(smoke=200\): values are listed; write smoke=\(200,\)"),
+        ({"smoke": (1,), "full": "abc"}, r"Axis\(full='abc'\): values are listed"),
+        ({"smoke": (1,)}, "an axis has at least one value at each size"),
+        ({"smoke": (7,), "full": (64, 128), "awkward": (64,)}, "64 is full and awkward; name it once"),
+    ],
+)
+def test_an_axis_lists_its_values(arguments, message):
+    with pytest.raises(ProblemError, match=message):
+        Axis(**arguments)
 
 
 @pytest.mark.parametrize("name", ["two words", "a/b", "1st", ""])
@@ -256,10 +289,7 @@ def sized(**axes):
         "sized", version=1, axes=axes, make_inputs=dict, outputs=dict, reference=dict, scopes=SCOPES
     )
 
-    @problem.variant("numba", block=(128, 256))
-    def swept():
-        return None
-
+    problem.variant("numba", block=(128, 256))(swept)
     return problem
 
 
@@ -283,11 +313,6 @@ def test_an_awkward_value_that_was_asked_for_or_is_the_smoke_tests_own_is_like_a
         (61, 128, SCOPES),
         (61, 256, SCOPES),
     ]
-
-
-def test_a_value_is_not_named_full_and_awkward():
-    with pytest.raises(ProblemError, match="64 is full and awkward; name it once"):
-        Axis(smoke=(7,), full=(64, 128), awkward=(61, 64))
 
 
 # reference, outputs and tolerance
@@ -331,6 +356,7 @@ TWO = {"outputs": lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")}}
             r"the reference returns \['x'\], its outputs are \['x', 'y'\]",
         ),
         ({"reference": lambda a: {"uot": a}}, r"returns \['uot'\], its outputs are \['out'\]"),
+        ({"outputs": lambda n: [n]}, "outputs returns list; it returns a dict by name"),
         ({"reference": lambda a: a.sum()}, r"reference of 'out' has shape \(\), declared is \(3,\)"),
         ({"reference": lambda a: a[:2]}, r"reference of 'out' has shape \(2,\), declared is \(3,\)"),
     ],
@@ -383,18 +409,24 @@ SPEC = Output((3,), "float16")
         (None, Tolerance(1e-3, 1e-5)),
         (TIGHT, TIGHT),
         ({"out": TIGHT}, TIGHT),
-        ({"other": TIGHT}, Tolerance(1e-3, 1e-5)),
         (lambda n: Tolerance(0, n), Tolerance(0, 3)),
         (lambda n: {"out": Tolerance(0, n)}, Tolerance(0, 3)),
     ],
 )
 def test_a_tolerance_is_one_for_all_one_an_output_a_function_or_the_dtypes(given_as, expected):
-    assert doubling(tolerance=given_as).tolerance("out", SPEC, {"n": 3}) == expected
+    assert doubling(tolerance=given_as).tolerances({"out": SPEC}, {"n": 3}) == {"out": expected}
 
 
-def test_something_that_is_no_tolerance_is_not_taken_for_the_default():
-    with pytest.raises(ProblemError, match="1e-06 is no tolerance; write Tolerance"):
-        doubling(tolerance=1e-6).tolerance("out", SPEC, {"n": 3})
+@pytest.mark.parametrize(
+    ("given_as", "message"),
+    [
+        (1e-6, "1e-06 is no tolerance; write Tolerance"),
+        ({"oot": TIGHT}, r"tolerance names 'oot', none of its outputs \['out'\]"),
+    ],
+)
+def test_something_that_is_no_tolerance_is_not_taken_for_the_default(given_as, message):
+    with pytest.raises(ProblemError, match=message):
+        doubling(tolerance=given_as).tolerances({"out": SPEC}, {"n": 3})
 
 
 @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf")])

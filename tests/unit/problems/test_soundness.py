@@ -161,7 +161,7 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
     with pytest.raises(ProblemError) as error:
         refused(doubling(**changes))
     message = str(error.value)
-    assert message.startswith("problem 'doubling' cannot tell right from wrong at n=8\n  out: ")
+    assert message.startswith("problem 'doubling': it cannot tell right from wrong at n=8\n  out: ")
     assert rule in message
     assert remedy in message
 
