@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,8 +82,8 @@ def _where(conditions: Conditions) -> str:
 
 def _point(point: Mapping[str, Any]) -> str:
     """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    plain = json.loads(json.dumps(dict(point), default=_item, sort_keys=True))
-    return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
+    plain = own_json.loads(own_json.dumps(dict(point), default=_item, sort_keys=True))
+    return " ".join(f"{k}={own_json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
 
 
 def _item(value: object) -> object:

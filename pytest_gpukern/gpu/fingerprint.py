@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.nvml import PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Fingerprint:
 
     def identity(self) -> str:
         """Returns twelve hexadecimal digits that are the same wherever all fields are, in every process."""
-        canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        canonical = own_json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 

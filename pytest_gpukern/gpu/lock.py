@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import secrets
 import socket
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
-from pytest_gpukern.values.untrusted_json import decoded
+from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 try:
     import fcntl
@@ -291,7 +290,7 @@ def write_holder(fd: int, holder: Holder | None) -> None:
     try:
         os.ftruncate(fd, 0)
         if holder is not None:
-            os.pwrite(fd, json.dumps(asdict(holder)).encode(), 0)
+            os.pwrite(fd, own_json.dumps(asdict(holder)).encode(), 0)
     except OSError:
         return
 

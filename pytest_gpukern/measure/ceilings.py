@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured, measure_ceilings
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.untrusted_json import FileError, decoded
+from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -198,7 +197,7 @@ def default_cache_dir() -> Path | None:
 
 
 def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
     return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
 
 
@@ -249,7 +248,9 @@ def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[
     """Stores ceilings, whole or not at all; says so where that is not possible."""
     problem = "this user has no home"
     if path is not None:
-        content = json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
+        content = (
+            own_json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
+        )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, content.encode())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -28,7 +27,7 @@ from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
 from pytest_gpukern.values.result import Result, plain
-from pytest_gpukern.values.untrusted_json import bounded, built, decoded
+from pytest_gpukern.values.untrusted_json import bounded, built, decoded, own_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,7 +147,7 @@ class ChildSessions:
                 "collects_all": request.collects_all,
                 "lines": str(place / "lines"),
             }
-            spec.write_text(json.dumps(told), encoding="utf-8")
+            spec.write_text(own_json.dumps(told), encoding="utf-8")
             heard = Heard(place / "lines", found)
             with (place / "output").open("wb") as output:
                 process = start(

@@ -23,7 +23,6 @@ It tells
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -37,6 +36,7 @@ import pytest
 from pytest_gpukern.benchmark_interop.plugin import take_entries
 from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     import warnings
@@ -117,7 +117,7 @@ class MeasuringChild:
     def _told(self) -> tuple[str, str | None] | None:
         """Returns the test to run and the next one; None where that was all."""
         try:
-            word, what = json.loads(self._connection.recv_bytes())
+            word, what = own_json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             return None
         return what if word == "run" else None
@@ -173,18 +173,16 @@ class MeasuringChild:
 
     def _tell(self, word: str, what: Any) -> None:
         try:
-            send(self._connection, word, what)
-        except (TypeError, ValueError) as error:  # by what a test put on its report
-            send(self._connection, "unsendable", f"{type(error).__name__}: {error}")
+            message = said(word, what)
+        except Exception as error:  # noqa: BLE001 - of whatever a test put on its report
+            message = said("unsendable", f"{type(error).__name__}: {error}")
+        try:
+            self._connection.send_bytes(message)
         except OSError:
             sys.exit("the process that reports has ended")
 
 
-def send(connection: Connection, word: str, what: Any) -> None:
-    """Sends a word and what belongs to it; what JSON has no form for as text.
-
-    Raises:
-        TypeError, ValueError: it cannot be said in JSON at all.
-        OSError: nobody listens any more.
-    """
-    connection.send_bytes(json.dumps([word, what], default=str).encode())
+def said(word: str, what: Any) -> bytes:
+    """Returns a word and what belongs to it as a message; what JSON has no form for as text."""
+    message: bytes = own_json.dumps([word, what], default=str).encode()
+    return message

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -34,10 +33,11 @@ from pytest_gpukern.processes.child_sessions import (
     start,
 )
 from pytest_gpukern.run.collection import measured_case
-from pytest_gpukern.run.isolated_child import TELLS_WHERE, send
+from pytest_gpukern.run.isolated_child import TELLS_WHERE, said
 from pytest_gpukern.run.stash import children_of, device_uuid, environment_of, may_use_gpu, tell, timeout_of
 from pytest_gpukern.run.test_end import carried
 from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -360,7 +360,7 @@ class MeasuringProcess:
             "children": confirming.to_json(),
         }
         told |= children.spec(place, nodeids, "run.isolated_child", basetemp=basetemp)
-        spec.write_text(json.dumps(told), encoding="utf-8")
+        spec.write_text(own_json.dumps(told), encoding="utf-8")
         try:
             with self._output.open("ab") as output:
                 self._process: subprocess.Popen[bytes] = start(
@@ -399,7 +399,7 @@ class MeasuringProcess:
         """
         self._read_from = self._output.stat().st_size
         with contextlib.suppress(OSError):
-            send(self._connection, "run", [nodeid, following])
+            self._connection.send_bytes(said("run", [nodeid, following]))
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         found: str | Gone | None = self._listen(timeout_s, hear, "done", too_long)
         return found
@@ -407,7 +407,7 @@ class MeasuringProcess:
     def end(self, hear: Callable[[str, Any], None]) -> None:
         """Has it tear down what is set up and end; what it does not do in time is done to it."""
         with contextlib.suppress(OSError):
-            send(self._connection, "end", None)
+            self._connection.send_bytes(said("end", None))
             self._listen(_TO_TEAR_DOWN_S, hear, "", "")
         self.kill()
 
@@ -430,9 +430,11 @@ class MeasuringProcess:
             try:
                 if not self._connection.poll(max(0.0, min(_LOOK_S, left_s))):
                     continue
-                word, what = json.loads(self._connection.recv_bytes())
+                word, what = own_json.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
                 return self._ended()
+            except (ValueError, TypeError, MemoryError) as error:  # the last by a length that is none
+                return Gone(f"told what cannot be read ({error})", self._said())
             if word == until:
                 return what
             clock.hear(word)

@@ -181,6 +181,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         free_bytes=lambda: 2**33,
         device=SimpleNamespace(default_stream=None),
     )
+    importlib.import_module("pytest_gpukern.backends.skcuda")  # as the plugin does, with the real runtime
     for user in ("gpu.selection", "run.device_session"):
         monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
     monkeypatch.setattr(DeviceSession, "device", fake)

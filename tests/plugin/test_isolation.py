@@ -368,6 +368,31 @@ def test_a_test_that_only_one_process_knows_is_an_error_that_says_so(project, py
     assert "has no test of this name: parameters and their ids must be the same" in failure(result, "ERROR")
 
 
+PATCHES = """
+    from unittest import mock
+    for name in ("dumps", "loads", "JSONEncoder.iterencode", "JSONDecoder.decode"):
+        patched = mock.patch(f"json.{name}")
+        patched.start()
+        request.addfinalizer(patched.stop)
+"""
+
+
+@pytest.mark.parametrize("option", ["--gpukern-isolate=on", "--gpukern-isolate=off", "-n1"])
+def test_what_a_test_patches_until_its_teardown_keeps_nobody_from_hearing_of_it(project, option):
+    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
+    result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2", tests=tests)
+    result.assert_outcomes(passed=7)
+    result.stdout.fnmatch_lines(["gpukern: *baseline: 5 new"])
+
+
+def test_a_message_that_cannot_be_read_costs_the_test_that_sent_it(project, pytester):
+    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
+    sends = """from pytest_gpukern.run.stash import MEASURING
+    request.config.stash[MEASURING]._connection.send_bytes(b"{")"""
+    result = project(sends, tests=tests)
+    assert_only_the_broken_one_failed(result, pytester, "told what cannot be read")
+
+
 def test_a_device_that_is_gone_fails_what_was_to_run_on_it_and_says_so(project, pytester):
     """As after Xid 79: the process that measures dies, and no other can be started."""
     pytester.makeconftest(
