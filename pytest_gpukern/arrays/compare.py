@@ -53,7 +53,8 @@ class Comparison:
         relative: largest |actual − expected| / |expected| over expected ≠ 0.
         ulp: largest |actual − expected| in units in the last place of the output's dtype at `expected`
             (J.-M. Muller, On the definition of ulp(x), 2005: the distance between the two floating-point
-            numbers that enclose the expected value); -1 for integers.
+            numbers that enclose the expected value); -1 for integers. For complex numbers that is the dtype
+            of their parts, at |expected|.
     """
 
     shape: tuple[int, ...]
@@ -99,18 +100,14 @@ def compare(
             (and `actual` is not the poison), or where a float `actual` equals `expected` rounded to its dtype
             (which covers overflow to infinity). An infinite reference is met by the same infinity only;
             differences of integers are exact, also with a wider reference, and bool is compared by byte.
+            A complex number that the output's dtype cannot hold as two finite ones is compared part by part.
         poison: what the output was filled with before the launch; None where it was not.
     """
     import numpy as np
 
     shape = actual.shape
-    if expected.dtype.kind == "c" != actual.dtype.kind:  # a real output has an imaginary part of zero
-        actual = actual.astype(np.result_type(actual.dtype, np.complex64))
-    if actual.dtype.kind == "c":
-        part = np.dtype(f"f{actual.dtype.itemsize // 2}")
-        flat_expected = np.ascontiguousarray(expected).astype(np.complex128, copy=False).view(np.float64)
-        found = compare(np.ascontiguousarray(actual).view(part), flat_expected, tolerance, poison=poison)
-        return Comparison(**{**found.__dict__, "shape": (*shape, 2)})
+    if "c" in (actual.dtype.kind, expected.dtype.kind):  # a real output has an imaginary part of zero
+        actual = actual.astype(np.result_type(actual.dtype, np.complex64), copy=False)
     flat_actual = np.ascontiguousarray(actual).reshape(-1)
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
     starts = range(0, flat_actual.size, _CHUNK)
@@ -130,7 +127,7 @@ def compare(
 
     in_turn = map_in_threads(every, range(threads))
     in_order = itertools.chain.from_iterable(itertools.zip_longest(*in_turn))
-    return _merge(shape, actual.dtype.kind == "f", in_order)
+    return _merge(shape, actual.dtype.kind in "fc", in_order)
 
 
 @dataclass(frozen=True)
@@ -183,34 +180,40 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comp
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
-    is_float = actual.dtype.kind == "f"
+    is_float = actual.dtype.kind in "fc"
     with np.errstate(all="ignore"):
-        equal = actual == (expected.astype(actual.dtype, copy=False) if is_float else expected)
+        rounded = expected.astype(actual.dtype, copy=False) if is_float else expected
+        equal = actual == rounded
         if equal.all() and not is_float:
             return None
-        wide = np.longdouble if actual.dtype.itemsize > 8 else np.float64
         a: Any
         e: Any
         if is_float:
+            wide = np.result_type(actual.dtype, np.float64)
             a, e = actual.astype(wide), expected.astype(wide)
             actual_nan, expected_nan = np.isnan(a), np.isnan(e)
         else:
             a, e = _exact(actual), _exact(expected)
             actual_nan = np.zeros(actual.shape, bool)
             expected_nan = np.isnan(expected) if expected.dtype.kind == "f" else actual_nan
-        error = np.abs(a - e).astype(wide)
-        error[(equal & ~np.isfinite(error)) | (actual_nan & expected_nan)] = 0
-        size = np.abs(e).astype(wide)
-        near = np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size)
+        real = np.finfo(a.dtype).dtype if is_float else np.dtype(float)
+        error, size = np.abs(a - e).astype(real), np.abs(e).astype(real)
         both_nan = actual_nan & expected_nan
-        bad = ~(equal | near | both_nan)
+        alike = equal | both_nan  # whatever their distance is
+        met = alike | (np.isfinite(size) & (error <= tolerance.atol + tolerance.rtol * size))
+        if actual.dtype.kind == "c" and not (finite := np.isfinite(rounded)).all():
+            parts_meet = _parts_meet(a[~finite], rounded[~finite], e[~finite], tolerance)
+            met[~finite] = alike[~finite] = parts_meet
+        bad = ~met
         unwritten = np.zeros_like(bad)
         if poison is not None:  # which is a NaN itself: one that was computed has other bits
             unwritten = (bad | both_nan) & _holds_poison(actual, poison)
             bad |= unwritten
+        error[alike & ~np.isfinite(error)] = 0
+        error[np.isnan(error)] = np.inf  # one infinite part more or less
         error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
-        ulp = error / _ulp_size(size, actual.dtype) if is_float else None
+        ulp = error / _ulp_size(size, np.finfo(actual.dtype).dtype) if is_float else None
     first = np.flatnonzero(unwritten)[:1]
     return Comparison(
         shape=(),
@@ -223,6 +226,22 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comp
         relative=piece.extreme(relative),
         ulp=piece.extreme(ulp) if ulp is not None else Extreme(),
     )
+
+
+def _parts_meet(
+    actual: np.ndarray[Any, Any],
+    rounded: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+) -> np.ndarray[Any, Any]:
+    """Says which complex numbers meet a reference that is not finite in their dtype, part by part."""
+    import numpy as np
+
+    met = np.ones(actual.shape, bool)
+    for a, r, e in ((actual.real, rounded.real, expected.real), (actual.imag, rounded.imag, expected.imag)):
+        near = np.isfinite(e) & (np.abs(a - e) <= tolerance.atol + tolerance.rtol * np.abs(e))
+        met &= (a == r) | near | (np.isnan(a) & np.isnan(e))
+    return met
 
 
 def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Comparison | None:
@@ -266,12 +285,14 @@ def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, Any]:
-    """Says of each element whether it is what the poison left there; the first lies at a multiple of four."""
+    """Says of each element whether it, or a part of it, is what the poison left from its first byte on."""
     import numpy as np
 
-    rows = actual.view(np.uint8).reshape(-1, actual.dtype.itemsize)
-    held: np.ndarray[Any, Any] = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
-    return held
+    parts = 2 if actual.dtype.kind == "c" else 1
+    rows = actual.view(np.uint8).reshape(-1, actual.dtype.itemsize // parts)
+    held = (rows == poison_bytes(poison, rows.size).reshape(rows.shape)).all(axis=1)
+    of_elements: np.ndarray[Any, Any] = held.reshape(-1, parts).any(axis=1)
+    return of_elements
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -415,3 +436,32 @@ class Tolerance:
 
         eps = float(np.finfo(np.dtype(dtype)).eps)
         return cls(rtol=8 * eps, atol=8 * eps * magnitude * float(terms) ** 0.5)
+
+
+_MOST_OF_REFERENCE = 0.01
+"""Share of the largest reference value that a default absolute bound may be, so that zeros never pass."""
+_ROUNDING = 8
+"""So many units of rounding of 1 are what results that should be zero may come to."""
+
+
+def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Tolerance:
+    """Returns the tolerance of an output without one of its own: that of its dtype, scaled to its reference.
+
+    The absolute bound is at most a hundredth of the largest reference value. A reference that is nothing but
+    rounding, as of terms that cancel, scales nothing: a right result may be as far from it.
+
+    Args:
+        expected: the reference.
+        dtype: of the output.
+    """
+    import numpy as np
+
+    usual = Tolerance.for_dtype(dtype)
+    if not usual.atol:
+        return usual
+    sizes = np.abs(expected[np.isfinite(expected)])
+    largest = float(sizes.max(initial=0))
+    rounding = _ROUNDING * float(np.finfo(sizes.dtype).eps) if sizes.dtype.kind == "f" else 0.0
+    if largest <= rounding:
+        return usual
+    return Tolerance(usual.rtol, min(usual.atol, _MOST_OF_REFERENCE * largest))

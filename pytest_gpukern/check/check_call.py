@@ -13,7 +13,7 @@ import numbers
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.arrays.compare import POISONS, Tolerance, compare, still_poisoned
+from pytest_gpukern.arrays.compare import POISONS, compare, default_tolerance, still_poisoned
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.backends.foreign_array import UsersArray
     from pytest_gpukern.timers.timer import Executions, Iteration
 
@@ -125,6 +126,7 @@ class CheckedCalls:
         inputs = {name: array for name, (_, array) in arrays.items() if array is not None}
         given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
         others = tuple(_comparable(value) for value, array in arrays.values() if array is None)
+        self.seen.given_empty |= not all(array.nbytes for array in (*outputs.values(), *inputs.values()))
         _refuse_shared(outputs, inputs)
         poison = next(self._poisons)
         for array in outputs.values():
@@ -474,6 +476,7 @@ class SeenOutputs:
 
     Attributes:
         outputs: what is known of each.
+        given_empty: whether a call was given an array of size 0, so that its outputs may be.
     """
 
     def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
@@ -481,6 +484,7 @@ class SeenOutputs:
         self._fixed = fixed
         self._verified: set[str] = set()
         self.outputs: dict[str, SeenOutput] = {}
+        self.given_empty = False
 
     def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
         """Returns which output a test verifies, or a copy of which; None where it is none that is known.
@@ -539,7 +543,7 @@ class SeenOutputs:
             if not output.declared or name in self._verified or len(output.results) < 2:
                 continue
             first, *others = (output.array.values(result) for result in output.results.values())
-            tolerance = Tolerance.for_dtype(first.dtype)
+            tolerance = default_tolerance(first, first.dtype)
             for other in others:
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if found is not None:

@@ -1,4 +1,4 @@
-"""An output that a test compares with a reference of its own: its error, and what else would have passed."""
+"""Compares an output with a reference of the test's own: its error, and what else would have passed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import Tolerance, compare
+from pytest_gpukern.arrays.compare import Tolerance, compare, default_tolerance
 from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import diagnose_form, diagnose_values
@@ -28,7 +28,7 @@ class ReferenceCheck:
     Attributes:
         diagnosis: what is wrong, or None.
         error: distance from the reference; None where the shapes differ.
-        loose: what else would pass within the bounds that the test gave, in words, or None.
+        loose: what else would pass within these bounds, in words, or None.
     """
 
     diagnosis: Diagnosis | None
@@ -54,40 +54,25 @@ def check_against_reference(
         actual: array on the device or the host, any shape.
         expected: reference of the same shape, in the same or a higher precision.
         rtol: relative bound, or None.
-        atol: absolute bound, or None; without either they are those of `Tolerance.for_dtype`.
+        atol: absolute bound, or None; without either they are those of `default_tolerance`.
         seen: what the test's calls left in each of their outputs, of which this may be one.
         hashes: whether the error comes with the hash of the output.
-        asks_what_else: whether bounds that the test gave are tried on what is wrong.
+        asks_what_else: whether the bounds are tried on what is wrong.
 
     Raises:
         TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
-        ValueError: a bound is negative or not finite, or the two arrays share memory.
+        ValueError: a bound is negative or not finite, the two arrays share memory, or nothing is compared.
     """
     refuse_what_proves_nothing(actual, expected)
     found, reference = to_host(actual), to_host(expected)
-    given = (rtol, atol) != (None, None)
-    tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0) if given else Tolerance.for_dtype(found.dtype)
-    check = _compared(name, actual, found, reference, tolerance, seen=seen, hashes=hashes)
-    if asks_what_else and given and check.diagnosis is None:
-        loose = _what_else_passes(name, reference, found.dtype, tolerance)
-        return dataclasses.replace(check, loose=loose)
-    return check
-
-
-def _compared(
-    name: str,
-    actual: Any,
-    found: np.ndarray[Any, Any],
-    reference: np.ndarray[Any, Any],
-    tolerance: Tolerance,
-    *,
-    seen: SeenOutputs | None,
-    hashes: bool,
-) -> ReferenceCheck:
-    """Compares an output, which is `found` on the host, with its reference there."""
     diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
     if diagnosis is not None:
         return ReferenceCheck(diagnosis)
+    _refuse_nothing(reference, may_be_empty=seen is not None and seen.given_empty)
+    if (rtol, atol) == (None, None):
+        tolerance = default_tolerance(reference, found.dtype)
+    else:
+        tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
     comparison = compare(found, reference, tolerance, poison=None)
     bits = bits_of(found) if hashes else None
     output = None if seen is None else seen.name_of(actual, found)
@@ -97,14 +82,25 @@ def _compared(
         determinism = seen.determinism(output)
         diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
-    return ReferenceCheck(diagnosis, error)
+    loose = None
+    if asks_what_else and diagnosis is None:
+        loose = passes_lower_precision(name, reference, found.dtype, tolerance)
+        if reference.any():
+            loose = passes_zeros(name, reference, found.dtype, tolerance) or loose
+    return ReferenceCheck(diagnosis, error, loose)
 
 
-def _what_else_passes(
-    name: str, reference: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance
-) -> str | None:
-    """What a variant that is wrong, or of less precision, would pass with."""
-    loose = passes_lower_precision(name, reference, dtype, tolerance)
-    if reference.any():
-        loose = passes_zeros(name, reference, dtype, tolerance) or loose
-    return loose
+def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:
+    """Raises ValueError where a reference has no element to compare with, or only NaN."""
+    import numpy as np
+
+    if not reference.size and not may_be_empty:
+        raise ValueError(
+            f"actual and expected have shape {reference.shape}, no element, so that nothing is compared: "
+            "verify what the call wrote or returned; where it is to be empty, give the call an empty array"
+        )
+    if reference.size and np.isnan(reference).all():
+        raise ValueError(
+            f"expected is NaN in all of its {reference.size} elements, which an output of NaN would meet: "
+            "compute a reference that has numbers"
+        )

@@ -100,17 +100,20 @@ class GpuBenchmark:
         """Compares an output with its reference, records the error, and fails the test where it is outside.
 
         An element passes where |actual − expected| ≤ atol + rtol · |expected|; `expected` is the reference,
-        in the same or a higher precision. NaN passes only where the reference is NaN.
+        in the same or a higher precision. NaN passes only where the reference is NaN. Without bounds they are
+        those of `Tolerance.for_dtype` for the dtype of `actual`, the absolute one at most a hundredth of the
+        largest reference value. What else would have passed, zeros or a lower precision, is a note.
 
         Args:
             actual: array on the device or the host, any shape.
             expected: reference of the same shape.
-            rtol: relative bound; by default that of `Tolerance.for_dtype` for the dtype of `actual`.
+            rtol: relative bound; 0 where only `atol` is given.
             atol: absolute bound; 0 where only `rtol` is given.
 
         Raises:
             TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
-            ValueError: a bound is negative or not finite, or the two arrays share memory.
+            ValueError: a bound is negative or not finite, the two arrays share memory, `expected` is nothing
+                but NaN, or there is no element to compare, and no call was given an empty array.
         """
         diagnosis = self._test.verify(actual, expected, rtol, atol)
         if diagnosis is not None:

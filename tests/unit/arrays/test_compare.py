@@ -167,17 +167,54 @@ def test_booleans_agree_with_the_oracle(pairs):
     assert_agrees_with_the_oracle(actual, expected, EXACT)
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [("complex64", 1e-6), ("complex128", 1e-15)])
+def test_a_complex_product_with_a_part_that_cancels_is_right_and_one_that_is_further_away_wrong(dtype, rtol):
+    turned = np.exp(1j * np.linspace(0, 2 * np.pi, 1000))
+    expected = turned.astype(dtype).astype("clongdouble") * turned[::-1].astype(dtype)
+    product = turned.astype(dtype) * turned[::-1].astype(dtype)
+    assert compare(product.imag, expected.imag, Tolerance(rtol)).mismatches > 0, "part by part it is not"
+    found = compare(product, expected, Tolerance(rtol))
+    assert found.mismatches == 0
+    assert found.ulp.value < 4
+    away = product + np.array(2j * rtol).astype(dtype)
+    assert compare(away, expected, Tolerance(rtol)).mismatches > 900
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_numbers_are_compared_part_by_part(dtype):
+def test_a_complex_number_is_one_element_of_a_diagnosis(dtype):
     expected = np.array([[1 + 2j, 3 - 4j], [0j, 5j]])
     actual = expected.astype(dtype)
     assert compare(actual, expected, EXACT).mismatches == 0
     actual[1, 1] = 5.5j
     actual[0, 1] = complex(math.nan, -4)
     found = compare(actual, expected, EXACT)
-    assert (found.mismatches, found.unexpected_nan, found.shape) == (2, 1, (2, 2, 2))
-    assert (found.absolute.value, found.absolute.index) == (0.5, 7)
+    assert (found.mismatches, found.unexpected_nan, found.shape) == (2, 1, (2, 2))
+    assert (found.absolute.value, found.absolute.index) == (0.5, 3)
     assert found.relative.value == pytest.approx(0.1)
+    assert "at [1, 1]: expected 5j, actual 5.5j" in diagnose_values("z", found, EXACT).message
+
+
+NEARLY_ONE = 1 + 2.0**-23
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "meets"),
+    [
+        (complex(math.inf, NEARLY_ONE), complex(math.inf, 1), True),
+        (complex(math.inf, NEARLY_ONE), complex(1e300, 1), True),  # which overflows complex64
+        (complex(NEARLY_ONE, math.nan), complex(1, math.nan), True),
+        (complex(math.inf, 5), complex(math.inf, 1), False),
+        (complex(-math.inf, 1), complex(math.inf, 1), False),
+        (complex(math.nan, 1), complex(1, math.nan), False),
+        (complex(math.inf, 1), complex(1, 1), False),
+        (complex(1, 1), complex(math.inf, 1), False),
+    ],
+)
+def test_where_a_complex_reference_is_not_finite_each_part_has_to_meet_it(actual, expected, meets):
+    with np.errstate(over="ignore"):
+        found = compare(np.array([actual], "complex64"), np.array([expected]), Tolerance(1e-6, 1e-6))
+    assert found.mismatches == (not meets)
+    assert not math.isnan(found.absolute.value)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
@@ -328,9 +365,11 @@ def test_what_was_never_written_is_told_from_what_is_wrong(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_both_parts_of_a_complex_number_that_was_never_written_count(dtype):
-    found = compare(unwritten(3, dtype), np.zeros(3, dtype), EXACT)
-    assert found.unwritten == 6
+def test_a_complex_number_that_was_written_in_part_counts_as_not_written(dtype):
+    actual = unwritten(3, dtype)
+    actual.real[:2], actual.imag[0] = 0, 0
+    found = compare(actual, np.zeros(3, dtype), EXACT)
+    assert (found.mismatches, found.unwritten, found.first_unwritten) == (2, 2, 1)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "float16", "int16", "float32", "float64"])

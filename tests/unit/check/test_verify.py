@@ -1,0 +1,112 @@
+"""What a plain test's `verify` accepts, refuses and notes, with bounds of the test's own and without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_gpukern import Tolerance
+from pytest_gpukern.arrays.compare import default_tolerance
+from pytest_gpukern.check.check_call import CheckedCalls
+from pytest_gpukern.check.verify import check_against_reference
+
+RNG = np.random.default_rng(0)
+
+
+def verified(actual, expected, rtol=None, atol=None, seen=None):
+    return check_against_reference(
+        "output", actual, expected, rtol, atol, seen=seen, hashes=False, asks_what_else=True
+    )
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum(dtype=logits.dtype)
+
+
+LOGITS = RNG.standard_normal(200_000).astype("float32")
+EXPECTED = softmax(LOGITS.astype("float64"))
+"""None of whose values reaches the absolute bound that is usual for float32."""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros_like(LOGITS),
+        np.full_like(LOGITS, 1 / len(LOGITS)),
+        (EXPECTED / 2).astype("float32"),
+        np.roll(softmax(LOGITS), 1),
+    ],
+    ids=["zeros", "a constant", "half of it", "shifted"],
+)
+def test_small_results_are_compared_by_bounds_that_are_smaller(wrong):
+    assert verified(softmax(LOGITS), EXPECTED).diagnosis is None
+    assert "wrong values" in verified(wrong, EXPECTED).diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        (np.sin(np.pi * np.arange(9.0)), np.sin(np.pi * np.arange(9.0)).astype("float32") + np.float32(1e-7)),
+        (np.zeros(9), np.full(9, 1e-7, "float32")),
+        (np.full(9, 1e-7, "float32"), np.zeros(9, "float32")),
+        (np.linspace(0, 1, 9), np.linspace(0, 1, 9).astype("float32") + np.float32(5e-6)),
+        (np.array([np.inf, 1e-5]), np.array([np.inf, 1.00005e-5], "float32")),
+    ],
+    ids=["rounding of terms that cancel", "zeros", "rounding of float32", "of order one", "infinite"],
+)
+def test_what_rounding_explains_stays_right(expected, actual):
+    assert verified(actual, expected).diagnosis is None
+
+
+def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():
+    assert default_tolerance(np.arange(5), "int32") == Tolerance()
+    for dtype in ("float16", "float32", "float64", "complex64"):
+        assert default_tolerance(np.arange(5.0), dtype) == Tolerance.for_dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("expected", "what"),
+    [
+        (EXPECTED, "would pass float16 too"),
+        (1e-17 * EXPECTED, "would pass an output of zeros"),
+        (LOGITS.astype("float64"), None),
+        (np.arange(1.0, 9), None),  # exact in float16, so that no bounds could tell
+    ],
+)
+def test_what_else_the_usual_bounds_would_pass_is_noted(expected, what):
+    check = verified(expected.astype("float32"), expected)
+    assert check.diagnosis is None
+    assert (check.loose is None) if what is None else (what in check.loose)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_reference_of_nothing_but_nan_is_refused(dtype):
+    nothing = np.full((2, 3), np.nan, dtype)
+    with pytest.raises(ValueError, match="expected is NaN in all of its 6 elements"):
+        verified(nothing.copy(), nothing)
+    some = nothing.copy()
+    some[0, 0] = 1
+    assert verified(some.copy(), some).diagnosis is None
+
+
+def after_a_call(function, *args, outputs=()):
+    checks = CheckedCalls(outputs, None, "test_it", lambda: None)
+    call = checks.begin(function, args, {}, "in the first call")
+    returned = function(*args)
+    checks.end(call, returned)
+    return returned, checks.seen
+
+
+def test_a_comparison_of_no_element_is_refused_unless_the_call_was_given_an_empty_array():
+    message = r"actual and expected have shape \(0,\), no element.*give the call an empty array"
+    with pytest.raises(ValueError, match=message):
+        verified(np.empty(0), np.empty(0))
+    returned, seen = after_a_call(lambda x: x[x > 9] * 2, np.ones(5))
+    with pytest.raises(ValueError, match=message):
+        verified(returned, np.empty(0), seen=seen)
+    returned, seen = after_a_call(lambda x: x * 2, np.ones(0))
+    assert verified(returned, np.empty(0), seen=seen).diagnosis is None
+    out = np.empty((3, 0))
+    _, seen = after_a_call(lambda out: None, out, outputs=(0,))
+    assert verified(out, np.empty((3, 0)), seen=seen).diagnosis is None
