@@ -167,6 +167,9 @@ class CudaRuntime:
 
         self.device = Device(0)
         self.device.set_current()
+        self._context = int(checked("cuCtxGetCurrent"))
+        self._kept = int(checked("cuMemAlloc", 16))
+        self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
         self._copies: list[tuple[weakref.ref[Any], DeviceArray]] = []
@@ -205,6 +208,15 @@ class CudaRuntime:
 
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
         launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
+
+    def change(self, *, another_may_stay: bool) -> str | None:
+        """Says how this thread's context is not the one that this was made in; see `context_change`."""
+        if not _current():
+            self.device.set_current()  # somebody took it off: nobody else's is in the way
+        if _current() != self._context and not another_may_stay:
+            return "it left another context current"
+        # No two allocations of a process have one identity, so one of a context that was closed is gone.
+        return None if _identity(self._kept) == self._identity else "the primary context was closed"
 
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""
@@ -322,7 +334,34 @@ def context_fault() -> str | None:
     if status != driver.CUresult.CUDA_SUCCESS or not int(context):
         return None  # this process has not used the device
     (status,) = driver.cuCtxSynchronize()
-    return None if status == driver.CUresult.CUDA_SUCCESS else str(status.name)
+    closed = (driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
+    fine = status == driver.CUresult.CUDA_SUCCESS or status in closed  # which `context_change` tells
+    return None if fine else str(status.name)
+
+
+def context_change(*, another_may_stay: bool) -> str | None:
+    """Says why this process cannot go on in the primary context that it began with, or returns None.
+
+    `numba.cuda.close()` leaves a new one, without our stream, and a test may leave one of its own current:
+    to a fixture of its module, it may belong there, where `another_may_stay`.
+    """
+    ours = runtime_in_use()
+    return None if ours is None else ours.change(another_may_stay=another_may_stay)
+
+
+def _current() -> int:
+    """Returns this thread's CUDA context, 0 where there is none."""
+    return int(checked("cuCtxGetCurrent"))
+
+
+def _identity(pointer: int) -> int | None:
+    """Returns what tells a device allocation from every other one of this process; None where it is gone."""
+    from cuda.bindings import driver
+
+    status, identity = driver.cuPointerGetAttribute(
+        driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer
+    )
+    return int(identity) if status == driver.CUresult.CUDA_SUCCESS else None
 
 
 def runtime_in_use() -> CudaRuntime | None:

@@ -273,6 +273,14 @@ class DeviceSession:
 
         return context_fault()
 
+    def context_change(self, *, another_may_stay: bool) -> str | None:
+        """Why this process cannot go on in the CUDA context that it began with, in words, or None."""
+        if not self.has_gpu or self.elsewhere is not None:
+            return None
+        from pytest_gpukern.gpu.runtime import context_change
+
+        return context_change(another_may_stay=another_may_stay)
+
     def close(self) -> None:
         """Puts the process's environment back and closes NVML."""
         if self._pin is not None:

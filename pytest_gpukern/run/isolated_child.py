@@ -66,6 +66,7 @@ class MeasuringChild:
     def __init__(self, spec: JsonDict) -> None:
         os.set_inheritable(spec["connection"], False)  # a process of a test's would keep it open
         self._connection = Connection(spec["connection"])
+        os.register_at_fork(after_in_child=self._connection.close)  # a forked one would speak for this one
         self._wanted = frozenset(spec["nodeids"])
         self._terminal = Path(spec["terminal"])
         self._uncollected: list[str] = []

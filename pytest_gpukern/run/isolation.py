@@ -428,7 +428,10 @@ class MeasuringProcess:
         while timeout_s is None or clock.passed_s < timeout_s:
             left_s = _LOOK_S if timeout_s is None else timeout_s - clock.passed_s
             try:
-                if not self._connection.poll(max(0.0, min(_LOOK_S, left_s))):
+                ended = self._process.poll() is not None  # and a child of its own may hold its end open
+                if not self._connection.poll(0.0 if ended else max(0.0, min(_LOOK_S, left_s))):
+                    if ended:
+                        return self._ended()
                     continue
                 word, what = own_json.loads(self._connection.recv_bytes())
             except (EOFError, OSError):

@@ -19,6 +19,7 @@ from pytest_gpukern.run.stash import (
     LostContext,
     case_of,
     environment_of,
+    is_replaceable,
     marker_of,
     may_use_gpu,
     settings_of,
@@ -89,10 +90,15 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
 
 
 def note_lost_context(item: pytest.Item) -> None:
-    """Notes, once a test has been torn down, that the CUDA context is not usable any more."""
-    error = None if LOST in item.config.stash else _context_fault(item)
+    """Notes, once a test has been torn down, that the CUDA context is not usable any more, or is another."""
+    config = item.config
+    if LOST in config.stash or ENVIRONMENT not in config.stash:
+        return
+    error = _context_fault(item) or environment_of(config).gpu.context_change(
+        another_may_stay=not is_replaceable(config)
+    )
     if error is not None:
-        item.config.stash[LOST] = LostContext(item.nodeid, error)
+        config.stash[LOST] = LostContext(item.nodeid, error)
 
 
 def _context_fault(item: pytest.Item) -> str | None:

@@ -140,6 +140,45 @@ def test_memory_that_is_not_there_fails_the_test_that_asked_and_the_process_goes
     assert "OUT_OF_MEMORY" in result.stdout.str()
 
 
+DRIVER = "driver, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()"
+CONTEXTS = {
+    "closed": "cuda.close()",
+    "closed and used again": "cuda.close(); ones()",
+    "another": f"{DRIVER}; assert driver.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0",
+    "none": f"{DRIVER}; assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0",
+}
+"""What becomes of the primary context → how a test does it, once it was measured."""
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_what_a_test_does_with_the_context_is_not_the_next_ones_fault(project, on_device, name):
+    before = on_device()
+    project(f"doubled(gpu_benchmark); {CONTEXTS[name]}").assert_outcomes(passed=4)
+    assert on_device() == before
+
+
+def test_a_module_may_work_in_a_context_of_its_own(project, pytester):
+    """As with `--gpukern-isolate=off` for its second test, and in a new process for each otherwise."""
+    own = """
+@pytest.fixture(scope="module", autouse=True)
+def context():
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert driver.cuInit(0) == 0
+    assert driver.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+    yield
+    assert driver.cuCtxDestroy_v2(context) == 0
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_own(gpu_device, number):
+    current = ctypes.c_void_p()
+    assert ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(current), 64) == 0
+"""
+    pytester.makepyfile(test_as_own="import ctypes\nimport pytest\n" + own)
+    for option in ("on", "off"):
+        result = project("pass", "-k", "own or after", f"--gpukern-isolate={option}")
+        result.assert_outcomes(passed=3, deselected=3)
+
+
 def test_in_pytests_own_process_the_others_say_which_test_lost_the_context(project):
     result = project("store_far[1, 64](ones())", "--gpukern-isolate=off", context=1)
     result.assert_outcomes(passed=2, failed=1, errors=1)

@@ -30,6 +30,8 @@ OBSERVED = []
 """While what is loaded is observed: whether by a call that will be timed."""
 FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
+CHANGES = []
+"""How this process's context is another than the one that it began with; for good."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -207,6 +209,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         runtime=lambda: runtime,
         CudaError=OSError,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
+        context_change=lambda **_: CHANGES[0] if CHANGES else None,
     )
     code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
     machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")

@@ -125,6 +125,8 @@ def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_th
 ENDS = {
     "os.kill(os.getpid(), signal.SIGSEGV)": "ended by SIGSEGV",
     "os._exit(3)": "ended with status 3",
+    # The child of a fork keeps the connection open: of one by C nobody hears.
+    "import ctypes; ctypes.CDLL(None).fork() or time.sleep(600); os._exit(3)": "ended with status 3",
 }
 
 
@@ -137,6 +139,14 @@ def test_a_test_that_takes_its_process_with_it_fails_and_no_other(project, pytes
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
     if "SEGV" in broken:
         result.stdout.fnmatch_lines(["*process that measured*", "Fatal Python error: *", "*in test_broken"])
+
+
+def test_the_child_of_a_fork_tells_nothing_though_it_fails(project):
+    forks = """if os.fork() == 0:
+        raise ValueError("in the child")
+    os.wait()"""
+    result = project(forks)
+    result.assert_outcomes(passed=7)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +179,19 @@ def test_a_lost_context_fails_the_test_that_lost_it_and_the_next_has_a_new_proce
     assert found["correctness"] == "INCORRECT"
     ran = pids(pytester)
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
+
+
+def test_who_closes_the_context_passes_and_the_next_has_a_new_process(project, pytester):
+    result = project("fake_gpu.CHANGES.append('the primary context was closed')")
+    result.assert_outcomes(passed=7)
+    ran = pids(pytester)
+    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
+
+
+def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
+    result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
+    result.assert_outcomes(passed=4, errors=3)
+    result.stdout.fnmatch_lines(["ERROR *test_second - *test_broken (the primary context was closed), *"])
 
 
 def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(project, pytester):
