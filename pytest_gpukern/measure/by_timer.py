@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.measure.measure import CONTRADICTION
+from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
@@ -29,12 +30,13 @@ def measured_by(
 
     `auto` takes the first of `auto_timers` that can be used, and the next one beside it: CUPTI for kernels,
     with events beside it, or events alone; the summary then says why. What ends on the host is timed by its
-    clock, end to end with the first of them beside it, which tells copies from kernels.
+    clock, end to end with the first of them beside it, which tells copies from kernels; so is a launch, until
+    it returns.
 
     Args:
         by: measures by a timer.
         wanted: the timer by its name in `--gpukern-timer`.
-        scope: `kernel`, `transfer` or `end_to_end`.
+        scope: one of `problems.variants.SCOPES`.
         stream: the timed stream, as a cuda.core stream.
         any_stream: whether the call may use streams of its own.
 
@@ -42,6 +44,8 @@ def measured_by(
         NothingLaunched: the timer saw that the call puts nothing on the device.
         TimerUnavailable: no timer can time it.
     """
+    if scope == "launch":
+        return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
     auto = auto_timers()
     if scope != "kernel":
         found = [by(open_timer("host", stream), beside=False)]

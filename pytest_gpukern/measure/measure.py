@@ -188,7 +188,7 @@ def measure(
     Args:
         executions: what is timed.
         timer: how.
-        scope: what the call does: `kernel`, `transfer` or `end_to_end`.
+        scope: what the call does: one of `problems.variants.SCOPES`.
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
         rule: when to stop; by default `rule_for(call_ns)`.

@@ -97,7 +97,7 @@ class Call:
     """A call that is measured in one scope, by one timer or several.
 
     Attributes:
-        scope: `kernel`, `transfer` or `end_to_end`.
+        scope: one of `problems.variants.SCOPES`.
         on_gpu: whether it uses a GPU at all.
         executions: of the call, which is warm and was checked; None where it may not be run for longer than
             it takes to time it.

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.call_by_name import Names
 
 
-SCOPES = ("kernel", "transfer", "end_to_end")
+SCOPES = ("kernel", "transfer", "end_to_end", "launch")
+"""What is timed: work on the device, copies in and out, both, or what the call costs the host."""
 Prepare = Callable[..., Callable[[], Any]]
 
 

@@ -381,6 +381,14 @@ class PlainTiming:
             floor = environment.gpu.peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         return cls(timed, inspect, environment, marker, cache, floor)
 
+    def _scopes(self, *, refuses_host_calls: bool) -> tuple[str, ...]:
+        """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""
+        asked = (self.marker.scope,) if self.marker.scope else self.environment.settings.scopes
+        wanted = [scope for scope in asked if scope == "launch"]
+        if refuses_host_calls or not wanted or "kernel" in asked:
+            wanted.insert(0, "kernel")
+        return tuple(wanted)
+
     def measure(
         self,
         executions: Executions,
@@ -406,15 +414,25 @@ class PlainTiming:
         """
         cold = self.cache == "cold"
         warm = warm_up(lambda: executions.take(1, cold=cold)[0].execute(), synchronize, compiled=True)
-        by = functools.partial(
-            self._by, executions, call_ns=warm.settled_ns, count=count, calls_a_sample=calls_a_sample
-        )
-        found = self._by_timers(by, refuses_host_calls=refuses_host_calls)
+        found: list[Measurement] = []
+        for scope in self._scopes(refuses_host_calls=refuses_host_calls):
+            by = functools.partial(
+                self._by,
+                executions,
+                scope=scope,
+                call_ns=warm.settled_ns,
+                count=count,
+                calls_a_sample=calls_a_sample,
+            )
+            main, *beside = self._by_timers(by, scope, refuses_host_calls=refuses_host_calls)
+            found += [self.environment.gpu.observers.measured(self._call(scope), main), *beside]
         if self.inspect is not None:
             self.inspect()
-        return self.environment.gpu.observers.measured(self._call, found[0]), *found[1:]
+        return tuple(found)
 
-    def _by_timers(self, by: Callable[..., Measurement], *, refuses_host_calls: bool) -> list[Measurement]:
+    def _by_timers(
+        self, by: Callable[..., Measurement], scope: str, *, refuses_host_calls: bool
+    ) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime
 
         # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
@@ -422,7 +440,7 @@ class PlainTiming:
         stream = runtime().device.default_stream
         wanted = self.marker.timer or self.environment.settings.timer
         try:
-            return measured_by(by, wanted, scope="kernel", stream=stream, any_stream=True)
+            return measured_by(by, wanted, scope=scope, stream=stream, any_stream=True)
         except NothingLaunched as reason:
             if refuses_host_calls:
                 raise
@@ -433,6 +451,7 @@ class PlainTiming:
         executions: Executions,
         timer: Timer,
         *,
+        scope: str,
         call_ns: float,
         count: int | None,
         calls_a_sample: int,
@@ -440,22 +459,22 @@ class PlainTiming:
     ) -> Measurement:
         """What one timer measures, alone or beside the main one, of a call that takes about `call_ns`."""
         environment, marker = self.environment, self.marker
-        rule = rule_beside(call_ns) if beside else rule_for(call_ns)
+        kernel = scope == "kernel"
+        rule = rule_beside(call_ns) if beside else rule_for(call_ns, by_host=not kernel)
         return measure(
             self.timed(executions),
             PerCall(timer, calls_a_sample) if calls_a_sample > 1 else timer,
-            scope="kernel",
-            cache=self.cache,
+            scope=scope,
+            cache=self.cache if kernel else "hot",
             call_ns=call_ns,
             rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
-            observing=environment.gpu.observers.observe(self._call, timer, beside=beside),
+            observing=environment.gpu.observers.observe(self._call(scope), timer, beside=beside),
             inspect=self.inspect,
-            traffic_bytes=marker.bytes,
-            flops=marker.flops,
+            traffic_bytes=marker.bytes if kernel else None,
+            flops=marker.flops if kernel else None,
             beside=beside,
         )
 
-    @property
-    def _call(self) -> Call:
+    def _call(self, scope: str) -> Call:
         """What observers are told: the call is not theirs to run for longer."""
-        return Call("kernel", on_gpu=True, floor=self.floor)
+        return Call(scope, on_gpu=True, floor=self.floor if scope == "kernel" else None)

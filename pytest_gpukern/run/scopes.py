@@ -1,4 +1,4 @@
-"""Times a case in each of its scopes: the launch, the copies, or both."""
+"""Times a case in each of its scopes: the kernel, the copies, both, or what a launch costs the host."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Measurement
 
 
-def scopes_of(case: Case, environment: Environment) -> tuple[str, ...]:
+def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
     """The scopes in which a case is measured: those asked for, among those that make sense for it."""
-    asked = environment.settings.scopes
-    if not asked:
-        return case.scopes
     possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
-    return tuple(scope for scope in asked if scope in possible)
+    if marker is not None and marker.scope is not None and marker.scope in possible:
+        return (marker.scope,)
+    asked = environment.settings.scopes
+    return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
 
 
 def measure_scopes(
@@ -53,14 +53,15 @@ def measure_scopes(
     """
     first = sets[0]
     case, backend = first.case, first.backend
-    if not poisoned_in_turn(case, backend) and scopes_of(case, environment) != ("transfer",):
+    scopes = scopes_of(case, environment, marker)
+    if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
         first.workspace.poison()  # a transfer launches nothing that could write again
     measurements: list[Measurement] = []
-    for scope in scopes_of(case, environment):
+    for scope in scopes:
         calls = [scope_call(prepared, scope) for prepared in sets]
         with backend.current():
             call_ns = first.last_call_ns or 0.0
-            launched = scope == "kernel" or not backend.on_gpu  # the check has run exactly this call
+            launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
             if not (launched and compiled and is_slow(first)):
                 by_host = scope != "kernel" or not backend.on_gpu
@@ -88,9 +89,12 @@ def _measure_scope(
     case, backend = first.case, first.backend
     kernel = scope == "kernel"
     executions = _executions(sets, calls, scope)
-    cache = (marker.cache or environment.settings.cache) if backend.on_gpu else "hot"
-    flops = None if scope == "transfer" else case.problem.flops(point)
+    cache = "hot"
+    if backend.on_gpu and scope != "launch":
+        cache = marker.cache or environment.settings.cache
+    flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
     traffic_bytes = case.problem.traffic_bytes(point)
+    rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
     floor = None
     if kernel and environment.gpu.peaks is not None:
         floor = environment.gpu.peaks.floor(
@@ -114,7 +118,7 @@ def _measure_scope(
             else rule_for(call_ns, by_host=not timer_row(timer.name).device_timed),
             observing=environment.gpu.observers.observe(call, timer, beside=beside),
             inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
-            traffic_bytes=traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point),
+            traffic_bytes=None if scope == "launch" else rated_bytes,
             flops=flops,
             beside=beside,
         )
@@ -172,10 +176,11 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
 
 
 def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:
-    """What is timed in a scope: the launch, the copies, or both; host memory is pageable, as a user's is."""
+    """What is called in a scope: the launch, the copies, or both; host memory is pageable, as a user's is."""
     workspace, dataset = prepared.workspace, prepared.dataset
     launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
-    if scope == "kernel" or not prepared.backend.on_gpu or prepared.case.variant.host_data:
+    launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
+    if launches or not prepared.backend.on_gpu:
         return launch
     results = host_results(dataset)
 

@@ -1,4 +1,4 @@
-"""Times by the host's clock, with the device synchronized on both sides."""
+"""Times by the host's clock: until the device is idle, or until the call returns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SHORTEST_SAMPLE_NS = 20_000.0
 """Shorter calls are repeated within a sample, so that reading the clock stays under 0.5 % of it."""
+_MOST_LAUNCHED = 16
+"""Calls in a sample whose work is only queued: where each launches 60 kernels, the launch queue holds all."""
 
 
 class HostTimer:
@@ -32,6 +34,7 @@ class HostTimer:
     """What the median of a session moves without any cause, beside the relative spread between sessions."""
     fixed_cost_ns = None
     queues = False
+    _most_calls = 1 << 20
 
     def __init__(
         self,
@@ -94,8 +97,12 @@ class HostTimer:
         start = self._clock()
         for _ in range(iterations):
             run()
-        self._synchronize()
+        self._wait()
         return (self._clock() - start) / iterations
+
+    def _wait(self) -> None:
+        """Waits for what a sample contains."""
+        self._synchronize()
 
     def _calibrate(self, iteration: Iteration, samples: list[float]) -> int:
         """Calls needed in a sample for it to be well above the clock's own cost.
@@ -103,12 +110,13 @@ class HostTimer:
         Where one is enough, that call is a sample already.
         """
         iterations = 1
-        while iterations < 1 << 20:
+        while iterations < self._most_calls:
             elapsed = self._sample(iteration, iterations) * iterations
             if elapsed >= _SHORTEST_SAMPLE_NS:
                 samples += [elapsed] if iterations == 1 else []
                 break
-            iterations *= 2 if elapsed > _SHORTEST_SAMPLE_NS / 8 else 8
+            more = 2 if elapsed > _SHORTEST_SAMPLE_NS / 8 else 8
+            iterations = min(iterations * more, self._most_calls)
         return iterations
 
     def _tick(self) -> float:
@@ -121,3 +129,13 @@ class HostTimer:
                 smallest = min(smallest, now - last)
             last = now
         return smallest if smallest != float("inf") else 1.0
+
+
+class LaunchTimer(HostTimer):
+    """Times what a launch costs the host: from an idle device until the call returns."""
+
+    measures = "host time until the call returns; the device is not waited for"
+    _most_calls = _MOST_LAUNCHED
+
+    def _wait(self) -> None:
+        """Waits for nothing: the next sample does, ahead of its clock."""

@@ -34,6 +34,7 @@ class MarkerOptions:
             before each call that is checked, and every other array must stay as it is.
         determinism: `bitwise` or `run-to-run` where calls on the same inputs must give the same bits;
             `tolerant` where they need not.
+        scope: `kernel`, the default, or `launch`: what the call costs the host until it returns.
     """
 
     bytes: float | None = None
@@ -45,6 +46,7 @@ class MarkerOptions:
     timeout: float | None = None
     outputs: tuple[int | str, ...] = ()
     determinism: Determinism | None = None
+    scope: str | None = None
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
@@ -73,7 +75,12 @@ class MarkerOptions:
                     f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
                 )
             values[name] = float(value)
-        choices_of = {"timer": ("auto", *TIMERS), "cache": ("cold", "hot"), "determinism": tuple(Determinism)}
+        choices_of = {
+            "timer": ("auto", *TIMERS),
+            "cache": ("cold", "hot"),
+            "scope": ("kernel", "launch"),
+            "determinism": tuple(Determinism),
+        }
         for name, choices in choices_of.items():
             if values.get(name) is not None and values[name] not in choices:
                 raise SettingsError(

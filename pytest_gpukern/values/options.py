@@ -84,7 +84,7 @@ OPTIONS = (
     Option(
         "scope",
         "scopes to measure, comma separated; those of each problem by default",
-        ("kernel", "transfer", "end_to_end"),
+        ("kernel", "transfer", "end_to_end", "launch"),
         listed=True,
     ),
     Option("backend", "backends to run, comma separated; all by default", tuple(BACKENDS), listed=True),

@@ -116,6 +116,33 @@ def test_a_backward_pass_is_timed_whatever_thread_launches_it(pytester, plugin_o
     assert sum(work["count"] for work in main["work"]) >= 5, "forward and backward"
 
 
+LAUNCH_LATENCY = """
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def spins(x):
+    value = x[0]
+    for _ in range(200_000):
+        value = value * np.float32(0.999) + np.float32(0.5)
+    x[0] = value
+
+def test_spins(gpu_benchmark):
+    gpu_benchmark(spins[1, 1], cuda.to_device(np.ones(1, np.float32)))
+"""
+
+
+def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(pytester, plugin_option):
+    pytester.makepyfile(LAUNCH_LATENCY)
+    args = ("--gpu-benchmark", "--gpukern-scope=kernel,launch", "--gpukern-output=run.json", *plugin_option)
+    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
+    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    times = {each["scope"]: each["summary"]["median_ns"] for each in found["measurements"][::-1]}
+    assert times["kernel"] > 400_000
+    assert 500 < times["launch"] < 200_000
+
+
 LAUNCHES = r"""
 extern "C" __global__ void child(unsigned long long ns) {
   unsigned long long start, now;

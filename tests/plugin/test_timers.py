@@ -103,6 +103,42 @@ def test_a_plain_test_has_both_numbers_too(with_cupti, pytester):
     ]
 
 
+SCOPES = """
+import pytest
+
+def test_it(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+
+@pytest.mark.gpu_benchmark(scope="launch", bytes=1000)
+def test_marked(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "unmarked"),
+    [
+        ((), ["kernel"]),
+        (("--gpukern-scope=launch",), ["launch"]),
+        (("--gpukern-scope=launch,kernel",), ["kernel", "launch"]),
+        (("--gpukern-scope=transfer",), ["kernel"]),
+    ],
+)
+def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, pytester, options, unmarked):
+    pytester.makepyfile(test_doubling=SCOPES)
+    gpu("--gpukern-output=run.json", *options).assert_outcomes(passed=2)
+    found = [result["measurements"] for result in results_in(pytester.path / "run.json").values()]
+    assert [[each["scope"] for each in measurements] for measurements in found] == [unmarked, ["launch"]]
+    (launch,) = found[1]
+    assert (launch["timer"], launch["cache"], launch["traffic_bytes"]) == ("host", "hot", None)
+    assert launch["invalid"] is None
+
+
+def test_a_variants_launch_is_measured_on_request(gpu, pytester):
+    gpu("--gpukern-scope=kernel,launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
+
+
 def test_buffer_sets_travel_with_the_measurement(with_cupti, pytester):
     with_cupti("--gpukern-output=run.json")
     found = results_in(pytester.path / "run.json")[FIRST]["measurements"]

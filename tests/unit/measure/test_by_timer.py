@@ -132,6 +132,14 @@ def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
     assert len(opened) == 1, "CUPTI is not even opened"
 
 
+@pytest.mark.parametrize("wanted", ["auto", "cupti", "host"])
+def test_a_launch_is_timed_by_the_hosts_clock_until_it_returns(opened, monkeypatch, wanted):
+    made = SimpleNamespace(on_stream=lambda stream, *, any_stream, queues: f"launches on {stream}")
+    monkeypatch.setattr(by_timer, "LaunchTimer", made)
+    assert timed_by(wanted, "launch")[0] == [("launches on s", False)]
+    assert opened == []
+
+
 def test_a_broken_timer_is_not_taken_for_one_that_is_not_there(opened):
     opened.unusable = {"cupti": RuntimeError("broken")}
     for scope in ("kernel", "end_to_end"):

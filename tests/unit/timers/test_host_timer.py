@@ -7,7 +7,7 @@ import gc
 import pytest
 from fakes import FakeClock, call_taking, repeated, with_fresh_arguments
 
-from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration
 
 MS = 1_000_000
@@ -175,3 +175,44 @@ def test_the_resolution_is_the_smallest_step_of_the_clock_spread_over_the_calls_
 
 def test_a_clock_that_stands_still_has_a_resolution_all_the_same():
     assert HostTimer(nothing, clock=FakeClock()).resolution_ns == 1.0
+
+
+# what a launch costs the host
+
+
+class Queue:
+    """A device that takes 50 µs for what a launch queues in 2 µs; `.longest` is how much was queued."""
+
+    def __init__(self, clock):
+        self.clock, self.queued, self.longest = clock, 0, 0
+
+    def launch(self):
+        self.clock.now += 2_000
+        self.queued += 1
+        self.longest = max(self.longest, self.queued)
+
+    def synchronize(self):
+        self.clock.now += 50_000 * self.queued
+        self.queued = 0
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_launch_is_timed_until_it_returns_and_the_queue_is_never_full(fresh):
+    clock = FakeClock()
+    device = Queue(clock)
+    timer = LaunchTimer(device.synchronize, clock=clock)
+    launch = with_fresh_arguments(lambda argument: device.launch(), 20, list)
+    for _ in range(3):
+        batch = timer.collect(launch if fresh else repeated(device.launch, 20), cold=False)
+        assert batch.samples_ns == [2_000.0] * 20
+    assert device.longest == batch.iterations == (1 if fresh else 16)
+    assert (timer.name, timer.queues) == ("host", False)
+    assert "until the call returns" in timer.measures
+
+
+def test_what_goes_ahead_of_a_launch_is_waited_for_and_in_no_sample():
+    clock = FakeClock()
+    device = Queue(clock)
+    timer = LaunchTimer(device.synchronize, clock=clock)
+    batch = timer.collect([Iteration(device.launch, device.launch)] * 3, cold=False)
+    assert batch.samples_ns == [2_000.0] * 3
