@@ -23,17 +23,18 @@ _TRIES = 10**6
 
 @dataclass(frozen=True)
 class UsersArray:
-    """Where an array of numbers lies; the device must be idle whenever its memory is read or written.
+    """Where an array lies; the device must be idle whenever its memory is read or written.
 
     Attributes:
         pointer: address of its first element.
         shape: of the array.
-        dtype: of its elements; of bfloat16, which NumPy lacks, int16.
+        dtype: of its elements as they are stored; of what NumPy lacks, an integer of the same size.
         strides: in bytes; None for C order without gaps.
         on_device: whether the address is the device's.
         read_only: whether it says that it must not be written.
         host: the same memory as a NumPy array, where it is the host's.
-        is_bfloat16: whether the 16-bit integers are that.
+        read_as: what its library makes of the elements when it reads them: `conjugated`, `negated`, or a
+            dtype that NumPy lacks, such as `bfloat16`; mostly nothing.
     """
 
     pointer: int
@@ -43,7 +44,12 @@ class UsersArray:
     on_device: bool
     read_only: bool
     host: np.ndarray[Any, Any] | None = None
-    is_bfloat16: bool = False
+    read_as: tuple[str, ...] = ()
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether its elements can be compared and poisoned, not only hashed: no records, texts or float8."""
+        return self.dtype.kind in "biufc" and set(self.read_as) <= {"bfloat16", "conjugated", "negated"}
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +79,13 @@ class UsersArray:
             return bool(np.shares_memory(one, two, max_work=_TRIES))  # type: ignore[arg-type]
         except np.exceptions.TooHardError:
             return True
+
+    def lies_as(self, other: UsersArray) -> bool:
+        """Returns whether both are one array: the same elements at the same addresses, read alike."""
+        return self.on_device == other.on_device and (
+            (self.pointer, self.shape, self.dtype, self.strides, self.read_as)
+            == (other.pointer, other.shape, other.dtype, other.strides, other.read_as)
+        )
 
     def fetch(self) -> np.ndarray[Any, Any]:
         """Returns a copy of its contents on the host, in C order."""
@@ -117,10 +130,12 @@ class UsersArray:
         """Returns what was fetched from it, as numbers to compare: bfloat16 as float32."""
         import numpy as np
 
-        if not self.is_bfloat16:
-            return fetched
-        widened: np.ndarray[Any, Any] = (fetched.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        return widened
+        values = fetched
+        if "bfloat16" in self.read_as:
+            values = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        if "conjugated" in self.read_as:
+            values = values.conj()
+        return -values if "negated" in self.read_as else values
 
     def _strided(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Returns a copy of all bytes that it lies between, and its elements in them."""
@@ -134,15 +149,15 @@ class UsersArray:
 def users_array(value: Any) -> UsersArray | None:
     """Returns where an array of NumPy's, CuPy's, Numba's, PyCUDA's, PyTorch's or another library's lies.
 
-    None for what is none, as a NumPy scalar, or holds anything but numbers.
+    None for what is none, as a NumPy scalar, or holds Python's objects.
     """
     import numpy as np
 
     if isinstance(value, np.generic) or hasattr(value, "__dask_graph__"):
         return None
-    is_bfloat16 = str(getattr(value, "dtype", "")) == "torch.bfloat16"
+    read_as: tuple[str, ...] = ()
     if hasattr(value, "detach") and hasattr(value, "is_cuda"):
-        value = _plain_tensor(value, as_int16=is_bfloat16)
+        value, read_as = _plain_tensor(value)
     elif type(value).__name__ == "FakeCUDAArray":  # the simulator's
         value = value._ary
     interface = getattr(value, "__cuda_array_interface__", None)
@@ -152,7 +167,8 @@ def users_array(value: Any) -> UsersArray | None:
     if interface is None or interface["data"] is None:
         return None
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
-    if dtype.kind not in "biufc":
+    host = None if on_device else np.asarray(value)
+    if dtype.hasobject or (host is not None and host.dtype.hasobject):
         return None
     return UsersArray(
         pointer=int(interface["data"][0]),
@@ -161,8 +177,8 @@ def users_array(value: Any) -> UsersArray | None:
         strides=out_of_c_order(shape, interface.get("strides"), dtype.itemsize),
         on_device=on_device,
         read_only=bool(interface["data"][1]),
-        host=None if on_device else np.asarray(value),
-        is_bfloat16=is_bfloat16,
+        host=host,
+        read_as=read_as,
     )
 
 
@@ -172,20 +188,32 @@ def backend_of(value: Any) -> str | None:
     return next((name for name, row in BACKENDS.items() if kind in row.arrays), None)
 
 
-def _plain_tensor(tensor: Any, *, as_int16: bool) -> Any:
-    """Returns a PyTorch tensor as what tells its address; None without elements in one strided memory.
+def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
+    """Returns a PyTorch tensor as what tells its address, and how PyTorch reads what is stored there.
 
-    PyTorch tells no address of what requires a gradient, and of bfloat16 none that NumPy has a dtype for.
+    It tells no address of what requires a gradient, is lazily conjugated or negated, or of a dtype that NumPy
+    lacks. None for a tensor without elements in one strided memory.
     """
+    read_as = []
     try:
         tensor = tensor.detach()
-        if as_int16:
-            tensor = tensor.view(sys.modules["torch"].int16)
-        if tensor.is_cuda:
-            return tensor if tensor.__cuda_array_interface__ else None
-        return tensor.numpy()
-    except (AttributeError, KeyError, RuntimeError, TypeError):  # sparse, conjugated, float8 and the like
-        return None
+        if getattr(tensor, "is_conj", bool)():
+            tensor = tensor.conj()  # the same memory without that mark
+            read_as.append("conjugated")
+        if getattr(tensor, "is_neg", bool)():
+            tensor = tensor._neg_view()
+            read_as.append("negated")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype.startswith(("bfloat16", "float8")):
+            tensor = tensor.view(getattr(sys.modules["torch"], "int16" if dtype == "bfloat16" else "uint8"))
+            read_as.append(dtype)
+        if not tensor.is_cuda:
+            tensor = tensor.numpy()
+        elif not tensor.__cuda_array_interface__:
+            return None, ()
+    except (AttributeError, KeyError, RuntimeError, TypeError):  # sparse and the like
+        return None, ()
+    return tensor, tuple(read_as)
 
 
 def why_untrusted(value: Any) -> str | None:

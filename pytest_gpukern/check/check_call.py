@@ -42,6 +42,7 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """One this long not a second time, unless outputs were declared."""
 _CALLS = 3
+_IN_PLACE = "a call that updates in place is checked by pedantic(setup=…, check=…) without outputs="
 
 
 @dataclass
@@ -53,8 +54,8 @@ class Call:
         outputs: declared outputs, poisoned, by name.
         inputs: every other array among the arguments, by name.
         given: each argument that is an array, as it was passed.
-        digests: hash of each input before the call; none where only what is returned is looked at, as long
-            as nothing was.
+        digests: hash of each input before the call; behind the first none where only what is returned is
+            looked at, as long as nothing was.
         scalars: what else it was given, as far as that can be compared.
         poison: what the outputs were filled with.
     """
@@ -79,6 +80,10 @@ class CheckedCalls:
         synchronize: waits for the device.
         fixed: whether every call has the same arguments.
         repeats: whether a call with nothing declared is made again for what it returns.
+
+    Attributes:
+        seen: what the calls left in each output.
+        notes: what is only doubtful, in words.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class CheckedCalls:
         self.seen = SeenOutputs(determinism, fixed=fixed)
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
+        self.notes: tuple[str, ...] = ()
         self._timed_poison = POISONS[0]
 
     def begin(
@@ -132,7 +138,8 @@ class CheckedCalls:
         for array in outputs.values():
             array.poison(poison)
         # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
-        digests = _digests(inputs) if self._outputs or self._returns_new else {}
+        looks = bool(self._outputs) or self._returns_new or self._first_inputs is None
+        digests = _digests(inputs) if looks else {}
         return Call(function, place, outputs, inputs, given, digests, others, poison)
 
     def end(self, call: Call, returned: Any) -> None:
@@ -153,13 +160,12 @@ class CheckedCalls:
             changed = [name for name, digest in digests.items() if digest != call.digests[name]]
             if changed:
                 told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
-                raise IncorrectError(
-                    Diagnosis(Fault.INPUT_MODIFIED, f"{told}; what it is to write is declared by outputs=")
-                )
+                remedy = "what it is to write is declared by outputs=, and"
+                raise IncorrectError(Diagnosis(Fault.INPUT_MODIFIED, f"{told}; {remedy} {_IN_PLACE}"))
         self._look_at_returned(call, returned, same_inputs=same_inputs)
         if first:
-            known = bool(self._outputs) or not self._returns_new
-            self._first_inputs = inputs if known else (_digests(call.inputs), call.scalars)
+            after = _digests(call.inputs) if self._returns_new else {}
+            self._first_inputs = inputs if self._outputs else (after, call.scalars)
         for name, output in self.seen.outputs.items():
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
@@ -214,7 +220,7 @@ class CheckedCalls:
     def _writable(self, name: str, value: Any) -> UsersArray:
         array = users_array(value)
         label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None:
+        if array is None or not array.holds_numbers:
             shown = f"{value!r}"[:60]
             raise TypeError(
                 f"{label} {shown}, no array of numbers that the call can write: name arrays of NumPy's, of "
@@ -260,9 +266,11 @@ class CheckedCalls:
                 continue
             if any(array.overlaps(output) for output in call.outputs.values()):
                 continue
-            shared = [other for other, theirs in call.inputs.items() if self._hides(array, theirs)]
-            _raise(diagnose_shared(name, shared, "declare what it writes by outputs="))
-            if any(array.overlaps(theirs) for theirs in call.inputs.values()):
+            shared = [other for other, theirs in call.inputs.items() if array.overlaps(theirs)]
+            part = [other for other in shared if self._outputs or array.span != call.inputs[other].span]
+            _raise(diagnose_shared(name, part, "declare what it writes by outputs="))
+            if shared:
+                self._note_unwritten(name, array, shared[0], call)
                 continue
             if _captured(call.function, value, array):
                 continue
@@ -279,9 +287,17 @@ class CheckedCalls:
             if same_inputs:
                 self._note(before, value, array)
 
-    def _hides(self, array: UsersArray, argument: UsersArray) -> bool:
-        """Says whether what was returned is part of an argument; all of one may be what the call wrote."""
-        return array.overlaps(argument) and (bool(self._outputs) or array.span != argument.span)
+    def _note_unwritten(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
+        """Notes a view of all of an argument, which may be what the call wrote, where nothing was written.
+
+        No fault: the memory of the argument may have held the answer before, as an allocator hands it out.
+        """
+        theirs, before = call.inputs[argument], call.digests.get(argument)
+        if self._first_inputs is not None or before is None or array.lies_as(theirs):
+            return
+        if theirs.bits() == before:
+            told = f"{name} is a view of {argument}, which the call left as it was, and no new result"
+            self.notes += (f"{told}: declare what it writes by outputs=",)
 
     @staticmethod
     def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
@@ -309,11 +325,10 @@ class _Poisoned:
 
 def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray]) -> None:
     """Raises IncorrectError where an output shares memory with an input or with another output."""
-    remedy = "a call that updates in place is checked by pedantic(setup=…, check=…) without outputs="
     others = dict(inputs)
     for name, array in outputs.items():
         shared = (other for other, theirs in others.items() if array.overlaps(theirs))
-        _raise(diagnose_shared(name, shared, remedy))
+        _raise(diagnose_shared(name, shared, _IN_PLACE))
         others[name] = array
 
 
@@ -508,7 +523,11 @@ class SeenOutputs:
             if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
         ]
         bits = bits_of(found) if alike else None
-        matching = (name for name, output in alike if bits and bits == bits_of(output.array.fetch()))
+        matching = (
+            name
+            for name, output in alike
+            if bits and bits == bits_of(output.array.values(output.array.fetch()))
+        )
         return next(matching, None)
 
     def determinism(self, name: str) -> Determinism | None:

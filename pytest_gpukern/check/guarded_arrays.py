@@ -90,9 +90,9 @@ def _known(array: Any) -> tuple[str, UsersArray]:
     """Returns the backend of an array's library and where the array lies; raises TypeError for any other."""
     library, found = backend_of(array), users_array(array)
     why = None
-    if library is None or found is None:
+    if library is None or found is None or not found.holds_numbers:
         why = "which is no array of numbers of a library that is known"
-    elif found.is_bfloat16:
+    elif "bfloat16" in found.read_as:
         why = "of bfloat16, which NumPy does not know"
     elif found.shape == ():
         why = "of no dimension"

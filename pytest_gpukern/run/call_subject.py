@@ -223,6 +223,8 @@ class CallSubject:
             calls += 1
             made = self._call(f"in call {calls}")
             self._judge(found, made, "before timing")
+        if self._checks is not None:
+            found.add_note(*self._checks.notes)
 
     def measure(self, found: Found) -> None:
         """Times the call: its rounds where they were asked for, else until the median is known."""

@@ -107,6 +107,20 @@ def test_torch(gpu_benchmark, name):
     gpu_benchmark(torch.add, x, x, out=out)
     gpu_benchmark.verify(out, 2.0 * np.arange(100), rtol=1e-2)
 
+def test_conjugated_only_when_it_is_read(gpu_benchmark):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(100, device="cuda") * (1 + 2j)
+    conjugated = gpu_benchmark(lambda x: (2 * x).conj(), x)
+    gpu_benchmark.verify(conjugated, np.arange(100) * (2 - 4j), rtol=1e-6)
+
+@pytest.mark.parametrize("view", ["t", "conj", "flatten"])
+def test_views_are_noted(gpu_benchmark, view):
+    torch = pytest.importorskip("torch")
+    x, out = (torch.ones((64, 64), dtype=torch.complex64, device="cuda") for _ in range(2))
+    gpu_benchmark(lambda x, out: (torch.mul(x, 3, out=out), getattr(x, view)())[1], x, out)
+    notes = gpu_benchmark._test.result.notes
+    assert any("returned is a view of argument 0, which the call left as it was" in note for note in notes)
+
 @vectorize(["float32(float32)"], target="cuda")
 def twice(x):
     return 2 * x
@@ -177,6 +191,24 @@ def test_counts(gpu_benchmark):
         out[:] = len(calls)
     gpu_benchmark(total, cuda.to_device(host), out=cuda.device_array(1, np.float32))
 
+def test_conjugated_part_of_an_argument(gpu_benchmark):
+    torch = pytest.importorskip("torch")
+    x = torch.ones(64, dtype=torch.complex64, device="cuda")
+    gpu_benchmark(lambda x: x[1:].conj(), x)
+
+@declared
+def test_random_states(gpu_benchmark):
+    from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+
+    @cuda.jit
+    def draws(states, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = xoroshiro128p_uniform_float32(states, i)
+
+    states = create_xoroshiro128p_states(N, seed=1)
+    gpu_benchmark(launcher(draws), states, cuda.device_array(N, np.float32))
+
 def test_handed_out_twice(gpu_benchmark):
     cupy = pytest.importorskip("cupy")
     pool = [cupy.empty(N, cupy.float32)]
@@ -190,6 +222,9 @@ def test_handed_out_twice(gpu_benchmark):
     assert "input modified: the call changed argument 0" in lines
     assert "argument 1: aliased: it shares memory with argument 0" in lines
     assert "out: not deterministic: " in lines
+    assert "test_random_states - Failed: INCORRECT: input modified: the call changed argument 0" in lines
+    if "could not import 'torch'" not in lines:
+        assert "INCORRECT: returned: aliased: it shares memory with argument 0; " in lines
     if "could not import 'cupy'" not in lines:
         assert "returned: aliased: it shares memory with returned of an earlier call" in lines
 

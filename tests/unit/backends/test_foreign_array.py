@@ -97,10 +97,62 @@ def test_read_only_arrays_say_so():
 
 
 @pytest.mark.parametrize(
-    "value", [1.0, np.float32(1), "text", None, [1.0], np.array(["a"]), np.array([None]), object()]
+    "value",
+    [1.0, np.float32(1), "text", None, [1.0], np.array([None]), np.zeros(2, "O,f4"), object()],
 )
-def test_what_holds_no_numbers_in_memory_of_its_own_is_no_array(value):
+def test_what_has_no_memory_of_its_own_or_holds_objects_is_no_array(value):
     assert users_array(value) is None
+
+
+@pytest.mark.parametrize("dtype", ["u8,u8,f4,?", "U3", "M8[s]"])
+def test_records_and_texts_are_hashed_by_their_bytes_and_hold_no_numbers(placed, dtype):
+    array = np.zeros(5, dtype)
+    found = users_array(placed(array))
+    assert not found.holds_numbers
+    before = found.bits()
+    array.view("u1")[-1] ^= 1
+    assert found.bits() != before
+    assert found.overlaps(users_array(placed(array[2:])))
+
+
+class Tensor:
+    """A tensor as PyTorch's on the host: one that is marked tells no address until the mark is off."""
+
+    is_cuda = False
+
+    def __init__(self, array, marks=()):
+        self.array, self.marks, self.dtype = array, frozenset(marks), f"torch.{array.dtype}"
+
+    def detach(self):
+        return self
+
+    def is_conj(self):
+        return "conjugated" in self.marks
+
+    def is_neg(self):
+        return "negated" in self.marks
+
+    def conj(self):
+        return Tensor(self.array, self.marks ^ {"conjugated"})
+
+    def _neg_view(self):
+        return Tensor(self.array, self.marks ^ {"negated"})
+
+    def numpy(self):
+        if self.marks:
+            raise RuntimeError("resolve it first")
+        return self.array
+
+
+@pytest.mark.parametrize("marks", [(), ("conjugated",), ("negated",), ("conjugated", "negated")])
+def test_a_lazily_conjugated_tensor_lies_where_its_elements_are_and_is_compared_as_it_is_read(marks):
+    array = np.array([1 + 2j, 3 - 4j])
+    plain, marked = users_array(Tensor(array)), users_array(Tensor(array, marks))
+    assert marked.overlaps(plain)
+    assert marked.bits() == plain.bits()
+    assert marked.lies_as(plain) is not bool(marks)
+    read = array.conj() if "conjugated" in marks else array
+    assert np.array_equal(marked.values(marked.fetch()), -read if "negated" in marks else read)
 
 
 class Lazy:

@@ -209,6 +209,40 @@ def test_a_part_of_an_argument_that_is_returned_is_aliased_and_all_of_one_is_wha
     checked(add, X, out, outputs=("out",))
 
 
+@pytest.mark.parametrize("view", [np.transpose, np.ravel, lambda x: x.view("i8")])
+def test_an_unchanged_argument_in_another_form_is_no_new_result_which_is_noted(view):
+    """No fault, since an output that was not declared may have held the answer before the first call."""
+    square, out = np.arange(9.0).reshape(3, 3), np.empty((3, 3))
+    checks, _ = checked(view, square)
+    (note,) = checks.notes
+    assert note.startswith(
+        "returned is a view of argument 0, which the call left as it was, and no new result: "
+    )
+    assert not checks.wanted_after_timing
+
+    def into(x, out):
+        np.multiply(x, 2, out=out)
+        return view(out)
+
+    out[...] = -1
+    for right in (into, lambda x, out: np.multiply(x, 3, out=out)[:], lambda x, out: view(2 * x)):
+        assert checked(right, square, out)[0].notes == ()
+
+
+def test_random_states_that_a_call_advances_are_named_and_those_that_it_reads_are_not():
+    """Records, as Numba's random states are; the output differs from call to call for their sake."""
+    states = np.zeros(9, [("s0", "u8"), ("s1", "u8")])
+
+    def draws(states, out):
+        out[...] = states["s0"]
+        states["s0"] += 1
+
+    diagnosis = rejected(draws, states, np.empty(9), outputs=("out",))
+    assert diagnosis.fault is Fault.INPUT_MODIFIED
+    assert "the call changed argument 0" in diagnosis.message
+    checked(lambda states, out: np.copyto(out, states["s0"]), states, np.empty(9), outputs=(1,))
+
+
 def test_an_input_that_is_returned_beside_declared_outputs_is_aliased():
     def echo(x, out):
         out[...] = x
