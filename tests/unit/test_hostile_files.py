@@ -177,10 +177,10 @@ def test_a_damaged_baseline_works_or_is_one_clear_error(chunk, tmp_path, capsys)
                 continue
             loaded += 1
             use_baseline(baseline, path)
-            path.write_bytes(content)
-            if baseline.cases:
+            if baseline.cases and number % 3 == 0:
+                path.write_bytes(content)
                 which = commands_on(path)
-                runs(capsys, *which[number % len(which)])
+                runs(capsys, *which[number // 3 % len(which)])
     assert CHUNK / 10 < loaded < CHUNK / 2  # enough of either to mean something
 
 
@@ -261,8 +261,10 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             if not results:
                 continue
             form = ["--json"] if number % 2 else []
-            runs(capsys, "show", path)
-            runs(capsys, "compare", path, path, *form)
+            if number % 4 < 2:
+                runs(capsys, "show", path)
+                runs(capsys, "compare", path, path, *form)
+                continue
             runs(capsys, *merge, "--reason=x", *form)
             runs(capsys, *merge, "--append")
             for written in into.iterdir() if into.is_dir() else ():
