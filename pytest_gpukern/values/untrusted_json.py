@@ -36,6 +36,8 @@ def _copied(package: types.ModuleType) -> Any:
 
 own_json = _copied(json)
 """The standard library's, as no test can patch it: what our processes say to each other is made by it."""
+_INCOMPLETE = json.JSONDecodeError, own_json.JSONDecodeError
+"""The scanner in C raises the original's error, the copy's other parts their own."""
 
 DEEPEST = 50
 """Levels of nesting; no file of this package needs more than twelve, and what follows them is recursive."""
@@ -63,7 +65,7 @@ def decoded(content: bytes) -> Any:
         )
     except UnicodeDecodeError as error:
         raise JsonError(f"is not UTF-8 text: {error.reason}") from error
-    except own_json.JSONDecodeError as error:
+    except _INCOMPLETE as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise JsonError(f"is no complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
