@@ -7,6 +7,7 @@ that a release which adds an optional field does not lose it to an older one wor
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
+from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.statistics import quantiles
@@ -37,6 +39,7 @@ LONGEST_NAME = 120
 
 NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
+FIRST_SESSIONS = 5
 
 
 Text = Annotated[str, Meta(min_length=1, description="a text")]
@@ -254,13 +257,26 @@ class Epoch(Struct, frozen=True, omit_defaults=True):
         """Its sessions that hold a measurement, oldest first."""
         return [session for session in self.sessions if key in session.measurements]
 
+    def first(self, key: str) -> int:
+        """How many of its sessions under a key it was opened with: they stay, as the anchor against drift.
+
+        Where those are too few to gate, the first that were appended are among them.
+        """
+        holding = self.holding(key)
+        opened = sum(1 for _ in itertools.takewhile(lambda each: each.recorded <= self.opened, holding))
+        return min(opened if opened >= FEWEST else FIRST_SESSIONS, MOST_SESSIONS // 2)
+
     def adding(self, sessions: Iterable[RecordedSession]) -> Epoch:
-        """The epoch with further sessions; of every measurement it keeps the newest `MOST_SESSIONS`."""
+        """The epoch with further sessions; of every measurement it keeps `MOST_SESSIONS`.
+
+        These are the ones that it was opened with, against steps that add up, and the newest.
+        """
         longer = structs.replace(self, sessions=(*self.sessions, *sessions))
         surplus: dict[int, set[str]] = {}
         for key in longer.keys:
             holders = [i for i, each in enumerate(longer.sessions) if key in each.measurements]
-            for index in holders[:-MOST_SESSIONS]:
+            first = longer.first(key)
+            for index in holders[first : first - MOST_SESSIONS]:
                 surplus.setdefault(index, set()).add(key)
         trimmed = (
             each.only(each.measurements.keys() - surplus[i]) if i in surplus else each
@@ -356,16 +372,20 @@ class Baseline:
                 yield tuple(self._times(record.current(key), key))
 
     def _times(self, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
-        for session in epoch.sessions if epoch else ():
-            time = session.measurements.get(key)
-            if epoch is not None and time is not None:
+        if epoch is not None:
+            first = epoch.first(key)
+            for number, session in enumerate(epoch.holding(key)):
+                time = session.measurements[key]
                 conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
                 fingerprint = self.fingerprints.get(session.fingerprint, {})
                 # A host variant's session names the GPU beside it too, which its time has nothing to do with.
                 on_device = fingerprint.get("device_model_key") == self.device_model
                 uuid = fingerprint.get("device_uuid") if on_device else None
                 device = uuid if isinstance(uuid, str) else None
-                yield SessionTime(key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device)
+                opening = number < first
+                yield SessionTime(
+                    key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device, opening
+                )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         """The same without some of its cases."""

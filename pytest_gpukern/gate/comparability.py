@@ -47,6 +47,7 @@ class SessionTime:
         n: number of samples.
         conditions: what must agree with the new measurement's conditions.
         device: UUID of the device, or None for the host's processor.
+        opening: whether it is one that its epoch was opened with, rather than one that was appended.
     """
 
     key: str
@@ -56,6 +57,7 @@ class SessionTime:
     n: int
     conditions: Conditions
     device: str | None = None
+    opening: bool = False
 
 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:

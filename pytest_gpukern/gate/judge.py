@@ -98,6 +98,17 @@ class Basis:
         own = [session for session in self.sessions if session.device == self.device]
         return own if len(own) >= FEWEST else self.sessions
 
+    @property
+    def opening(self) -> Sequence[SessionTime]:
+        """Those that the epoch was opened with, where others were appended and may hide a slow drift."""
+        opening = [session for session in self.reference if session.opening]
+        return opening if FEWEST <= len(opening) < len(self.reference) else ()
+
+    @property
+    def since_opening(self) -> str:
+        """What a change since these is said to be."""
+        return f" since the epoch's first {len(self.opening)} sessions"
+
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
         """Returns the change of new measurements since recorded sessions."""
         return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
@@ -111,6 +122,8 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
     with the smallest slowdown that would be caught and the number of sessions that would settle it.
 
+    What is SLOWER than the sessions that the epoch was opened with is so, too: appended ones may have crept.
+
     Args:
         fresh: one measurement of the case a new session, all under one key.
         basis: what they are compared with, and how.
@@ -121,6 +134,11 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     reference, threshold = basis.reference, basis.threshold
     change = basis.change(reference, fresh)
     verdict = _screened(change, threshold, confirming=FRESH_SESSIONS)
+    if basis.opening and verdict.kind is not VerdictKind.SLOWER:
+        since_opening = basis.change(basis.opening, fresh)
+        crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
+        if crept.kind is VerdictKind.SLOWER:
+            verdict = dataclasses.replace(crept, reason=f"{crept.reason}; {numbers(change)} since all")
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
@@ -129,7 +147,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         reason="; ".join([verdict.reason, *_remarks(basis, change)]),
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
-        false_alarm=_false_alarm(len(reference), threshold) if gates else 0.0,
+        false_alarm=_false_alarm(len(basis.opening or reference), threshold) if gates else 0.0,
     )
     return of_host(verdict) if basis.fails_no_test else verdict
 
@@ -145,11 +163,28 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     again = judge(fresh, basis)
     if again.ratio_low is None:
         return _unconfirmed(suspicion, again)
-    reference = basis.reference
-    change = basis.change(reference, fresh)
-    slowest = sorted(each.median_ns for each in reference)[-1 - len(reference) // _EXCUSED]
+    found = _confirmed(suspicion, again, fresh, basis, basis.reference)
+    if basis.opening and found.kind is not VerdictKind.SLOWER:
+        crept = _confirmed(suspicion, again, fresh, basis, basis.opening, since=basis.since_opening)
+        return crept if crept.kind is VerdictKind.SLOWER else found
+    return found
+
+
+def _confirmed(
+    suspicion: Verdict,
+    again: Verdict,
+    fresh: Sequence[Measurement],
+    basis: Basis,
+    recorded: Sequence[SessionTime],
+    *,
+    since: str = "",
+) -> Verdict:
+    """Returns what fresh sessions make of a suspicion by some of the recorded ones."""
+    change = basis.change(recorded, fresh)
+    slowest = sorted(each.median_ns for each in recorded)[-1 - len(recorded) // _EXCUSED]
     apart = min(each.summary.median_ns for each in fresh) > slowest
-    return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=_remarks(basis, change))
+    remarks = _remarks(basis, change)
+    return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
 
 
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
@@ -296,7 +331,7 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
     return Verdict(VerdictKind.UNDECIDED, reason)
 
 
-def _screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
+def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
     """Returns what a change is called by one test, without regard to how much is recorded."""
     if change.error() >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
@@ -305,7 +340,7 @@ def _screened(change: Change, threshold: float, *, confirming: int) -> Verdict:
     detectable = change.detectable(limit, screening=change.fresh, confirming=confirming)
     kind, reason = VerdictKind.UNDECIDED, f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
     if change.least() > 0 and change.delta >= limit:
-        kind, reason = VerdictKind.SLOWER, f"{numbers(change)}, threshold {bound}"
+        kind, reason = VerdictKind.SLOWER, f"{numbers(change)}{since}, threshold {bound}"
     elif change.least() > 0 and change.delta <= -limit:
         kind, reason = VerdictKind.FASTER, f"{numbers(change)}, threshold {bound}"
     elif -limit <= change.low and change.high <= limit:
@@ -362,14 +397,23 @@ def _decided(
     *,
     apart: bool,
     remarks: Sequence[str] = (),
+    since: str = "",
 ) -> Verdict:
     """Returns what fresh sessions alone make of a suspicion."""
     limit = math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:
-        text = f"{numbers(change)}, threshold {100 * threshold:g} %; at least {percent(sure)} with 97.5 %"
-        reason = "; ".join([f"{text} by {_sessions(change)} that confirmed it", *remarks])
-        return dataclasses.replace(again, kind=VerdictKind.SLOWER, reason=reason, suspected=False)
+        text = f"{numbers(change)}{since}, threshold {100 * threshold:g} %"
+        sessions = f"at least {percent(sure)} with 97.5 % by {_sessions(change)} that confirmed it"
+        return dataclasses.replace(
+            again,
+            kind=VerdictKind.SLOWER,
+            reason="; ".join([text, sessions, *remarks]),
+            ratio=ratio_of(change.delta),
+            ratio_low=ratio_of(change.low),
+            ratio_high=ratio_of(change.high),
+            suspected=False,
+        )
     if again.kind is VerdictKind.SLOWER:
         detectable = change.detectable(limit, screening=1, confirming=change.fresh)
         words = undecided_words(change, limit, detectable)

@@ -1,10 +1,11 @@
 """Baselines: what each mode reads and writes, and the file of a run."""
 
 import json
+import re
 
 import pytest
 
-from pytest_gpukern.baseline.codec import COLUMNS
+from pytest_gpukern.baseline.codec import COLUMNS, load
 
 from .conftest import FIRST, results_in
 
@@ -60,6 +61,23 @@ def test_update_opens_a_new_epoch_and_keeps_the_old_one(recorded, pytester, monk
     assert medians == pytest.approx([1000, 900])
     assert len(record_of(path, "doubling/numba.second/n=8")["epochs"]) == 1
     recorded().assert_outcomes(passed=2)
+
+
+def test_a_time_that_creeps_while_sessions_are_appended_fails_against_the_epochs_first_ones(
+    recorded, pytester, monkeypatch
+):
+    path = baseline_file(pytester)
+    path.write_text(re.sub(r"20\d\d-\d\d-\d\dT[\d:]+Z", "2026-01-01T00:00:00Z", path.read_text()))
+    for takes_ns in (1010, 1020, 1030):
+        monkeypatch.setenv("FIRST_TAKES_NS", str(takes_ns))
+        result = recorded("--gpukern-baseline=append", "-k", "first")
+        result.assert_outcomes(passed=int(takes_ns < 1030), failed=int(takes_ns == 1030), deselected=1)
+    result.stdout.fnmatch_lines(
+        ["SLOWER (kernel/event/cold): *since the epoch's first 3 sessions, threshold*"]
+    )
+    (epoch,) = load(path).cases[FIRST].epochs
+    medians = [session.measurements["kernel/event/cold"].median_ns for session in epoch.sessions]
+    assert max(medians) == pytest.approx(1020), "what failed is not appended"
 
 
 def test_compare_writes_nothing(recorded, pytester):

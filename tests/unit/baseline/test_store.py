@@ -18,6 +18,7 @@ import pytest
 from made_up_records import (
     H200,
     KERNEL,
+    START,
     case_of,
     measurement_of,
     path_in,
@@ -29,7 +30,7 @@ from made_up_records import (
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal
-from pytest_gpukern.baseline.store import KnownCases, WriteReport
+from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
@@ -477,13 +478,28 @@ def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
     assert report.refused == (Refusal(CASE, "session 00000001 of it is recorded already"),)
 
 
-def test_an_epoch_keeps_the_newest_twenty_of_every_measurement(tmp_path):
+def later(folder, *results):
+    """Appends results an hour after `START`, one after the other."""
+    store = Store("append", now=lambda: START.replace(hour=11))
+    for each in results:
+        store.add(each, model_key=H200)
+    return store.flush()
+
+
+def test_of_every_measurement_an_epoch_keeps_the_sessions_it_was_opened_with_and_the_newest(tmp_path):
     whole = [session(tmp_path, n, measurements=scopes(50_000.0, 70_000.0 + n)) for n in range(3)]
     record("create", *whole)
-    record("append", *[session(tmp_path, 100 + n, 50_000.0 + n) for n in range(20)])
-    assert [time.median_ns for time in sessions(tmp_path)] == [50_000 + n for n in range(20)]
+    later(tmp_path, *[session(tmp_path, 100 + n, 51_000.0 + n) for n in range(20)])
+    found = sessions(tmp_path)
+    assert [time.median_ns for time in found] == [50_000] * 3 + [51_003 + n for n in range(17)]
+    assert [time.opening for time in found] == [True] * 3 + [False] * 17
     assert [time.median_ns for time in sessions(tmp_path, key=HOST)] == [70_000, 70_001, 70_002]
-    assert all(KERNEL not in each.measurements for each in epochs(tmp_path)[0].sessions[:3])
+
+
+def test_where_an_epoch_was_opened_with_too_few_sessions_to_gate_the_first_five_are_its_anchor(tmp_path):
+    record("create", session(tmp_path, 1))
+    later(tmp_path, *[session(tmp_path, 100 + n) for n in range(7)])
+    assert [time.opening for time in sessions(tmp_path)] == [True] * 5 + [False] * 3
 
 
 # --- cases that are no more -----------------------------------------------------------------------
