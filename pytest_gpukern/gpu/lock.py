@@ -90,10 +90,11 @@ class DeviceLock:
         on_wait: Callable[[str], None] | None = None,
         timeout_s: float | None = None,
         poll_s: float = 0.1,
+        quiet_s: float = 0.0,
     ) -> None:
         """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
 
-        `on_wait` is told who holds it, once. Raises DeviceLockTimeout, which names
+        `on_wait` is told who holds it, once, when that took `quiet_s`. Raises DeviceLockTimeout, which names
         the holder, and DeviceError where the lock file cannot be used.
         """
         with _guard:
@@ -103,7 +104,7 @@ class DeviceLock:
             if fcntl is None or self._is_inherited():
                 self._passes += 1
                 return
-            fd = self._wait(on_wait, timeout_s, poll_s)
+            fd = self._wait(on_wait, timeout_s, poll_s, quiet_s)
             holder = Holder.here(self.uuid)
             write_holder(fd, holder)
             _held[self._path] = _Held(fd)
@@ -146,7 +147,9 @@ class DeviceLock:
         holder = self.holder()
         return holder is not None and (holder.pid, holder.nonce) == (pid, nonce)
 
-    def _wait(self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float) -> int:
+    def _wait(
+        self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float, quiet_s: float
+    ) -> int:
         started = time.monotonic()
         told = False
         while (fd := self._try()) is None:
@@ -154,7 +157,8 @@ class DeviceLock:
             holder = self.holder()
             if timeout_s is not None and waited_s >= timeout_s:
                 raise DeviceLockTimeout(f"{self._in_use(holder)}; gave up after {timeout_s:g} s")
-            if on_wait is not None and not told and (holder is not None or waited_s >= _GRACE_S):
+            due = waited_s >= (quiet_s if holder is not None else max(quiet_s, _GRACE_S))
+            if on_wait is not None and due and not told:
                 on_wait(self._in_use(holder))
                 told = True
             time.sleep(poll_s)

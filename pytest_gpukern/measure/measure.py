@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpukern.measure.observers import Observation
     from pytest_gpukern.timers.timer import Batch, Executions, Timer
@@ -81,10 +83,11 @@ def warm_up(
     times: list[float] = []
     while len(times) < _WARMUP_CALLS:
         synchronize()
-        start = clock()
-        call()
-        synchronize()
-        times.append(float(clock() - start))
+        with untraced():
+            start = clock()
+            call()
+            synchronize()
+            times.append(float(clock() - start))
         if len(times) > (0 if compiled else 1) and times[-1] > _SLOW_CALL_S * 1e9:
             return WarmUp(times[0], times[-1], len(times), settled=True)
         long = times[-1] > _WARMUP_S * 1e9
@@ -229,6 +232,33 @@ def measure(
     return with_notes(found, *sampler.summary().warnings)
 
 
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Pauses what traces or profiles this thread, such as coverage, which times would contain.
+
+    Tools of `sys.monitoring` (Python 3.12 and newer) keep their events and have no callbacks meanwhile.
+    """
+    monitoring: Any = getattr(sys, "monitoring", None)
+    tools = [tool for tool in range(6) if monitoring is not None and monitoring.get_tool(tool) is not None]
+    events = [event for event in vars(monitoring.events).values() if isinstance(event, int)] if tools else []
+    places = [(tool, event) for tool in tools for event in events if event.bit_count() == 1]
+    tracer, profiler = sys.gettrace(), sys.getprofile()
+    if tracer is not None:
+        sys.settrace(None)
+    if profiler is not None:
+        sys.setprofile(None)
+    callbacks = [monitoring.register_callback(*place, None) for place in places]
+    try:
+        yield
+    finally:
+        for place, callback in zip(places, callbacks, strict=True):
+            monitoring.register_callback(*place, callback)
+        if profiler is not None:
+            sys.setprofile(profiler)
+        if tracer is not None:
+            sys.settrace(tracer)
+
+
 _BATCH_S = 0.05
 _LEAST_S = 4e-4
 """What an execution takes with the launches, the flush and the records around it, until that is known."""
@@ -326,7 +356,8 @@ class Sampler:
             for each in reversed(self.observing):
                 each.before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
-            batch = timer.collect(taken, cold=self.cold)
+            with untraced():
+                batch = timer.collect(taken, cold=self.cold)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
                 self.inspect()

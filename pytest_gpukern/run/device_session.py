@@ -262,6 +262,35 @@ class DeviceSession:
         finally:
             lock.release()
 
+    @functools.cached_property
+    def _host_lock(self) -> DeviceLock | None:
+        try:
+            return DeviceLock("the host")
+        except DeviceError as error:
+            self._late_warnings.append(f"other processes may time on the host meanwhile: {error}")
+            return None
+
+    @contextmanager
+    def timing(self, *, on_gpu: bool) -> Iterator[None]:
+        """Holds the host while something is timed on it; `exclusive` holds the GPU for what runs there.
+
+        Where it cannot be locked, that is a warning.
+        """
+        lock = None if on_gpu and self.has_gpu else self._host_lock
+        try:
+            if lock is not None:
+                with self._waiting():
+                    # Workers of one run take turns of a fraction of a second, which is worth no word.
+                    lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
+        except DeviceError as error:
+            self._late_warnings.append(f"other processes may time on the host meanwhile: {error}")
+            lock = self._host_lock = None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
     def context_fault(self) -> str | None:
         """Why the CUDA context of this process cannot be used any more, by CUDA's name of the error, or None.
 

@@ -63,8 +63,8 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     """Checks a subject, measures it where that is asked for, and checks it again.
 
     What is wrong with its outputs is noted in `found`, and not raised. All of it happens while this process
-    holds the device. Only `measure` is timed: whatever the host does for a later subject belongs before
-    `prepare`, or beside `measure` where it disturbs no time.
+    holds the device; what is timed on the host has the host to itself. Only `measure` is timed: whatever the
+    host does for a later subject belongs before `prepare`, or beside `measure` where it disturbs no time.
 
     Raises:
         NotRunError: it cannot run here, with the reason.
@@ -74,9 +74,11 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     with environment.gpu.exclusive(), found.noting_what_is_wrong(), subject.prepare():
         subject.check(found)
         if subject.is_timed:
-            subject.measure(found)
+            with environment.gpu.timing(on_gpu=found.result.case.on_gpu):
+                subject.measure(found)
             subject.recheck(found)
             found.result = with_facts(found.result, environment)
+            found.add_note(*environment.gpu.take_late_warnings())  # where nothing ran on a GPU
 
 
 class NotRunError(Exception):

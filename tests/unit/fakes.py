@@ -235,7 +235,7 @@ class FakeEnvironment:
         self.sessions = recorded
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []
-        self.locked, self.observed = False, None
+        self.locked, self.observed, self.timed = False, None, []
         self.instruments = self.peaks = self.ceilings = self.device = None
         self.measures, self.observers = False, Observers(self)
         self.newer_epochs = {}
@@ -290,6 +290,12 @@ class FakeEnvironment:
 
     def shared_spread(self, key, *, on_gpu):
         return self.shared
+
+    @contextmanager
+    def timing(self, *, on_gpu):
+        self.timed.append(on_gpu)
+        yield
+        self.timed.append("over")
 
     @contextmanager
     def exclusive(self):

@@ -113,6 +113,16 @@ def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_release
     assert f"in use by pid {holder.pid}" in told[0]
 
 
+def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
+    told: list[str] = []
+    for quiet_s, count in ((5.0, 0), (0.1, 1)):
+        with pytest.raises(DeviceLockTimeout):
+            DeviceLock(UUID, folder).acquire(told.append, timeout_s=0.3, poll_s=0.02, quiet_s=quiet_s)
+        assert len(told) == count
+
+
 def test_a_holder_that_is_killed_has_released_the_lock(folder: Path, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     lock = DeviceLock(UUID, folder)

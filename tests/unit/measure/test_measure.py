@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
+import sys
+from types import SimpleNamespace
 
 import pytest
 from fakes import FakeClock, call_taking
@@ -14,6 +16,7 @@ from pytest_gpukern.measure.measure import (
     measure,
     rule_beside,
     rule_for,
+    untraced,
     warm_up,
 )
 from pytest_gpukern.measure.observers import Look, with_notes
@@ -372,6 +375,74 @@ def test_a_warning_of_the_timer_is_said_once_and_before_those_of_the_samples():
     assert found.summary.warnings[0] == "odd"
     assert found.summary.warnings.count("odd") == 1
     assert any("only 4 samples" in warning for warning in found.summary.warnings)
+
+
+# tracers
+
+
+@pytest.fixture
+def traced():
+    """Traces and profiles this thread, as coverage and cProfile do; with the two functions."""
+    before = sys.gettrace(), sys.getprofile()
+    mine = (lambda frame, event, arg: None), (lambda frame, event, arg: None)
+    sys.settrace(mine[0])
+    sys.setprofile(mine[1])
+    yield mine
+    sys.settrace(before[0])
+    sys.setprofile(before[1])
+
+
+def traces():
+    return sys.gettrace(), sys.getprofile()
+
+
+def test_nothing_traces_or_profiles_a_call_while_it_is_warmed_up_or_timed(traced):
+    seen, made = [], []
+
+    def setup():
+        made.append(traces())
+        return (), {}
+
+    measure(
+        Repeated(lambda: seen.append(traces()), setup),
+        HostTimer(nothing),
+        scope="kernel",
+        cache="hot",
+        call_ns=MS,
+        rule=StoppingRule(0, 5, 5),
+    )
+    warm_up(lambda: seen.append(traces()), nothing)
+    assert set(seen) == {(None, None)}
+    assert set(made) == {traced}, "what a setup does is traced"
+    assert traces() == traced
+
+
+def test_a_call_that_fails_while_it_is_timed_leaves_its_tracer_behind(traced):
+    def fails():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        warm_up(fails, nothing)
+    assert traces() == traced
+
+
+def test_tools_of_sys_monitoring_have_no_callbacks_meanwhile(monkeypatch):
+    callbacks = {(1, 1): "line", (1, 4): None, (3, 1): None, (3, 4): "call"}
+
+    def register_callback(tool, event, callback):
+        before, callbacks[tool, event] = callbacks[tool, event], callback
+        return before
+
+    monitoring = SimpleNamespace(
+        events=SimpleNamespace(NO_EVENTS=0, LINE=1, CALL=4),
+        get_tool=lambda tool: {1: "coverage", 3: "another"}.get(tool),
+        register_callback=register_callback,
+    )
+    monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
+    before = dict(callbacks)
+    with untraced():
+        assert set(callbacks.values()) == {None}
+    assert callbacks == before
 
 
 # looking behind one execution

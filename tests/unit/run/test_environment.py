@@ -123,6 +123,45 @@ def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch)
     assert found.gpu.take_late_warnings() == ()
 
 
+def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_its_gpu_only(monkeypatch):
+    log = []
+
+    class Lock:
+        unavailable_reason = None
+
+        def __init__(self, name):
+            self.name = name
+
+        def acquire(self, on_wait, **_):
+            log.append(self.name)
+
+        def release(self):
+            log.append("released")
+
+    monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", Lock)
+    for device in (None, SimpleNamespace(uuid="GPU-1", is_simulated=False)):
+        monkeypatch.setattr(DeviceSession, "device", device)
+        found = environment(monkeypatch).gpu
+        for on_gpu in (True, False):
+            with found.timing(on_gpu=on_gpu):
+                log.append(f"times, on_gpu={on_gpu}")
+    alone = ["the host", "times, on_gpu=False", "released"]
+    assert log == ["the host", "times, on_gpu=True", "released", *alone, "times, on_gpu=True", *alone]
+
+
+@pytest.mark.parametrize("folder", ["relative", "/dev/null/locks"])
+def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, folder):
+    monkeypatch.setenv("GPUKERN_LOCK_DIR", folder)
+    monkeypatch.setattr(DeviceSession, "device", None)
+    found = environment(monkeypatch).gpu
+    for _ in range(2):
+        with found.timing(on_gpu=False):
+            pass
+    (warning,) = found.take_late_warnings()
+    assert warning.startswith("other processes may time on the host meanwhile: ")
+    assert "GPUKERN_LOCK_DIR" in warning
+
+
 def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_the_result(monkeypatch):
     from pytest_gpukern.measure.canaries import Canaries
     from pytest_gpukern.run import device_session as module
