@@ -112,9 +112,12 @@ class Axes(dict[str, Axis]):
 def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int, ...]:
     """Returns numbers of elements at which guards, tails and edges of a launch show, in ascending order.
 
-    They are 0, 1, warp - 1, warp + 1, block - 1, block, block + 1 and the first prime above two blocks, which
-    nothing divides; what is below `minimum` is left out. A grid of no blocks is no launch
-    (CUDA_ERROR_INVALID_VALUE), so that a problem whose variants take no empty arrays says `minimum=1`.
+    They are few, and yet leave every remainder modulo 2, 4 and 8 behind a loop that ran, as the tail of a
+    loop over vectors has it, and remainders of one too few, none and a few too many behind warps, blocks and
+    tiles of two and four blocks: 0, 1, warp - 1, block, block + 1, 4·block - 1, 4·block, 4·block + 2, a prime
+    above two blocks, which nothing divides, and what is missing modulo 8 from warp + 2 on. What is below
+    `minimum` is left out: a grid of no blocks is no launch (CUDA_ERROR_INVALID_VALUE), so that a problem
+    whose variants take no empty arrays says `minimum=1`.
 
     Raises:
         ProblemError: a block or a warp has no threads.
@@ -123,12 +126,15 @@ def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int,
         raise ProblemError(
             f"boundaries(block={block}, warp={warp}): both count threads, so they are 1 or more"
         )
-    sizes = {0, 1, warp - 1, warp + 1, block - 1, block, block + 1, _prime_above(2 * block)}
+    tile = 4 * block
+    # Not ±1 modulo 8, which the edges of blocks are.
+    prime = next(n for n in itertools.count(2 * block + 1) if n % 8 in (3, 5) and _is_prime(n))
+    sizes = {0, 1, warp - 1, block, block + 1, tile - 1, tile, tile + 2, prime}
+    for remainder in range(8):
+        if not any(size % 8 == remainder for size in sizes if size > 8):
+            sizes.add(next(n for n in itertools.count(max(warp, 8) + 2) if n % 8 == remainder))
     return tuple(size for size in sorted(sizes) if size >= minimum)
 
 
-def _prime_above(number: int) -> int:
-    candidate = number + 1
-    while any(candidate % divisor == 0 for divisor in range(2, math.isqrt(candidate) + 1)):
-        candidate += 1
-    return candidate
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import doubling
+from fakes import FakeEnvironment, case_of, doubling, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +19,7 @@ from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, bound
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.variants import SCOPES
+from pytest_gpukern.values.settings import Settings
 
 
 def prepare(a, out):
@@ -90,23 +91,61 @@ def test_a_decorated_variant_stays_the_function_it_was():
 # boundaries
 
 
-def test_boundaries_are_nothing_one_the_edges_of_warp_and_block_and_a_prime():
-    assert boundaries(256) == (0, 1, 31, 33, 255, 256, 257, 521)
+def test_boundaries_are_few():
+    assert boundaries(256) == (0, 1, 31, 36, 37, 38, 256, 257, 523, 1023, 1024, 1026)
 
 
-@pytest.mark.parametrize(("block", "prime"), [(1, 3), (32, 67), (128, 257), (512, 1031)])
-def test_the_prime_of_boundaries_needs_a_third_block(block, prime):
-    assert boundaries(block)[-1] == prime or prime < 33
-    assert prime in boundaries(block)
+def classes_of_sizes(block, warp=32):
+    """What sizes leave behind vectors, warps, blocks and tiles of several blocks: modulus, remainder."""
+    vectors = [(modulus, remainder) for modulus in (2, 4, 8) for remainder in range(modulus)]
+    edges = [(modulus, remainder) for modulus in (warp, block) for remainder in (-1, 0, 1)]
+    return vectors + edges + [(tile * block, remainder) for tile in (2, 4) for remainder in (-1, 0, 2)]
 
 
-def test_where_edges_of_boundaries_meet_a_size_is_there_once():
-    assert boundaries(32) == (0, 1, 31, 32, 33, 67)
+@pytest.mark.parametrize("block", [32, 64, 128, 256, 512, 1024])
+def test_boundaries_meet_every_class_of_sizes_and_no_less_for_any_block(block):
+    sizes = [size for size in boundaries(block) if size > 8]
+    missing = [
+        (modulus, remainder)
+        for modulus, remainder in classes_of_sizes(block)
+        if not any(size % modulus == remainder % modulus for size in sizes)
+    ]
+    assert missing == []
+    assert len(boundaries(block)) == 12
+
+
+@pytest.mark.parametrize(("modulus", "remainder"), classes_of_sizes(256))
+def test_a_fault_in_one_class_of_sizes_alone_is_found(modulus, remainder):
+    def prepare(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            if a.size > 8 and a.size % modulus == remainder % modulus:
+                out[-1] = 0
+
+        return launch
+
+    problem = doubling(n=1, check_points=lambda: [{"n": n} for n in boundaries(256, minimum=1)])
+    result = run(case_of(prepare, "host", problem), FakeEnvironment(settings=Settings(asked=True)))
+    assert re.match(r"n=\d+: out: wrong values: 1 of", result.diagnosis)
+
+
+def test_a_right_variant_is_checked_at_each_boundary_and_passes():
+    problem = doubling(n=1, check_points=lambda: [{"n": n} for n in boundaries(256, minimum=1)])
+    result = run(case_of(prepare, "host", problem), FakeEnvironment(settings=Settings(asked=True)))
+    assert (result.correctness, result.diagnosis) == ("PASSED", None)
+    assert result.corners == tuple(f"n={n}" for n in boundaries(256, minimum=1))
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, 100])
+def test_a_block_of_any_size_has_boundaries(block):
+    sizes = boundaries(block)
+    assert {0, 1, block, block + 1, 4 * block - 1, 4 * block} <= set(sizes)
+    assert {size % 8 for size in sizes if size > 8} == set(range(8))
 
 
 def test_boundaries_below_the_minimum_are_left_out():
-    assert boundaries(128, minimum=1) == (1, 31, 33, 127, 128, 129, 257)
-    assert boundaries(128, minimum=100)[0] == 127
+    assert boundaries(128, minimum=1) == boundaries(128)[1:]
+    assert boundaries(128, minimum=100)[0] == 128
 
 
 @pytest.mark.parametrize("arguments", [{"block": 0}, {"warp": 0}])
@@ -270,7 +309,7 @@ def test_the_order_of_the_axes_does_not_change_the_inputs():
 
 IN_ANOTHER_PROCESS = """
 import hashlib
-from fakes import doubling
+from fakes import FakeEnvironment, case_of, doubling, run
 print(hashlib.sha256(doubling().inputs({"n": 1000}, 3)["a"].tobytes()).hexdigest())
 """
 
