@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.check.check_call import CheckedCalls
-from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
-from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
+from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import Call
-from pytest_gpukern.measure.rounds import Rounds, rule_of_rounds
-from pytest_gpukern.timers.timer import NothingLaunched, PerCall
+from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.run.scopes import Timed
+from pytest_gpukern.timers.timer import NothingLaunched
 from pytest_gpukern.values.result import CaseInfo, Result
 
 if TYPE_CHECKING:
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.guarded_arrays import GuardedArrays
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import Found
-    from pytest_gpukern.timers.timer import Executions, Timer
-    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.run.spine import Found, SubjectContext
+    from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.result import Measurement
 
 
@@ -65,6 +62,10 @@ class CallTarget:
         fixed: whether every call has the same arguments.
         check: `check(returned, *args, **kwargs)` raises where an untimed call was wrong.
         called_after: whether a call follows timing also where nothing that it leaves is looked at.
+        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU; such a
+            test never asked for this plugin, and its calls are not checked.
+        runs_once: whether, where nothing is measured, a call is made once unless the marker declares what it
+            writes.
     """
 
     function: Callable[..., Any]
@@ -73,19 +74,16 @@ class CallTarget:
     fixed: bool = True
     check: Callable[..., Any] | None = None
     called_after: bool = False
+    leaves_host_calls: bool = False
+    runs_once: bool = False
 
     @classmethod
     def repeated(
-        cls,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        called_after: bool = False,
+        cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CallTarget:
         """Calls with the same arguments again and again."""
         call = functools.partial(function, *args, **kwargs)
-        return cls(function, lambda: Turn(call, args, kwargs), Repeated(call), called_after=called_after)
+        return cls(function, lambda: Turn(call, args, kwargs), Repeated(call))
 
     @classmethod
     def set_up(
@@ -118,15 +116,8 @@ class CallSubject:
 
     Args:
         target: what is called.
-        environment: device, settings and instruments.
-        marker: arguments of the test's marker.
-        nodeid: pytest's name of the test.
-        test_file: the test's file; baselines lie beside it.
+        context: the test and its run.
         guarded: arrays of the test's around which is looked after each call, and after those that are timed.
-        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU; such a
-            test never asked for this plugin, and its calls are not checked.
-        runs_once: whether, where nothing is measured, a call is made once unless the marker declares what it
-            writes.
 
     Attributes:
         is_timed: whether it is measured in this run.
@@ -134,37 +125,23 @@ class CallSubject:
         last: what the last untimed call returned.
     """
 
-    def __init__(
-        self,
-        target: CallTarget,
-        environment: Environment,
-        marker: MarkerOptions,
-        nodeid: str,
-        test_file: Path,
-        guarded: GuardedArrays,
-        *,
-        leaves_host_calls: bool = False,
-        runs_once: bool = False,
-    ) -> None:
-        assert environment.gpu.device is not None
+    def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
+        gpu, marker = context.environment.gpu, context.marker
+        assert gpu.device is not None
         self._target = target
-        self._environment = environment
-        self._marker = marker
-        self._nodeid = nodeid
-        self._test_file = test_file
+        self._context = context
         self._guarded = guarded
-        self._leaves_host_calls = leaves_host_calls
-        self._synchronize = waiting_for(environment.gpu.device)
-        self.is_timed = environment.gpu.measures
+        self._synchronize = waiting_for(gpu.device)
+        self.is_timed = gpu.measures
         self._checks: CheckedCalls | None = None
-        if not leaves_host_calls:
+        if not target.leaves_host_calls:
             self._checks = CheckedCalls(
                 marker.outputs,
                 marker.determinism,
-                nodeid,
+                context.nodeid,
                 self._synchronize,
                 fixed=target.fixed,
-                repeats=self.is_timed or not runs_once,
+                repeats=self.is_timed or not target.runs_once,
             )
         self._first_call_ns: float | None = None
         self.first: Any = None
@@ -177,13 +154,12 @@ class CallSubject:
 
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
-        environment = self._environment
+        context, environment = self._context, self._context.environment
         assert environment.gpu.device is not None
+        shared = environment.settings.shares_baselines
         return Result(
-            case=case_of_test(
-                self._nodeid, self._test_file, shared_folder=environment.settings.shares_baselines
-            ),
-            nodeid=self._nodeid,
+            case=case_of_test(context.nodeid, context.test_file, shared_folder=shared),
+            nodeid=context.nodeid,
             fingerprint=environment.gpu.fingerprint.to_json(),
             simulated=environment.gpu.device.is_simulated,
             session=environment.session,
@@ -228,8 +204,11 @@ class CallSubject:
 
     def measure(self, found: Found) -> None:
         """Times the call: its rounds where they were asked for, else until the median is known."""
-        executions, marker = self._target.executions, self._marker
-        cache = marker.cache or self._environment.settings.cache
+        from pytest_gpukern.gpu.runtime import runtime
+
+        target, marker, environment = self._target, self._context.marker, self._context.environment
+        executions, peaks = target.executions, environment.gpu.peaks
+        cache = marker.cache or environment.settings.cache
         count, each = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
@@ -237,15 +216,47 @@ class CallSubject:
             if each < executions.iterations:
                 asked = f"iterations={executions.iterations} was asked for"
                 found.add_note(f"{asked}: one call a sample, since each needs a cold cache")
-        timing = PlainTiming.of(self.timed, self.inspect, self._environment, marker, cache)
-        measurements = timing.measure(
-            executions,
-            self._synchronize,
-            count=count,
-            calls_a_sample=each,
-            refuses_host_calls=self._leaves_host_calls,
+        warm = warm_up(
+            lambda: executions.take(1, cold=cache == "cold")[0].execute(), self._synchronize, compiled=True
         )
-        found.add_measurements(measurements)
+        # Without dtypes, operations bound nothing.
+        floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
+        inspect = self._inspect
+        measurements: list[Measurement] = []
+        for scope in self._scopes():
+            kernel = scope == "kernel"
+            timed = Timed(
+                executions if self._checks is None else self._checks.timed(executions),
+                Call(scope, on_gpu=True, floor=floor if kernel else None),  # not to be run for longer
+                environment,
+                cache if kernel else "hot",
+                warm.settled_ns,
+                marker.bytes if kernel else None,
+                marker.flops if kernel else None,
+                inspect=inspect,
+                count=count,
+                calls_a_sample=each,
+            )
+            # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
+            # what waits for every other blocking stream.
+            measurements += timed.by_timers(
+                marker.timer or environment.settings.timer,
+                runtime().device.default_stream,
+                any_stream=True,
+                refuses_host_calls=target.leaves_host_calls,
+            )
+        if inspect is not None:
+            inspect()
+        found.add_measurements(tuple(measurements))
+
+    def _scopes(self) -> tuple[str, ...]:
+        """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""
+        marker = self._context.marker
+        asked = (marker.scope,) if marker.scope else self._context.environment.settings.scopes
+        wanted = [scope for scope in asked if scope == "launch"]
+        if self._target.leaves_host_calls or not wanted or "kernel" in asked:
+            wanted.insert(0, "kernel")
+        return tuple(wanted)
 
     def recheck(self, found: Found) -> None:
         """Makes one call more, where it has anything that is checked or returned."""
@@ -254,14 +265,8 @@ class CallSubject:
             self.last = made.returned
             self._judge(found, made, "after timing")
 
-    # what is timed
-
-    def timed(self, executions: Executions) -> Executions:
-        """Returns what is timed, with outputs poisoned now and then."""
-        return executions if self._checks is None else self._checks.timed(executions)
-
     @property
-    def inspect(self) -> Callable[[], None] | None:
+    def _inspect(self) -> Callable[[], None] | None:
         """What looks at what a timed call left, where that can be looked at."""
         looks_at_outputs = None if self._checks is None else self._checks.inspect
         if not self._guarded:
@@ -273,8 +278,6 @@ class CallSubject:
                 looks_at_outputs()
 
         return look
-
-    # one call
 
     def _call(self, place: str) -> _Made:
         """Makes one untimed call, and checks what it did."""
@@ -310,7 +313,7 @@ class CallSubject:
         """Has the machine code hashed that the first call, or what goes ahead of it, loads."""
         if self._first_call_ns is not None:
             return nullcontext()
-        return self._environment.gpu.loading_observed(own=own)
+        return self._context.environment.gpu.loading_observed(own=own)
 
 
 def case_of_test(nodeid: str, test_file: Path, *, shared_folder: bool = False) -> CaseInfo:
@@ -346,137 +349,3 @@ def waiting_for(device: Device) -> Callable[[], None]:
     from pytest_gpukern.gpu.runtime import runtime
 
     return runtime().synchronize
-
-
-@dataclass(frozen=True)
-class PlainTiming:
-    """What a plain test's call is timed with.
-
-    Attributes:
-        timed: has outputs poisoned now and then while executions are timed.
-        inspect: looks at what a timed call left, where that can be looked at.
-        environment: the observers.
-        marker: the test's own timer, bytes and flops.
-        cache: `cold` or `hot`.
-        floor: the least time that the call can take, or None.
-    """
-
-    timed: Callable[[Executions], Executions]
-    inspect: Callable[[], None] | None
-    environment: Environment
-    marker: MarkerOptions
-    cache: str
-    floor: Floor | None
-
-    @classmethod
-    def of(
-        cls,
-        timed: Callable[[Executions], Executions],
-        inspect: Callable[[], None] | None,
-        environment: Environment,
-        marker: MarkerOptions,
-        cache: str,
-    ) -> PlainTiming:
-        """With the floor that the marker's bytes give: without dtypes, operations bound nothing."""
-        floor = None
-        if environment.gpu.peaks is not None:
-            floor = environment.gpu.peaks.floor(cache=cache, traffic_bytes=marker.bytes)
-        return cls(timed, inspect, environment, marker, cache, floor)
-
-    def _scopes(self, *, refuses_host_calls: bool) -> tuple[str, ...]:
-        """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""
-        asked = (self.marker.scope,) if self.marker.scope else self.environment.settings.scopes
-        wanted = [scope for scope in asked if scope == "launch"]
-        if refuses_host_calls or not wanted or "kernel" in asked:
-            wanted.insert(0, "kernel")
-        return tuple(wanted)
-
-    def measure(
-        self,
-        executions: Executions,
-        synchronize: Callable[[], None],
-        *,
-        count: int | None = None,
-        calls_a_sample: int = 1,
-        refuses_host_calls: bool = False,
-    ) -> tuple[Measurement, ...]:
-        """Warms up and measures, while this process holds the device.
-
-        Args:
-            executions: of the call.
-            synchronize: waits for the device.
-            count: samples of the main timer, or None to sample until the median is known.
-            calls_a_sample: calls in each.
-            refuses_host_calls: whether a call that puts nothing on the GPU is no measurement, not even an
-                INVALID one.
-
-        Raises:
-            NothingLaunched: the call puts nothing on the GPU, and that is refused.
-            IncorrectError: a timed call left an output wrong.
-        """
-        cold = self.cache == "cold"
-        warm = warm_up(lambda: executions.take(1, cold=cold)[0].execute(), synchronize, compiled=True)
-        found: list[Measurement] = []
-        for scope in self._scopes(refuses_host_calls=refuses_host_calls):
-            by = functools.partial(
-                self._by,
-                executions,
-                scope=scope,
-                call_ns=warm.settled_ns,
-                count=count,
-                calls_a_sample=calls_a_sample,
-            )
-            main, *beside = self._by_timers(by, scope, refuses_host_calls=refuses_host_calls)
-            found += [self.environment.gpu.observers.measured(self._call(scope), main), *beside]
-        if self.inspect is not None:
-            self.inspect()
-        return tuple(found)
-
-    def _by_timers(
-        self, by: Callable[..., Measurement], scope: str, *, refuses_host_calls: bool
-    ) -> list[Measurement]:
-        from pytest_gpukern.gpu.runtime import runtime
-
-        # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
-        # what waits for every other blocking stream.
-        stream = runtime().device.default_stream
-        wanted = self.marker.timer or self.environment.settings.timer
-        try:
-            return measured_by(by, wanted, scope=scope, stream=stream, any_stream=True)
-        except NothingLaunched as reason:
-            if refuses_host_calls:
-                raise
-            return [not_of_the_device(by, stream, reason)]
-
-    def _by(
-        self,
-        executions: Executions,
-        timer: Timer,
-        *,
-        scope: str,
-        call_ns: float,
-        count: int | None,
-        calls_a_sample: int,
-        beside: bool,
-    ) -> Measurement:
-        """What one timer measures, alone or beside the main one, of a call that takes about `call_ns`."""
-        environment, marker = self.environment, self.marker
-        kernel = scope == "kernel"
-        rule = rule_beside(call_ns) if beside else rule_for(call_ns, by_host=not kernel)
-        return measure(
-            self.timed(executions),
-            PerCall(timer, calls_a_sample) if calls_a_sample > 1 else timer,
-            scope=scope,
-            cache=self.cache if kernel else "hot",
-            call_ns=call_ns,
-            rule=rule if count is None else rule_of_rounds(count, rule, beside=beside),
-            observing=environment.gpu.observers.observe(self._call(scope), timer, beside=beside),
-            inspect=self.inspect,
-            traffic_bytes=marker.bytes if kernel else None,
-            flops=marker.flops if kernel else None,
-            beside=beside,
-        )
-
-    def _call(self, scope: str) -> Call:
-        """What observers are told: the call is not theirs to run for longer."""
-        return Call(scope, on_gpu=True, floor=self.floor if scope == "kernel" else None)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import Found
+    from pytest_gpukern.run.spine import Found, SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
 
 MOST_SETS = 512
@@ -58,10 +58,7 @@ class CaseSubject:
 
     Args:
         case: problem, variant and point as asked for.
-        environment: device, settings, backends and data sets.
-        marker: arguments of the test's marker.
-        nodeid: pytest's name of the test.
-        test_file: the test's file; baselines lie beside it.
+        context: the test and its run.
         rejects: whether the case is broken on purpose, and only checked, at the point as asked for.
 
     Attributes:
@@ -72,22 +69,12 @@ class CaseSubject:
         NotRunError: it cannot run here, with the reason.
     """
 
-    def __init__(
-        self,
-        case: Case,
-        environment: Environment,
-        marker: MarkerOptions,
-        nodeid: str,
-        test_file: Path,
-        *,
-        rejects: bool = False,
-    ) -> None:
+    def __init__(self, case: Case, context: SubjectContext, *, rejects: bool = False) -> None:
+        environment = context.environment
         refuse_what_cannot_run(case, environment)
         self._case = case
+        self._context = context
         self._environment = environment
-        self._marker = marker
-        self._nodeid = nodeid
-        self._test_file = test_file
         self._backend = environment.libraries.backend(case.variant.backend)
         self._placing = environment.libraries.backend("host") if case.variant.host_data else self._backend
         self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
@@ -98,8 +85,8 @@ class CaseSubject:
         """Returns the result before anything ran."""
         case, environment = self._case, self._environment
         return Result(
-            case=case_info(case, self._point, self._test_file),
-            nodeid=self._nodeid,
+            case=case_info(case, self._point, self._context.test_file),
+            nodeid=self._context.nodeid,
             fingerprint=environment.gpu.fingerprint.to_json(),
             simulated=self._backend.simulated,
             speedup_against=case.problem.speedup_against,
@@ -160,7 +147,7 @@ class CaseSubject:
         first = self.sets[0]
         self._checked_on = other_contents_of_slow(first, self._point)
         try:
-            measurements = measure_scopes(self.sets, self._point, self._environment, self._marker)
+            measurements = measure_scopes(self.sets, self._point, self._environment, self._context.marker)
         except IncorrectError as error:
             raise _after_timing(error) from error
         except Exception as error:
@@ -209,7 +196,7 @@ class CaseSubject:
         from pytest_gpukern.gpu.runtime import runtime
 
         datasets = self._datasets
-        count = sets_wanted(datasets[0], self._environment, self._marker) - 1
+        count = sets_wanted(datasets[0], self._environment, self._context.marker) - 1
         others = [dataset for dataset in datasets if dataset is not first.dataset][: CONTENTS - 1]
         in_turn = itertools.islice(itertools.cycle([*others, first.dataset]), count)
         needed = first.dataset.input_bytes + first.dataset.output_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -13,18 +13,18 @@ from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.observed_test import ObservedFromOutside
 from pytest_gpukern.run.settle import settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from pytest_gpukern.check.check_call import SeenOutputs
+    from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.result import Result
 
 
@@ -32,14 +32,8 @@ class MeasuredTest:
     """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
     Args:
-        environment: device, settings, backends and baselines.
-        marker: arguments of the test's marker.
-        nodeid: pytest's name of the test.
-        test_file: the test's file; baselines lie beside it.
+        context: the test and its run.
         replaceable: whether another process takes over where this one has lost its CUDA context.
-        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU, so
-            that it can be measured elsewhere; otherwise its measurement is INVALID.
-        runs_once: whether an unmeasured call is made once, unless the marker declares what it writes.
 
     Attributes:
         sessions: what other sessions of the same test found, in the order in which they were measured.
@@ -51,31 +45,17 @@ class MeasuredTest:
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        marker: MarkerOptions,
-        nodeid: str,
-        test_file: Path,
-        *,
-        replaceable: bool = False,
-        leaves_host_calls: bool = False,
-        runs_once: bool = False,
-    ) -> None:
-        self.environment = environment
-        self._marker = marker
-        self._nodeid = nodeid
-        self._test_file = test_file
+    def __init__(self, context: SubjectContext, *, replaceable: bool = False) -> None:
+        self.environment = context.environment
+        self._context = context
         self._replaceable = replaceable
-        self._leaves_host_calls = leaves_host_calls
-        self._runs_once = runs_once
         self.found: Found | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
         self.failed_by_the_gate = False
         self.ended = False
-        self.observed = ObservedFromOutside(environment)
-        self.guarded = GuardedArrays(environment.libraries.backend)
+        self.observed = ObservedFromOutside(context.environment)
+        self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
         self._loading = ExitStack()
 
@@ -106,16 +86,7 @@ class MeasuredTest:
         self._begin_use()
         if self.environment.gpu.device is None:
             pytest.skip(self.environment.gpu.why_no_gpu)
-        subject = CallSubject(
-            target,
-            self.environment,
-            self._marker,
-            self._nodeid,
-            self._test_file,
-            self.guarded,
-            leaves_host_calls=self._leaves_host_calls,
-            runs_once=self._runs_once,
-        )
+        subject = CallSubject(target, self._context, self.guarded)
         self.seen = subject.seen
         self.found = Found(subject.begin())
         run(subject, self.found, self.environment)
@@ -127,7 +98,7 @@ class MeasuredTest:
         __tracebackhide__ = True
         self._begin_use()
         try:
-            subject = CaseSubject(case, self.environment, self._marker, self._nodeid, self._test_file)
+            subject = CaseSubject(case, self._context)
             found = Found(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
@@ -144,9 +115,7 @@ class MeasuredTest:
         self.stop_observing()
         try:
             refuse_to_reject(case, replaceable=self._replaceable)
-            subject = CaseSubject(
-                case, self.environment, self._marker, self._nodeid, self._test_file, rejects=True
-            )
+            subject = CaseSubject(case, self._context, rejects=True)
             found = Found(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
@@ -199,7 +168,7 @@ class MeasuredTest:
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
-        settled = settle(self.found.result, self.environment, self._marker)
+        settled = settle(self.found.result, self.environment, self._context.marker)
         self.found.result = settled.result
         self.sessions += settled.sessions
         return "\n".join(settled.failures) or None
@@ -223,3 +192,53 @@ class MeasuredTest:
 
 def _fail(message: str) -> NoReturn:
     pytest.fail(message, pytrace=False)
+
+
+class ObservedFromOutside:
+    """What observers see of one test; nothing where nothing is measured on a GPU.
+
+    Args:
+        environment: the device, its observers, and what fails a test.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._begun = False
+        self.found: ObservedTest | None = None
+        """What is known since the teardown."""
+        self.failed = False
+        """Whether the gate failed the test for it, in its teardown."""
+
+    def begin(self) -> None:
+        """Begins before the test; what wider fixtures have made is there already."""
+        if self._environment.gpu.measures:
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
+                self._environment.gpu.observers.begin_test()
+                self._begun = True
+
+    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> str | None:
+        """Ends after the teardown; returns why the gate fails the test for what was found, or None.
+
+        Args:
+            passed: whether its body did; what a failure's traceback refers to is not kept by the test.
+            let_go: drops what pytest still refers to, as values of fixtures.
+        """
+        settings = self._environment.settings
+        if not self._begun:
+            return None
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
+            self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+        bad = [each for each in self.found.findings if each.kind in settings.gate_on] if self.found else []
+        if settings.gate == "off" or not bad:
+            return None
+        self.failed = settings.gate == "fail"
+        return "; ".join(f"{each.kind.upper()}: {each.text}" for each in bad)
+
+
+@contextmanager
+def _context_may_be_lost() -> Iterator[None]:
+    """Looks at nothing where a kernel has taken the context with it: its own test says so."""
+    from pytest_gpukern.gpu.runtime import CudaError
+
+    with suppress(CudaError):
+        yield

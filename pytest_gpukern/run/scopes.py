@@ -1,16 +1,18 @@
-"""Times a case in each of its scopes: the kernel, the copies, both, or what a launch costs the host."""
+"""Times what a subject launches: a call of a test's own, or a case in each of its scopes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device, with_warning
 from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import Iteration, NothingLaunched
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -75,6 +77,78 @@ def poisoned_in_turn(case: Case, backend: Backend) -> bool:
     return backend.on_gpu and not case.variant.host_data
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What is timed in one scope: a case's launch or its copies, or a call of a test's own.
+
+    Attributes:
+        executions: what the timer takes.
+        call: what observers are told of it.
+        environment: the observers.
+        cache: `cold` or `hot`.
+        call_ns: about how long it takes, in nanoseconds.
+        traffic_bytes: declared bytes of the work.
+        flops: declared operations of the work.
+        inspect: looks at what a call left that the main timer timed, where that can be looked at.
+        count: samples of the main timer, or None to sample until the median is known.
+        calls_a_sample: calls in each.
+    """
+
+    executions: Executions
+    call: Call
+    environment: Environment
+    cache: str
+    call_ns: float
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    inspect: Callable[[], None] | None = None
+    count: int | None = None
+    calls_a_sample: int = 1
+
+    def by_timers(
+        self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
+    ) -> list[Measurement]:
+        """Measures it on the device by its main timer and, where that tells more, by a second one beside it.
+
+        Args:
+            wanted: the timer, as in `--gpukern-timer`.
+            stream: the timed stream, as a cuda.core stream.
+            any_stream: whether the call may use streams of its own.
+            refuses_host_calls: whether a call that puts nothing on the GPU is no measurement, not even an
+                INVALID one.
+
+        Raises:
+            NothingLaunched: the call puts nothing on the GPU, and that is refused.
+            IncorrectError: a timed call left an output wrong.
+        """
+        scope = self.call.scope
+        try:
+            found = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+        except NothingLaunched as reason:
+            if refuses_host_calls:
+                raise
+            found = [not_of_the_device(self.by, stream, reason)]
+        return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
+
+    def by(self, timer: Timer, *, beside: bool) -> Measurement:
+        """Measures it by one timer, alone or beside the main one."""
+        by_host = not timer_row(timer.name).device_timed
+        rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
+        return measure(
+            self.executions,
+            PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+            scope=self.call.scope,
+            cache=self.cache,
+            call_ns=self.call_ns,
+            rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
+            observing=self.environment.gpu.observers.observe(self.call, timer, beside=beside),
+            inspect=None if beside else self.inspect,
+            traffic_bytes=self.traffic_bytes,
+            flops=self.flops,
+            beside=beside,
+        )
+
+
 def _measure_scope(
     sets: list[Prepared],
     calls: list[Callable[[], Any]],
@@ -84,7 +158,7 @@ def _measure_scope(
     marker: MarkerOptions,
     call_ns: float,
 ) -> list[Measurement]:
-    """One scope by its main timer and, where that says what the device did, by a second one beside it."""
+    """Measures one scope of a case."""
     first = sets[0]
     case, backend = first.case, first.backend
     kernel = scope == "kernel"
@@ -101,39 +175,30 @@ def _measure_scope(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
-    stream = backend.timed_stream if backend.on_gpu else None
-    call = Call(
-        scope, backend.on_gpu, executions, backend.synchronize, lambda: backend.timed_stream.record(), floor
-    )
-
-    def by(timer: Timer, *, beside: bool) -> Measurement:
-        return measure(
+    timed = Timed(
+        executions,
+        Call(
+            scope,
+            backend.on_gpu,
             executions,
-            timer,
-            scope=scope,
-            cache=cache,
-            call_ns=call_ns,
-            rule=rule_beside(call_ns)
-            if beside
-            else rule_for(call_ns, by_host=not timer_row(timer.name).device_timed),
-            observing=environment.gpu.observers.observe(call, timer, beside=beside),
-            inspect=(lambda: _check_last(executions, first)) if looks and not beside else None,
-            traffic_bytes=None if scope == "launch" else rated_bytes,
-            flops=flops,
-            beside=beside,
-        )
-
-    wanted = marker.timer or environment.settings.timer
+            backend.synchronize,
+            lambda: backend.timed_stream.record(),
+            floor,
+        ),
+        environment,
+        cache,
+        call_ns,
+        None if scope == "launch" else rated_bytes,
+        flops,
+        inspect=(lambda: _check_last(executions, first)) if looks else None,
+    )
     if not backend.on_gpu:
-        return [by(HostTimer(backend.synchronize), beside=False)]
+        return [timed.by(HostTimer(backend.synchronize), beside=False)]
+    stream, wanted = backend.timed_stream, marker.timer or environment.settings.timer
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
-    try:
-        found = measured_by(by, wanted, scope=scope, stream=stream, any_stream=any_stream)
-    except NothingLaunched as reason:
-        found = [not_of_the_device(by, stream, reason)]
+    found = timed.by_timers(wanted, stream, any_stream=any_stream)
     if not timer_row(found[0].timer).flushes and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
-    found[0] = environment.gpu.observers.measured(call, found[0])
     return found
 
 

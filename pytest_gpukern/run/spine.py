@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
@@ -13,10 +14,29 @@ from pytest_gpukern.values.result import Correctness, Result
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from pytest_gpukern.check.diagnosis import Diagnosis
     from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement, OutputError
+
+
+@dataclass(frozen=True)
+class SubjectContext:
+    """What a subject needs to know of its test and its run.
+
+    Attributes:
+        environment: device, settings, backends and data sets.
+        marker: arguments of the test's marker.
+        nodeid: pytest's name of the test.
+        test_file: the test's file; baselines lie beside it.
+    """
+
+    environment: Environment
+    marker: MarkerOptions
+    nodeid: str
+    test_file: Path
 
 
 class Subject(Protocol):

@@ -228,25 +228,13 @@ def waiting(config: pytest.Config) -> AbstractContextManager[None]:
     return nullcontext() if minding is None else minding.waiting()
 
 
-def new_test(
-    item: pytest.Item,
-    environment: Environment,
-    *,
-    leaves_host_calls: bool = False,
-    runs_once: bool = False,
-) -> MeasuredTest:
-    """Makes the `MeasuredTest` of an attempt at a test item; see there for the rest of the arguments."""
+def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
+    """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
+    from pytest_gpukern.run.spine import SubjectContext
 
-    test = item.stash[MEASURED] = MeasuredTest(
-        environment,
-        marker_of(item),
-        item.nodeid,
-        item.path,
-        replaceable=is_replaceable(item.config),
-        leaves_host_calls=leaves_host_calls,
-        runs_once=runs_once,
-    )
+    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path)
+    test = item.stash[MEASURED] = MeasuredTest(context, replaceable=is_replaceable(item.config))
     return test
 
 

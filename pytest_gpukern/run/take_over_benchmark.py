@@ -57,8 +57,8 @@ class TakenOver:
     def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
         self._item = item
         self._fixture = fixture
-        is_marked = item.get_closest_marker(MARKER) is not None
-        self._test = new_test(item, environment, leaves_host_calls=not is_marked, runs_once=True)
+        self._is_marked = item.get_closest_marker(MARKER) is not None
+        self._test = new_test(item, environment)
         self._test.begin()
         self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=environment.gpu.has_gpu)
 
@@ -66,8 +66,7 @@ class TakenOver:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
         __tracebackhide__ = True
         try:
-            target = CallTarget.repeated(function, args, kwargs, called_after=True)
-            return self._test.measure_call(target).last
+            return self._measure(CallTarget.repeated(function, args, kwargs))
         except NothingLaunched:
             run, _ = self._leave()
         finally:
@@ -108,7 +107,7 @@ class TakenOver:
         count = rounds if rounds_given else None
         asked = Rounds(target, args, kwargs or {}, setup, teardown, count, warmup_rounds, iterations)
         try:
-            return self._test.measure_call(CallTarget.in_rounds(asked)).last
+            return self._measure(CallTarget.in_rounds(asked))
         except NothingLaunched:
             _, run = self._leave()
         finally:
@@ -119,6 +118,13 @@ class TakenOver:
         """How pytest-benchmark lists the test, as plain JSON, or None where nothing was measured."""
         measured = self._test.result is not None and self._test.result.measurements
         return listed_as(self._fixture) if measured else None
+
+    def _measure(self, target: CallTarget) -> Any:
+        """Measures a call; returns what one after measuring returned."""
+        __tracebackhide__ = True
+        leaves = not self._is_marked
+        target = dataclasses.replace(target, called_after=True, leaves_host_calls=leaves, runs_once=True)
+        return self._test.measure_call(target).last
 
     def _leave(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Leaves the test to pytest-benchmark and says so; returns how that runs a call, and `pedantic`."""

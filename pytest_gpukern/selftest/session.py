@@ -24,7 +24,7 @@ from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.run.case_subject import CaseSubject, recheck
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.scopes import measure_scopes
-from pytest_gpukern.run.spine import Found, NotRunError
+from pytest_gpukern.run.spine import Found, NotRunError, SubjectContext
 from pytest_gpukern.selftest.gate_kernels import GateKernels, gate_cases, in_session_order
 from pytest_gpukern.selftest.kernels import SpinningKernel, launch_elsewhere, selftest_cases
 from pytest_gpukern.selftest.recording import (
@@ -155,7 +155,8 @@ def _prepared(
         return None, Preparation(name, problem=unusable)
     start = time.perf_counter()
     try:
-        subject = CaseSubject(case, environment, MarkerOptions(), case.id, Path(case.id))
+        context = SubjectContext(environment, MarkerOptions(), case.id, Path(case.id))
+        subject = CaseSubject(case, context)
         kept.enter_context(subject.prepare())
         subject.check(Found(subject.begin()))
     except (NotRunError, IncorrectError) as error:

@@ -17,7 +17,7 @@ from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.run import spine
 from pytest_gpukern.run.case_subject import CaseSubject
 from pytest_gpukern.run.settle import judged_by_record
-from pytest_gpukern.run.spine import Found
+from pytest_gpukern.run.spine import Found, SubjectContext
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
@@ -115,7 +115,8 @@ def diagnose_case(case, environment):
 
 def found_of(case, environment, marker, *, rejects=False):
     """What a case on its way through the spine has found out."""
-    subject = CaseSubject(case, environment, marker, "test_doubling.py::test[x]", TEST_FILE, rejects=rejects)
+    context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE)
+    subject = CaseSubject(case, context, rejects=rejects)
     found = Found(subject.begin())
     spine.run(subject, found, environment)
     return found

@@ -157,8 +157,6 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
         "pytest_gpukern",
         "pytest_gpukern.package",
         "pytest_gpukern.plugin",
-        "pytest_gpukern.run",
-        "pytest_gpukern.run.fixtures",
         "pytest_gpukern.values",
         "pytest_gpukern.values.backend_table",
         "pytest_gpukern.values.options",

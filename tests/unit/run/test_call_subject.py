@@ -11,7 +11,7 @@ from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, Turn
-from pytest_gpukern.run.spine import Found
+from pytest_gpukern.run.spine import Found, SubjectContext
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Result
 
@@ -43,12 +43,10 @@ def subject_of(monkeypatch):
         monkeypatch.setattr(call_subject, "waiting_for", lambda device: synchronize)
         gpu = SimpleNamespace(device="made up", measures=False, loading_observed=observing)
         environment = SimpleNamespace(gpu=gpu)
-        target = CallTarget(
-            call, next_turn or (lambda: Turn(call, (), {})), Repeated(call), called_after=True
-        )
-        return CallSubject(
-            target, environment, MarkerOptions(), "x", None, GuardedArrays(None), leaves_host_calls=True
-        )
+        next_turn = next_turn or (lambda: Turn(call, (), {}))
+        target = CallTarget(call, next_turn, Repeated(call), called_after=True, leaves_host_calls=True)
+        context = SubjectContext(environment, MarkerOptions(), "x", None)
+        return CallSubject(target, context, GuardedArrays(None))
 
     return make
 
