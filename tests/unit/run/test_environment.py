@@ -141,7 +141,7 @@ def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_
     monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", Lock)
     for device in (None, SimpleNamespace(uuid="GPU-1", is_simulated=False)):
         monkeypatch.setattr(DeviceSession, "device", device)
-        found = environment(monkeypatch).gpu
+        found = environment(monkeypatch, gpu=device is not None).gpu
         for on_gpu in (True, False):
             with found.timing(on_gpu=on_gpu):
                 log.append(f"times, on_gpu={on_gpu}")
