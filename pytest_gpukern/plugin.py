@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=, outputs=, "
-        "determinism=): measured, checked and judged by pytest-gpukern; every argument is optional. "
+        "determinism=, scope=): measured, checked and judged by pytest-gpukern; every argument is optional. "
         "outputs=3 or outputs=(2, 'out') names the arguments that a call writes, which are poisoned before "
         "it. With --gpu-benchmark that holds for what a test gives to pytest-benchmark's `benchmark` fixture "
         "too; without, such a test is pytest-benchmark's alone",

@@ -165,3 +165,47 @@ def test_workers_of_xdist_measure_and_the_controller_lists(suite, pytester):
     (found,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
     assert found["stats"]["median"] > 10e-6
     assert found["extra_info"]["gpukern"]["scope"] == "kernel"
+
+
+OWN_CONTEXT = """
+from cuda.bindings import driver, nvrtc
+
+def ask(function, *arguments):
+    status, *found = function(*arguments)
+    assert int(status) == 0, status
+    return found[0] if len(found) == 1 else found
+
+@pytest.fixture
+def launch():
+    ask(driver.cuInit, 0)
+    device = ask(driver.cuDeviceGet, 0)
+    try:
+        context = ask(driver.cuCtxCreate, None, 0, device)
+    except TypeError:  # of CUDA 12
+        context = ask(driver.cuCtxCreate, 0, device)
+    program = ask(nvrtc.nvrtcCreateProgram, b'extern "C" __global__ void empty() {}', b"", 0, [], [])
+    ask(nvrtc.nvrtcCompileProgram, program, 0, [])
+    ptx = b" " * ask(nvrtc.nvrtcGetPTXSize, program)
+    ask(nvrtc.nvrtcGetPTX, program, ptx)
+    empty = ask(driver.cuModuleGetFunction, ask(driver.cuModuleLoadData, ptx), b"empty")
+    stream = ask(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    yield lambda: ask(driver.cuLaunchKernel, empty, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+    ask(driver.cuCtxSynchronize)
+    ask(driver.cuCtxDestroy, context)
+
+def test_left_to_pytest_benchmark(benchmark, launch):
+    benchmark(launch)
+
+MARK
+def test_ours(benchmark, launch):
+    benchmark(launch)
+
+def test_after(gpu_benchmark):
+    gpu_benchmark(double)
+"""
+
+
+@pytest.mark.parametrize("mark", ["", "@pytest.mark.gpu_benchmark(scope='launch')"])
+def test_what_a_launch_costs_in_a_context_of_the_tests_own_is_measured(suite, mark):
+    """As NVIDIA's launch-latency benchmarks for cuda-python do."""
+    suite(OWN_CONTEXT.replace("MARK", mark)).assert_outcomes(passed=3)
