@@ -20,7 +20,7 @@ from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
 
@@ -166,10 +166,16 @@ class MachineCode:
                     if self._loaded > before:
                         trace.attempt(lambda: cupti.activity_flush_all(1))
                 finally:
-                    self._from.end()
+                    self._read_launched(self._from.end())
                     trace.attempt(lambda: cupti.activity_disable(self._function))
         finally:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
+
+    def _read_launched(self, kernels: Iterable[str]) -> None:
+        """Reads the code of what is to be timed, so that nothing is read while it is."""
+        for kernel in kernels:
+            for number in self._from.of(kernel).modules & self._modules.keys():
+                self._read(self._modules[number])
 
     def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
         if domain == self._cupti.CallbackDomain.DRIVER_API:
@@ -314,8 +320,8 @@ class KernelModules:
         """A module has a kernel of this mangled name."""
         self._with[kernel].add(module)
 
-    def end(self) -> None:
-        """Ends an observation: finds the modules of what was launched in it."""
+    def end(self) -> tuple[str, ...]:
+        """Ends an observation: finds the modules of what was launched in it; returns what is to be timed."""
         new: list[int] = []
         again: dict[tuple[str, int], int] = {}
         for event in self._events:
@@ -335,6 +341,7 @@ class KernelModules:
                 self._launched[event[0]] = self._launched.get(event[0], _NOWHERE) | self._origin(*event)
         self._earlier.update(new)
         self._clear()
+        return tuple(self._launched) if self._own else ()
 
     def of(self, kernel: str) -> Origin:
         """Where a kernel of this mangled name came from in the last observation of what is to be timed.

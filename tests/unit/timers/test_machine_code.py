@@ -223,14 +223,19 @@ def test_an_error_meanwhile_gets_through_and_nothing_stays_observed(cupti):
 CUBIN = cubin_of("kernels.cuda-13.5.sm_90")
 
 
-def test_a_module_is_read_once_when_it_is_asked_for_however_often_it_is_loaded(cupti, monkeypatch):
+def test_a_module_is_read_once_before_its_kernels_are_timed_however_often_it_is_loaded(cupti, monkeypatch):
     read, code_sha256 = [], cubin.code_sha256
     monkeypatch.setattr(cubin, "code_sha256", lambda image: read.append(image) or code_sha256(image))
+    with loading_observed(own=False):
+        cupti.module_loaded(CUBIN, "places", "spilling")
+    assert read == []
     for _ in range(3):
         with loading_observed():
             cupti.module_loaded(CUBIN, "places", "spilling")
-        for asked in (("places", 23), ("spilling", 24)):
-            assert machine_code().sha256(*asked) is not None
+            cupti.kernel_launched("spilling", 0xA0)
+        assert read == [CUBIN]
+    for asked in (("places", 23), ("spilling", 24)):
+        assert machine_code().sha256(*asked) is not None
     assert read == [CUBIN]
 
 
