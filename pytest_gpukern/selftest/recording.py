@@ -136,7 +136,10 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Reading:
-    """A kernel as the plugin measures a case, by one timer; `invalid` says why it would refuse the number."""
+    """A kernel as the plugin measures a case, by one timer, and the SM clock around it.
+
+    `invalid` says why the plugin would refuse the number.
+    """
 
     kernel: str
     cache: str
@@ -144,6 +147,7 @@ class Reading:
     median_ns: float
     samples: int
     invalid: str | None = None
+    sm_mhz: float | None = None
 
 
 @dataclass(frozen=True)

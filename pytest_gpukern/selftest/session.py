@@ -259,7 +259,15 @@ def _measured(
                 found = measure_scopes(each.sets, each.case.point, environment, MarkerOptions(cache=cache))
                 walls.append(Wall(name, cache, time.perf_counter() - start))
                 readings += [
-                    Reading(name, cache, one.timer, one.summary.median_ns, len(one.samples_ns), one.invalid)
+                    Reading(
+                        name,
+                        cache,
+                        one.timer,
+                        one.summary.median_ns,
+                        len(one.samples_ns),
+                        one.invalid,
+                        one.state.get("sm_mhz"),
+                    )
                     for one in found
                 ]
             start = time.perf_counter()

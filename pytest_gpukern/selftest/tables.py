@@ -111,7 +111,7 @@ def _timers_header(recording: TimerRecording, conclusions: TimerConclusions, wid
 def _truth(recording: TimerRecording, conclusions: TimerConclusions, width: int) -> Iterator[str]:
     yield from _section(
         f"truth that is not our own timer: default within {units.uncertainty(DEFAULT_SHARE)} or one tick, "
-        f"event less its stated cost within {units.uncertainty(EVENT_SHARE)} from 20 µs on",
+        f"event within {units.uncertainty(EVENT_SHARE)} from 20 µs on",
         conclusions.truth,
         width,
         _text("what", lambda row: row.subject, narrowest=24),
@@ -161,6 +161,7 @@ def _repeats(conclusions: TimerConclusions, width: int) -> Iterator[str]:
         _number("median", lambda row: units.time(row.median_ns, 0.0)),
         _number("range", lambda row: f"{100 * row.range:.2f} %"),
         _number("high − low", lambda row: units.time(row.high_ns - row.low_ns)),
+        _number("SM clock", lambda row: "" if row.clock_range is None else f"{100 * row.clock_range:.2f} %"),
         _number("sessions", lambda row: f"{row.sessions}"),
         _text("target", lambda row: _REACHED[row.reached]),
     )

@@ -6,11 +6,11 @@ All of it is computed from the recording alone. What is compared with what:
   start and to end it, which is real time of a kernel: on an H200 CUPTI's record was a constant 704 ns longer
   at every length. So the default timer is held to differences: its reading of a spin less its reading of the
   shortest spin, against the same difference of the kernels' own times.
-- Events are held to the whole: their reading less the fixed cost that they state in the same session,
-  against the kernel's own time, from 20 µs on.
 - The slope of a graph's replay time over its number of nodes holds the kernel and the gap between two nodes
   that depend on each other. The gap cancels in the difference between two spins. Kernels of 20 µs and more
   are held to their whole slope, gap and all; shorter ones are shown and not judged.
+- Events are held to differences, too, from 20 µs on. The fixed cost that they state is what they read beyond
+  a node of a graph, so their reading less that cost is held to the slope of the same spin.
 - Each reading is a session's median, as the plugin reports it, and what is judged is the median over the
   sessions; the worst single session stands beside it.
 - A/A is the range of the sessions' medians: max / min − 1. A reading that the plugin itself calls INVALID
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.selftest.recording import Suites, TimerRecording, TimerSession
 
 DEFAULT_SHARE = 0.01
-EVENT_SHARE = 0.05
-EVENT_FROM_NS = 20_000.0
+EVENT_SHARE = 0.01
+EVENT_FROM_NS = 15_000.0
 NODES_FROM_NS = 20_000.0
 REPEAT_SHARE = 0.005
 REPEAT_TICKS = 2
@@ -83,6 +83,7 @@ class RepeatRow:
         sessions: how many count, of those asked for.
         invalid: why others do not count, in words, or None.
         judged: whether the target is about this timer.
+        clock_range: max / min − 1 of the SM clocks around them, or None.
     """
 
     kernel: str
@@ -96,6 +97,7 @@ class RepeatRow:
     asked_sessions: int
     invalid: str | None
     judged: bool
+    clock_range: float | None = None
 
     @property
     def range(self) -> float:
@@ -190,16 +192,21 @@ _Known = dict[str, tuple[float, float]]
 
 def _truth_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
     tick_ns = max((session.ticks_ns.get(default, 0.0) for session in sessions), default=0.0)
-    spins = [_spins(session, default, 0.0) for session in sessions]
+    spins = [_spins(session, default) for session in sessions]
     for longer, shortest in _longer(spins):
         pairs = _differences(spins, longer, shortest)
         subject = f"{longer} − {shortest}"
         yield from _truth(subject, "own time", default, pairs, DEFAULT_SHARE, tick_ns)
-    events = [_spins(session, "event", session.fixed_costs_ns.get("event")) for session in sessions]
-    for name in _names(events):
-        pairs = [session[name] for session in events if name in session]
+    events = [_spins(session, "event") for session in sessions]
+    for longer, shortest in _longer(events) if default != "event" else ():
+        pairs = _differences(events, longer, shortest)
         share = EVENT_SHARE if _median_truth(pairs) >= EVENT_FROM_NS else None
-        yield from _truth(f"{name}, less the stated cost", "own time", "event", pairs, share, 0.0)
+        yield from _truth(f"{longer} − {shortest}", "own time", "event", pairs, share, 0.0)
+    less_cost = [_less_cost(session) for session in sessions]
+    for name in _names(less_cost):
+        pairs = [session[name] for session in less_cost if name in session]
+        share = EVENT_SHARE if _median_truth(pairs) >= EVENT_FROM_NS else None
+        yield from _truth(f"{name}, less the stated cost", "graph slope", "event", pairs, share, 0.0)
     nodes = [_nodes(session) for session in sessions]
     spinning = [{name: known for name, known in each.items() if name.startswith("spin ")} for each in nodes]
     for longer, shortest in _longer(spinning):
@@ -213,12 +220,20 @@ def _truth_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[Trut
             yield from _truth(f"{name}, hot, per node", "graph slope", default, pairs, share, tick_ns)
 
 
-def _spins(session: TimerSession, timer: str, cost_ns: float | None) -> _Known:
-    """Returns the own times of spins by length, and what a timer reads beyond them and its cost."""
+def _spins(session: TimerSession, timer: str) -> _Known:
+    """Returns the own times of spins by length, and what a timer reads beyond them."""
+    spins = sorted((each for each in session.spins if each.timer == timer), key=lambda spin: spin.asked_ns)
+    return {f"spin {_short(spin.asked_ns)}": (spin.own_ns, spin.beyond_ns) for spin in spins}
+
+
+def _less_cost(session: TimerSession) -> _Known:
+    """Returns slopes of spins, and what events read beyond them less the fixed cost that they state."""
+    cost_ns, nodes = session.fixed_costs_ns.get("event"), _nodes(session)
     if cost_ns is None:
         return {}
-    spins = sorted((each for each in session.spins if each.timer == timer), key=lambda spin: spin.asked_ns)
-    return {f"spin {_short(spin.asked_ns)}": (spin.own_ns, spin.beyond_ns - cost_ns) for spin in spins}
+    readings = {f"spin {_short(each.asked_ns)}": each for each in session.spins if each.timer == "event"}
+    both = [(name, nodes[name][0], spin.reading_ns) for name, spin in readings.items() if name in nodes]
+    return {name: (node_ns, reading_ns - cost_ns - node_ns) for name, node_ns, reading_ns in both}
 
 
 def _nodes(session: TimerSession) -> _Known:
@@ -262,7 +277,7 @@ def _truth(
     """Makes a row from truth and error of each session; none without any."""
     if not pairs:
         return
-    truth_ns, errors = _median_truth(pairs), [error for _, error in pairs]
+    truth_ns, errors = _median_truth(pairs), [round(error, 2) for _, error in pairs]  # of floats in ms
     allowed_ns = None if share is None else max(share * truth_ns, tick_ns)
     worst_ns = max(errors, key=abs)
     error_ns = statistics.median(errors)
@@ -285,6 +300,7 @@ def _repeat_rows(sessions: Sequence[TimerSession], default: str, asked_sessions:
     for (kernel, cache, timer), group in _grouped(readings, lambda r: (r.kernel, r.cache, r.timer)):
         valid = [reading.median_ns for reading in group if reading.invalid is None]
         invalid = list(dict.fromkeys(reading.invalid for reading in group if reading.invalid is not None))
+        clocks = [each.sm_mhz for each in group if each.sm_mhz and each.invalid is None]
         shown = valid or [reading.median_ns for reading in group]
         yield RepeatRow(
             kernel=kernel,
@@ -298,6 +314,7 @@ def _repeat_rows(sessions: Sequence[TimerSession], default: str, asked_sessions:
             asked_sessions=asked_sessions,
             invalid="; ".join(invalid) or None,
             judged=timer == default,
+            clock_range=max(clocks) / min(clocks) - 1 if clocks else None,
         )
 
 
@@ -362,7 +379,7 @@ def _missing(
     defaults = {session.default_timer for session in sessions}
     if not any(row.against == "own time" and row.timer in defaults for row in truth):
         yield "no kernel of known time was read by the default timer"
-    if not any(row.timer == "event" and row.reached is not None for row in truth):
+    if all(session.fixed_costs_ns.get("event") is None for session in sessions):
         yield "the event timer states no fixed cost"
     if not any(row.against == "graph slope" and row.reached is not None for row in truth):
         reasons = dict.fromkeys(node.problem for each in sessions for node in each.nodes if node.problem)

@@ -96,7 +96,7 @@ def test_a_whole_test_prints_its_table_and_writes_a_file_that_replays_alike(mach
     file = tmp_path / "run.json"
     assert selftest("--sessions", "2", "--output", str(file)) == 0
     measured = capsys.readouterr()
-    assert "20 of 20 targets reached" in measured.out
+    assert "21 of 21 targets reached" in measured.out
     assert "another process computes on it" in measured.out
     assert "gpukern selftest: session 2 of 2: " in measured.err
     assert machine.closed
@@ -140,13 +140,13 @@ def test_a_recorded_run_is_judged_without_a_gpu(tmp_path, monkeypatch, capsys):
     write_recording(file, timer_recording())
     assert selftest("--replay", str(file), "--output", str(tmp_path / "again.json")) == 0
     assert read_recording(tmp_path / "again.json", TimerRecording) == timer_recording()
-    assert capsys.readouterr().out.endswith("20 of 20 targets reached\n")
+    assert capsys.readouterr().out.endswith("21 of 21 targets reached\n")
 
 
 def test_a_run_that_was_recorded_on_an_h200_reaches_all_targets(capsys):
     assert selftest("--replay", str(DATA / "selftest-h200.json")) == 0
     text = capsys.readouterr().out
-    assert "36 of 36 targets reached" in text
+    assert "38 of 38 targets reached" in text
     assert "MISSED" not in text
     for tool in ("cupyx.profiler.benchmark", "triton.testing.do_bench", "cuda-bench (NVBench)"):
         assert tool in text
