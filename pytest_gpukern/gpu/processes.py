@@ -118,7 +118,7 @@ def is_alive(pid: int) -> bool:
 class DeviceWatch:
     """Takes states of one device and tells the processes of others on it from ours.
 
-    A state takes eight calls of NVML, a millisecond or so, during which nothing should be timed. Make one
+    A state takes ten calls of NVML, two milliseconds or so, during which nothing should be timed. Make one
     after this process has its CUDA context: in a container NVML gives process ids of the host, so what is
     there now and was not among the `strangers` found before that is taken to be ours.
     """
@@ -140,14 +140,20 @@ class DeviceWatch:
         return frozenset(self._ours)
 
     def state(self) -> DeviceState:
-        """Asks NVML now: what changes fastest, first."""
+        """Asks NVML now: what changes fastest, first. Nothing of this process may be under way."""
+        pcie_before, began_ns = self._nvml.pcie_bytes(self._uuid), time.monotonic_ns()
         state = self._nvml.state(self._uuid)
         busy = self._busy()
         foreign = (
             dataclasses.replace(process, sm_percent=busy.get(process.pid))
             for process in self._foreign(self._nvml.compute_processes(self._uuid))
         )
-        return dataclasses.replace(state, foreign=tuple(foreign))
+        state = dataclasses.replace(state, foreign=tuple(foreign))
+        copied = self._nvml.pcie_bytes_since(self._uuid, pcie_before)
+        passed_ns = time.monotonic_ns() - began_ns
+        return dataclasses.replace(
+            state, pcie_bytes_per_s=None if copied is None else 1e9 * copied / max(1, passed_ns)
+        )
 
     def _foreign(self, processes: Iterable[GpuProcess]) -> list[GpuProcess]:
         return [

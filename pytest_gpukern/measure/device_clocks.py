@@ -149,6 +149,7 @@ LOWEST_CLOCK_SHARE = 0.75
 _COUNTED_SHARE = 0.01  # what lasts a hundredth of a batch cannot move its median
 _SAME_CLOCK = 0.01  # NVML's steps are up to 0.8 %
 _BUSY_PERCENT = 5  # what a program that merely polls stays below
+_COPIES_BYTES_PER_S = 1e9  # a fiftieth of the link of an H200; a neighbour that used all of it cost 23 %
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,11 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
     there = {process.pid for process in before.foreign}
     new = [process for process in after.foreign if process.pid not in there]
     busy = [process for process in after.foreign if (process.sm_percent or 0) >= _BUSY_PERCENT]
+    copied = max(before.pcie_bytes_per_s or 0.0, after.pcie_bytes_per_s or 0.0)
+    if copied >= _COPIES_BYTES_PER_S and not busy:
+        by = _named(after.foreign) or "NVML names no process; it may be a thread of this one"
+        seen = f"another process copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {by}"
+        return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
     if not (new or busy):
         return None
     what = "ran kernels" if busy else "began to use the device"

@@ -1,8 +1,10 @@
 """NVML's state, the clock probe and the theoretical peaks on a real device, under a load of known length."""
 
+import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -203,3 +205,38 @@ def test_a_process_of_somebody_else_is_seen_when_it_comes_and_while_it_computes(
     say(batch_fault(came, busy), nvml.utilization(gpu_device.uuid, 0))
     while watch.state().foreign != quiet.foreign and time.monotonic() < deadline + 10:
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize("direction", ["cuMemcpyHtoD", "cuMemcpyDtoH"])
+def test_copies_over_pcie_are_seen_while_they_go_on_and_not_before_or_after(
+    watch, runtime, gpu_device, direction
+):
+    from pytest_gpukern.gpu.runtime import DeviceArray, checked
+
+    quiet = watch.state()
+    if quiet.pcie_bytes_per_s is None:
+        pytest.skip(f"NVML counts no bytes over PCIe for {gpu_device}")
+    nbytes = 64 << 20
+    host, array, end = int(checked("cuMemHostAlloc", nbytes, 0)), DeviceArray((nbytes,), np.uint8), []
+
+    def copy():
+        runtime.device.set_current()
+        places = (array.pointer, host) if direction == "cuMemcpyHtoD" else (host, array.pointer)
+        while not end:
+            checked(direction, *places, nbytes)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    try:
+        time.sleep(0.2)
+        seen = [watch.state() for _ in range(20)]
+    finally:
+        end.append(True)
+        thread.join()
+    after = [watch.state() for _ in range(20)]
+    rates = {"before": [quiet], "meanwhile": seen, "after": after}
+    say({name: [f"{state.pcie_bytes_per_s / 1e9:.3f}" for state in states] for name, states in rates.items()})
+    assert sum(batch_fault(before, now) is not None for before, now in itertools.pairwise(seen)) >= 15
+    assert not any("PCIe" in str(batch_fault(before, now)) for before, now in itertools.pairwise(after))
+    checked("cuMemFreeHost", host)
+    array.free()

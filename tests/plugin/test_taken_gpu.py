@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import os
 
+import pytest
+
 from pytest_gpukern.gpu.nvml import GpuProcess
 
 from . import fake_gpu
@@ -19,21 +21,37 @@ TAKING = """
 """
 
 
+IDLE = dataclasses.replace(STRANGER, sm_percent=None)
+
+
 class SharedBoard(fake_gpu.Board):
-    """A stranger computes on it while the environment says so."""
+    """A stranger computes on it, or idles and copies, while the environment says so."""
+
+    def __init__(self, taken, free):
+        super().__init__()
+        self.taken, self.free = taken, free
 
     def state(self):
-        state = super().state()
-        return dataclasses.replace(state, foreign=(STRANGER,)) if os.environ.get("TAKEN") else state
+        return dataclasses.replace(super().state(), **(self.taken if os.environ.get("TAKEN") else self.free))
 
 
-def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_is_not(pytester, monkeypatch):
+@pytest.mark.parametrize(
+    ("taken", "free"),
+    [
+        ({"foreign": (STRANGER,)}, {}),
+        ({"foreign": (IDLE,), "pcie_bytes_per_s": 4e10}, {"foreign": (IDLE,), "pcie_bytes_per_s": 1e6}),
+    ],
+    ids=["computes", "copies"],
+)
+def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_is_not(
+    pytester, monkeypatch, taken, free
+):
     monkeypatch.delenv("TAKEN", raising=False)
-    fake_gpu.install(monkeypatch, board=SharedBoard())
+    fake_gpu.install(monkeypatch, board=SharedBoard(taken, free))
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("    return launch\n", TAKING, 1))
     result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-output=run.json")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["INVALID (kernel/event/cold): *pid 4711 (trainer, 900 MiB, *"])
+    result.stdout.fnmatch_lines(["INVALID (kernel/event/cold): *pid 4711 (trainer, 900 MiB*"])
     invalid = {
         case: [measurement["invalid"] for measurement in found["measurements"]]
         for case, found in results_in(pytester.path / "run.json").items()

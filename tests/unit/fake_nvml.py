@@ -95,6 +95,7 @@ class FakeNvml(Nvml):
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
     setup: Configuration = HEALTHY
+    pcie: list[int] = field(default_factory=list)
     closed: bool = False
 
     def gpus(self) -> tuple[GpuRecord, ...]:
@@ -124,6 +125,9 @@ class FakeNvml(Nvml):
 
     def state(self, uuid: str) -> DeviceState:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def pcie_bytes(self, uuid: str) -> int | None:
+        return self.pcie.pop(0) if self.pcie else None
 
     def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
         return tuple(sample for sample in self.samples if sample.time_us > since_us)

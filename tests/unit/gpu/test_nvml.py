@@ -192,6 +192,9 @@ def test_the_numbers_of_the_fields_are_nvmls_own() -> None:
     assert pynvml.NVML_FI_DEV_MEMORY_TEMP == adapter._MEMORY_TEMPERATURE_C
     assert pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION == adapter._ENERGY_MJ
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == adapter._POWER_MW
+    assert {pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES} == {
+        *adapter._PCIE_BYTES
+    }
     assert adapter._LIMITED_NS == {
         pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
         pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL: "sw_thermal_slowdown",
@@ -323,6 +326,19 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
     assert (found.power_w, found.energy_mj) == (None, None)
     assert nvml.limits(MIG_UUIDS[0]) == PowerLimits(None, 1980, 1980)
     assert nvml.memory_bus_width_bits(MIG_UUIDS[0]) == 6144
+    assert nvml.pcie_bytes(MIG_UUIDS[0]) is None, "others' traffic does not disturb it"
+
+
+def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {197: 2**32 - 3000, 198: 1000}
+    nvml = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=field_values(told)))
+    before = nvml.pcie_bytes(UUIDS[0])
+    told.update({197: 500, 198: 2500})
+    assert nvml.pcie_bytes_since(UUIDS[0], before) == 3500 + 1500
+    del told[198]  # a driver that does not know it
+    assert nvml.pcie_bytes(UUIDS[0]) is nvml.pcie_bytes_since(UUIDS[0], before) is None
 
 
 def test_of_the_utilization_only_what_is_newer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

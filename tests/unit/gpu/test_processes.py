@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from fake_nvml import FakeNvml
 
+from pytest_gpukern.gpu import processes
 from pytest_gpukern.gpu.nvml import GpuProcess, Utilization
 from pytest_gpukern.gpu.processes import (
     FAMILY,
@@ -17,6 +19,9 @@ from pytest_gpukern.gpu.processes import (
     is_alive,
 )
 from pytest_gpukern.gpu.selection import visible_devices
+
+if TYPE_CHECKING:
+    import pytest
 
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)
@@ -129,3 +134,13 @@ def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
     assert str(busy).endswith("1024 MiB, kernels 40 % of the time)")
     (quiet,) = watching.state().foreign
     assert quiet.sm_percent is None
+
+
+def test_what_went_over_pcie_while_the_state_was_taken_is_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(pcie=[2**32 - 10_000, 50_000])
+    ticks = iter([1_000_000, 3_000_000])
+    watching = watch(nvml)
+    monkeypatch.setattr(processes.time, "monotonic_ns", lambda: next(ticks))
+    assert watching.state().pcie_bytes_per_s == 60_000 / 2e-3
+    monkeypatch.undo()
+    assert watching.state().pcie_bytes_per_s is None, "nobody tells"

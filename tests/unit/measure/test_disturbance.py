@@ -142,6 +142,24 @@ def test_a_process_that_runs_kernels_is_a_fault_however_long_it_was_there(
         )
 
 
+@pytest.mark.parametrize(
+    ("foreign", "named"), [((STRANGER,), "pid 4711 (train.py"), ((), "names no process")]
+)
+def test_what_copies_over_pcie_while_this_process_waits_is_a_fault(
+    foreign: tuple[GpuProcess, ...], named: str
+) -> None:
+    quiet, copying = {"pcie_bytes_per_s": 2e7}, {"pcie_bytes_per_s": 12.34e9}
+    there = {"foreign": foreign}
+    assert fault(before=state(0, **there, **quiet), **there, **quiet) is None, "its mere presence is none"
+    assert fault(before=state(0, **there)) is None, "nobody tells"
+    for before, after in ((quiet, copying), (copying, quiet)):
+        found = fault(before=state(0, **there, **before), **there, **after)
+        assert found is not None
+        assert found.kind == "other process"
+        assert "copied 12.3 GB/s over PCIe while this one waited: " in found.seen
+        assert named in found.seen
+
+
 # notes
 
 
