@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -81,6 +82,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         q50_ns: the middle quantile where it is not the median.
+        mean_ns: mean of the samples; None in records of older releases.
         extra: unknown fields.
     """
 
@@ -98,6 +100,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     fixed_cost_ns: Number | None = None
     jitter_ns: Number | None = None
     q50_ns: Number | None = None
+    mean_ns: Number | None = None
     extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @property
@@ -127,6 +130,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             fixed_cost_ns=_finite(measurement.fixed_cost_ns),
             jitter_ns=_finite(measurement.jitter_ns) or None,
             q50_ns=q50 if q50 != median_ns else None,
+            mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
         )
 
 

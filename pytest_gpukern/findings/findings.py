@@ -11,15 +11,17 @@ from pytest_gpukern.findings.regressions import (
     BITS,
     DETERMINISM,
     RESOURCES,
+    TAIL,
     grown_errors,
     grown_resources,
     other_bits,
     other_determinism,
     over_sessions,
+    slow_calls,
 )
 from pytest_gpukern.gate.judge import fails
 from pytest_gpukern.measure.device_memory import MEMORY
-from pytest_gpukern.values.result import Correctness, VerdictKind, plain
+from pytest_gpukern.values.result import Correctness, Finding, VerdictKind, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,10 +37,14 @@ _GATE_OF = {
     BITS: "accuracy",
     DETERMINISM: "accuracy",
     MEMORY: "memory",
+    TAIL: "tail",
 }
 """Kind of a finding → what `--gpukern-gate-on` calls it."""
 
-_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM)
+_SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL)
+
+
+_NO_SLOWER = (VerdictKind.SAME, VerdictKind.UNDECIDED, VerdictKind.FASTER)
 
 
 def explained(
@@ -60,13 +66,17 @@ def explained(
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
         return result
-    verdicts = dict(result.verdicts)
+    verdicts, tails = dict(result.verdicts), list[Finding]()
     for measurement in result.measurements:
         verdict = verdicts.get(measurement.key)
-        if verdict is not None:
-            rests_on = (deciding or {}).get(measurement.key) or [measurement]
-            verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past_of)
-    result = dataclasses.replace(result, verdicts=verdicts)
+        past = past_of(result.case, measurement.key) if verdict is not None else None
+        if verdict is None or past is None:
+            continue
+        rests_on = (deciding or {}).get(measurement.key) or [measurement]
+        verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past)
+        if verdict.kind in _NO_SLOWER and result.case.on_gpu:
+            tails += slow_calls(rests_on, past)
+    result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
     past, case = past_of(result.case, None), result.case
     if past is None or past.problem_version != case.problem_version:
         return result
@@ -88,8 +98,8 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts:
     Args:
         result: with verdicts and findings.
         strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time` (INVALID too), `resources`, `accuracy` (bits too), `memory` and `host`, the
-            times of a host variant, fail a test.
+        gate_on: which of `time` (INVALID too), `tail`, `resources`, `accuracy` (bits too), `memory` and
+            `host`, the times of a host variant, fail a test.
         accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
             last one is reported, and only what is INVALID fails.
     """
@@ -105,14 +115,9 @@ def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts:
     return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]
 
 
-def _with_reasons(
-    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past_of: PastOf
-) -> Verdict:
+def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> Verdict:
     changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
     if not changed and not (verdict.kind is VerdictKind.UNDECIDED and significant(verdict)):
-        return verdict
-    past = past_of(result.case, deciding[0].key)
-    if past is None:
         return verdict
     said = because(result, deciding, verdict, past)
     return dataclasses.replace(

@@ -1,11 +1,15 @@
-"""Finds what got worse besides a time: errors that grew, other bits, and kernels that take more registers."""
+"""Finds what got worse besides a median: errors that grew, other bits, more registers, and slow calls."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.record import RecordedTime, as_recorded
+from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.result import Finding, hash_method
 
@@ -13,11 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past, PastSession
-    from pytest_gpukern.values.result import KernelFacts, OutputError
+    from pytest_gpukern.values.result import KernelFacts, Measurement, OutputError
 
 ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
 
 RESOURCES = "resources"
+
+TAIL = "tail"
 
 FACTOR = 4.0
 """By which an error may grow beyond the largest recorded before it is reported."""
@@ -30,6 +36,13 @@ compiler that contracts a multiply-add moves that."""
 
 TELLING_ULP = 1000.0
 """From here on an error is counted in ULP of a reference near zero, where it may change at random."""
+
+_FEWEST_SAMPLES = 20
+"""Samples from which a 95th percentile says anything."""
+_LEAST_TAIL = math.log1p(0.05)
+"""By how much a mean or a percentile has to grow at least, relative to the median."""
+_SURE = 0.995
+"""One-sided confidence that it grew."""
 
 _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
 _FIELDS = (
@@ -195,6 +208,40 @@ def resource_changes(
             continue
         texts.append(f"{label} {max(old)} → {max(new)}{unit}")
     return texts
+
+
+def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ...]:
+    """Returns a finding where some calls became slow: mean or 95th percentile grew beyond what was recorded.
+
+    Both are taken relative to the session's median, so that a clock or a card changes neither. They are
+    larger than in every recorded session, by 5 % at least, and beyond a prediction interval of Student's.
+
+    Args:
+        deciding: measurements of new sessions under one key, whose median did not become slower.
+        past: the sessions of the record, of which those count that hold the figure.
+    """
+    key = deciding[0].key
+    if any(ns is None or not math.isfinite(ns) for each in deciding for ns in each.samples_ns):
+        return ()
+    new = [RecordedTime.of(measurement) for measurement in deciding if measurement.samples_ns]
+    old = [session.times[key] for session in past.sessions if key in session.times]
+    grown = []
+    for name, field in (("mean", "mean_ns"), ("95th percentile", "q95_ns")):
+        now, before = _above_median(new, field), _above_median(old, field)
+        if len(now) < len(deciding) or len(before) < FEWEST:
+            continue
+        usual, found = statistics.fmean(before), statistics.fmean(now)
+        error = statistics.stdev(before) * math.sqrt(1 / len(now) + 1 / len(before))
+        least = max(_LEAST_TAIL, student_t(_SURE, len(before) - 1) * error)
+        if found > max(before) and found - usual >= least:
+            grown.append(f"the {name} is {math.exp(found):.2f} times it ({math.exp(usual):.2f} as recorded)")
+    return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
+
+
+def _above_median(times: Iterable[RecordedTime], field: str) -> list[float]:
+    """Returns the log of a figure relative to the median, of each session that tells it of enough samples."""
+    figures = [(getattr(time, field), time.median_ns) for time in times if time.n >= _FEWEST_SAMPLES]
+    return [math.log(figure / median) for figure, median in figures if figure]
 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:

@@ -21,7 +21,7 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 UNDER_SANITIZER = "GPUKERN_UNDER_SANITIZER"
 """Environment variable of a process that runs under one of these tools: the tool and the process that wants
 to know, as in `memcheck:12345`."""
-GATES = ("time", "resources", "accuracy", "memory", "host")
+GATES = ("time", "tail", "resources", "accuracy", "memory", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
@@ -154,7 +154,8 @@ OPTIONS = (
     ),
     Option(
         "gate-on",
-        "what fails a test, comma separated: time (default), resources that a kernel takes more of, "
+        "what fails a test, comma separated: time (default), tail of slow calls beside a median that is no "
+        "slower, resources that a kernel takes more of, "
         "accuracy of outputs (other bits from the same machine code are a part of that), memory of the "
         "device that is not given back, host: times of host variants too",
         GATES,

@@ -146,6 +146,7 @@ def install(monkeypatch, *, cupti=False, board=None):
 
         def __init__(self):
             self.steps = itertools.cycle([0, -1, 1, -2, 2])
+            self.tails = itertools.cycle([1.0] * 9 + [float(os.environ.get("TENTH_TAKES", "1"))])
 
         def collect(self, iterations, *, cold):
             for iteration in iterations:
@@ -154,7 +155,7 @@ def install(monkeypatch, *, cupti=False, board=None):
                 iteration.run()
             takes_ns = said_by(iterations[0].run, "takes_ns", 1000.0) + self.cost_ns
             steps = itertools.islice(self.steps, len(iterations))
-            samples = [takes_ns * (1 + step / 5000) for step in steps]
+            samples = [takes_ns * (1 + step / 5000) * next(self.tails) for step in steps]
             return Batch(samples, work=work_of(iterations[0].run, takes_ns))
 
         def suspicion(self, iteration):

@@ -131,6 +131,20 @@ def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypa
     with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)
 
 
+def test_one_call_in_ten_three_times_as_slow_is_reported_and_fails_where_asked_to(recorded, monkeypatch):
+    recorded("--gpukern-gate-on=time,tail").assert_outcomes(passed=2)
+    monkeypatch.setenv("TENTH_TAKES", "3")
+    result = recorded()
+    result.assert_outcomes(passed=2)
+    text = "kernel/event/cold: the median is no slower, but the mean is 1.* times it (1.00 as recorded), *"
+    result.stdout.fnmatch_lines(
+        [f"*numba.first kernel: tail: {text}", "gpukern: 2 passed · baseline: 2 same"]
+    )
+    result = recorded("--gpukern-gate-on=time,tail")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines([f"TAIL: {text}"])
+
+
 @pytest.fixture
 def inexact(pytester, gpu, monkeypatch):
     """A run whose outputs were off by 1e-13 when they were recorded."""

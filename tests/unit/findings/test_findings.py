@@ -68,6 +68,7 @@ def test_a_record_of_another_problem_version_or_point_has_nothing_to_compare():
 
 
 FINDINGS = (Finding("resources", "registers"), Finding("accuracy", "error"), Finding("bits", "other"))
+FINDINGS += (Finding("tail", "slow calls"),)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ FINDINGS = (Finding("resources", "registers"), Finding("accuracy", "error"), Fin
     [
         (("time",), ["SLOWER (kernel/cupti/cold): measured"]),
         (("resources",), ["RESOURCES: registers"]),
+        (("tail",), ["TAIL: slow calls"]),
         (("accuracy",), ["ACCURACY: error", "BITS: other"]),
         (("time", "resources"), ["SLOWER (kernel/cupti/cold): measured", "RESOURCES: registers"]),
     ],
@@ -84,7 +86,7 @@ def test_a_run_chooses_what_fails_a_test(gate_on, lines):
 
 
 def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothing_invalid():
-    gate = {"strict": True, "gate_on": ("time", "resources", "accuracy"), "accepts": True}
+    gate = {"strict": True, "gate_on": ("time", "tail", "resources", "accuracy"), "accepts": True}
     assert failures(now(findings=FINDINGS), **gate) == []
     assert failures(now(kind="UNDECIDED"), **gate) == []
     assert failures(now(kind="INVALID"), **gate) == ["INVALID (kernel/cupti/cold): measured"]

@@ -1,13 +1,23 @@
-"""Errors, bits and resources against a record: exact findings."""
+"""Errors, bits, resources and slow calls against a record."""
 
 from __future__ import annotations
 
-import pytest
-from made_up_past import accuracy, facts, kernel, past, session
+import dataclasses
+import statistics
 
-from pytest_gpukern.baseline.record import as_recorded
-from pytest_gpukern.findings.regressions import grown_errors, grown_resources, other_bits, resource_changes
-from pytest_gpukern.values.result import Finding, OutputError
+import pytest
+from made_up_past import KEY, accuracy, facts, kernel, past, session
+from msgspec import structs
+
+from pytest_gpukern.baseline.record import RecordedTime, as_recorded
+from pytest_gpukern.findings.regressions import (
+    grown_errors,
+    grown_resources,
+    other_bits,
+    resource_changes,
+    slow_calls,
+)
+from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
 BITS = "splitmix64:00000000deadbeef"
 OTHER = "splitmix64:0000000012345678"
@@ -124,3 +134,58 @@ def test_a_kernel_launched_twice_grows_by_its_largest_launch():
     new = [as_recorded(facts(shared=size)) for size in (1024, 2048)]
     assert resource_changes(new, before, grown=True) == []
     assert resource_changes([*new, kernel(shared_bytes=4096)], before, grown=True) == ["shared 2048 → 4096 B"]
+
+
+# slow calls beside a median that is no slower
+
+CALM = [1000.0 + step for step in (-2, -1, 0, 1, 2)] * 20
+TENTH = [3 * ns if number % 10 == 9 else ns for number, ns in enumerate(CALM)]
+FIFTIETH = [11 * ns if number % 50 == 9 else ns for number, ns in enumerate(CALM)]
+SPIKY = [1.1 * ns if number % 12 == 9 else ns for number, ns in enumerate(CALM)]
+
+
+def timed(samples):
+    median_ns = statistics.median(samples)
+    summary = Summary(median_ns, median_ns, median_ns, len(samples))
+    return Measurement("kernel", "cupti", "", "cold", tuple(samples), 1, summary, "")
+
+
+def slow(samples, *recorded, older=False):
+    """Texts about new samples, by sessions of recorded ones; those of an older release have no mean."""
+    times = [RecordedTime.of(timed(each)) for each in recorded]
+    times = [structs.replace(time, mean_ns=None) for time in times] if older else times
+    sessions = (dataclasses.replace(session(), times={KEY: time}) for time in times)
+    found = slow_calls([timed(samples)], past(*sessions))
+    return [finding.text for finding in found]
+
+
+def test_one_call_in_ten_three_times_as_slow_is_a_finding_by_mean_and_percentile():
+    (text,) = slow(TENTH, CALM, CALM, CALM)
+    assert text == (
+        f"{KEY}: the median is no slower, but the mean is 1.20 times it (1.00 as recorded), "
+        "the 95th percentile is 3.01 times it (1.00 as recorded)"
+    )
+
+
+def test_calls_rarer_than_one_in_twenty_show_in_the_mean_which_older_records_lack():
+    (text,) = slow(FIFTIETH, CALM, CALM, CALM)
+    assert "the mean is 1.20 times it" in text
+    assert "percentile" not in text
+    assert slow(FIFTIETH, CALM, CALM, CALM, older=True) == []
+    assert "percentile" in slow(TENTH, CALM, CALM, CALM, older=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "recorded"),
+    [
+        (CALM, (CALM, CALM, CALM)),
+        ([1.5 * ns for ns in SPIKY], (SPIKY, SPIKY, SPIKY)),
+        (TENTH, (CALM, CALM, TENTH)),
+        (SPIKY, (CALM, CALM, [1.04 * ns if ns > 1001 else ns for ns in CALM])),
+        (TENTH, (CALM, CALM)),
+        (TENTH[:19], (CALM, CALM, CALM)),
+    ],
+    ids=["unchanged", "all-slower", "recorded-once", "within-the-spread", "two-sessions", "few-samples"],
+)
+def test_what_was_recorded_or_cannot_be_told_is_no_finding(samples, recorded):
+    assert slow(samples, *recorded) == []
