@@ -94,11 +94,12 @@ def _own_entry(result: Result) -> ListedFixture:
 def _suffix(result: Result, measurement: Measurement) -> str:
     """Returns nothing for the primary scope, else the scope: a name means the same whatever a run selects.
 
-    The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests.
+    The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests. A
+    launch is never it.
     """
     backend = result.case.backend
     primary = result.measurements[0].scope if backend in (None, "host") else "kernel"
-    return "" if measurement.scope == primary else f"[{measurement.scope}]"
+    return "" if measurement.scope == primary != "launch" else f"[{measurement.scope}]"
 
 
 def _test_name(nodeid: str) -> str:

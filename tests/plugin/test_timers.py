@@ -126,9 +126,12 @@ def test_marked(gpu_benchmark):
 )
 def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, pytester, options, unmarked):
     pytester.makepyfile(test_doubling=SCOPES)
-    gpu("--gpukern-output=run.json", *options).assert_outcomes(passed=2)
+    gpu("--gpukern-output=run.json", "--benchmark-json=benchmark.json", *options).assert_outcomes(passed=2)
     found = [result["measurements"] for result in results_in(pytester.path / "run.json").values()]
     assert [[each["scope"] for each in measurements] for measurements in found] == [unmarked, ["launch"]]
+    listed = json.loads((pytester.path / "benchmark.json").read_text())["benchmarks"]
+    names = ["test_it[launch]" if scope == "launch" else "test_it" for scope in unmarked]
+    assert [each["name"] for each in listed] == [*names, "test_marked[launch]"]
     (launch,) = found[1]
     assert (launch["timer"], launch["cache"], launch["traffic_bytes"]) == ("host", "hot", None)
     assert launch["invalid"] is None
