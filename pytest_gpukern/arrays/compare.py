@@ -440,15 +440,18 @@ class Tolerance:
 
 _MOST_OF_REFERENCE = 0.01
 """Share of the largest reference value that a default absolute bound may be, so that zeros never pass."""
-_ROUNDING = 8
-"""So many units of rounding of 1 are what results that should be zero may come to."""
+_ROUNDING = 32
+"""So many units of rounding of 1 in the output's dtype may be left of terms of order one that cancel."""
+_LEAST_OF_USUAL = 0.001
+"""Share of the usual absolute bound that stays in any case: float64's lies far above its rounding."""
 
 
 def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Tolerance:
     """Returns the tolerance of an output without one of its own: that of its dtype, scaled to its reference.
 
-    The absolute bound is at most a hundredth of the largest reference value. A reference that is nothing but
-    rounding, as of terms that cancel, scales nothing: a right result may be as far from it.
+    The absolute bound is at most a hundredth of the largest reference value, but not less than the rounding
+    of terms of order one that cancel, as in a residual: a right result may be as far off. A reference that is
+    nothing but such rounding scales nothing.
 
     Args:
         expected: the reference.
@@ -461,7 +464,7 @@ def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Toler
         return usual
     sizes = np.abs(expected[np.isfinite(expected)])
     largest = float(sizes.max(initial=0))
-    rounding = _ROUNDING * float(np.finfo(sizes.dtype).eps) if sizes.dtype.kind == "f" else 0.0
+    rounding = max(_ROUNDING * float(np.finfo(dtype).eps), _LEAST_OF_USUAL * usual.atol)
     if largest <= rounding:
         return usual
-    return Tolerance(usual.rtol, min(usual.atol, _MOST_OF_REFERENCE * largest))
+    return Tolerance(usual.rtol, min(usual.atol, max(_MOST_OF_REFERENCE * largest, rounding)))

@@ -59,6 +59,39 @@ def test_what_rounding_explains_stays_right(expected, actual):
     assert verified(actual, expected).diagnosis is None
 
 
+def residual(dtype):
+    matrix = np.random.default_rng(1).standard_normal((64, 64)).astype(dtype)
+    solution = np.linalg.solve(matrix.astype("float64"), np.ones(64)).astype(dtype)
+    return lambda kind: np.ones(64, kind) - (matrix.astype(kind) @ solution.astype(kind))
+
+
+def curvature(kind):
+    wave = np.sin(np.linspace(0, 6, 4096)).astype("float32").astype(kind)
+    return wave[:-2] - 2 * wave[1:-1] + wave[2:]
+
+
+def deviation_from_orthogonal(kind):
+    factor, _ = np.linalg.qr(np.random.default_rng(2).standard_normal((128, 128)))
+    factor = factor.astype("float32").astype(kind)
+    return factor.T @ factor - np.eye(128, dtype=kind)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        (residual("float32"), "float32"),
+        (residual("float64"), "float64"),
+        (curvature, "float32"),
+        (deviation_from_orthogonal, "float32"),
+    ],
+    ids=["residual", "residual in float64", "curvature", "orthogonal"],
+)
+def test_what_is_left_of_terms_that_cancel_is_right_though_small(kernel, dtype):
+    expected = kernel(np.longdouble if dtype == "float64" else np.float64)
+    assert 0 < np.abs(expected).max() < 1e-5
+    assert verified(kernel(dtype), expected).diagnosis is None
+
+
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():
     assert default_tolerance(np.arange(5), "int32") == Tolerance()
     for dtype in ("float16", "float32", "float64", "complex64"):
