@@ -29,6 +29,7 @@ class PastSession:
         bits: output name → hash of its bytes, for outputs whose hash was taken.
         canaries: name → time of the session's canaries in nanoseconds.
         session: id of the process that measured, the same in all its cases; empty where it is not known.
+        opening: whether the epoch was opened with it, rather than that it was appended.
     """
 
     fingerprint: JsonDict
@@ -38,6 +39,7 @@ class PastSession:
     bits: Mapping[str, str]
     canaries: Mapping[str, float]
     session: str = ""
+    opening: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | 
     epoch = record.epochs[-1] if key is None else record.current(key)
     if epoch is None:
         return None
-    sessions = [session for session in epoch.sessions if key is None or key in session.measurements]
+    sessions = epoch.sessions if key is None else epoch.holding(key)
+    first = 0 if key is None else epoch.first(key)
     return Past(
         epoch.problem_version,
         dict(epoch.measured_point),
-        tuple(_past_session(baseline, session) for session in sessions),
+        tuple(_past_session(baseline, session, number < first) for number, session in enumerate(sessions)),
     )
 
 
-def _past_session(baseline: Baseline, session: RecordedSession) -> PastSession:
+def _past_session(baseline: Baseline, session: RecordedSession, opening: bool) -> PastSession:
     entry = baseline.sessions.get(session.session or "")
     return PastSession(
         fingerprint=baseline.fingerprints.get(session.fingerprint, {}),
@@ -84,4 +87,5 @@ def _past_session(baseline: Baseline, session: RecordedSession) -> PastSession:
         bits={name: each.bits for name, each in session.correctness.items() if each.bits},
         canaries={name: ns for name, ns in (entry.canaries if entry else {}).items() if ns},
         session=session.session or "",
+        opening=opening,
     )

@@ -212,7 +212,7 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     if sm is not None:
         said.append(f"clock {sm}")
         on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
-        if on_device and verdict.ratio and _is_about(verdict.ratio, deciding, past):
+        if on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
             text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
             said += [text] if text else []
     if memory is not None:
@@ -228,10 +228,10 @@ def _times(key: str, past: Past) -> list[RecordedTime]:
     return [session.times[key] for session in past.sessions if key in session.times]
 
 
-def _is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
+def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
     """Says whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
 
-    It is not where the gate held them against those of their own card only.
+    It is not where the gate held them against those of their own card, or of the epoch's opening, only.
     """
     recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
     now = statistics.fmean(math.log(each.summary.median_ns) for each in deciding)

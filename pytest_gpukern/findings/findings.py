@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import because, is_cause, significant
+from pytest_gpukern.findings.explain import because, is_about, is_cause, significant
 from pytest_gpukern.findings.regressions import (
     ACCURACY,
     BITS,
@@ -119,6 +119,9 @@ def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verd
     changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
     if not changed and not (verdict.kind is VerdictKind.UNDECIDED and significant(verdict)):
         return verdict
+    opening = dataclasses.replace(past, sessions=tuple(each for each in past.sessions if each.opening))
+    if opening.sessions and verdict.ratio and not is_about(verdict.ratio, deciding, past):
+        past = opening if is_about(verdict.ratio, deciding, opening) else past
     said = because(result, deciding, verdict, past)
     return dataclasses.replace(
         verdict,

@@ -241,7 +241,7 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
 def _above_median(times: Iterable[RecordedTime], field: str) -> list[float]:
     """Returns the log of a figure relative to the median, of each session that tells it of enough samples."""
     figures = [(getattr(time, field), time.median_ns) for time in times if time.n >= _FEWEST_SAMPLES]
-    return [math.log(figure / median) for figure, median in figures if figure]
+    return [math.log(figure) - math.log(median) for figure, median in figures if figure]
 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:

@@ -20,9 +20,9 @@ def with_changes(result, recorded=None):
     return explained(result, lambda case, key: recorded)
 
 
-def reasons(result):
+def reasons(result, recorded=None):
     """What a verdict says did not change, and what did."""
-    (verdict,) = with_changes(result).verdicts.values()
+    (verdict,) = with_changes(result, recorded).verdicts.values()
     return verdict.unchanged, verdict.because
 
 
@@ -90,3 +90,13 @@ def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothin
     assert failures(now(findings=FINDINGS), **gate) == []
     assert failures(now(kind="UNDECIDED"), **gate) == []
     assert failures(now(kind="INVALID"), **gate) == ["INVALID (kernel/cupti/cold): measured"]
+
+
+def test_what_is_slower_than_the_sessions_that_an_epoch_was_opened_with_is_explained_by_these():
+    opened = [dataclasses.replace(session(), opening=True)] * 3
+    appended = [session(kernel(code="cafe"), scale=1.1)] * 5
+    crept = now(1.12, kernels=(facts(code="cafe"),))
+    recorded = past(*opened, *appended)
+    assert reasons(crept, recorded) == ((), ("new machine code",))
+    by_all = past(*[session()] * 3, *appended)
+    assert reasons(crept, by_all)[0][0] == SAME_CODE
