@@ -69,6 +69,12 @@ class Call:
     scalars: tuple[Any, ...]
     poison: int
 
+    def bits(self, returned: Any) -> dict[str, str | None]:
+        """Returns a hash of each array that the call has written or returned, as it is now."""
+        arrays = {name: users_array(value) for name, value in leaves("returned", returned)}
+        written = {**self.outputs, **{name: array for name, array in arrays.items() if array is not None}}
+        return {name: array.bits() for name, array in written.items()}
+
 
 class CheckedCalls:
     """The calls of one test that are checked.

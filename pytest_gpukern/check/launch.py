@@ -17,7 +17,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_form,
     diagnose_values,
 )
-from pytest_gpukern.measure.live_threads import running_threads, thread_left_working
+from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.values.determinism import of_launches
 
@@ -54,6 +54,7 @@ class Prepared:
         last_returned: what the last launch of an allocating variant returned, held as a caller would.
         returned_spans: addresses of what was adopted of it.
         runs: what a statistical check is shown of each set, by its `seed_offset`.
+        notes: what is worth saying of its launches, though nothing is wrong.
     """
 
     case: Case
@@ -69,6 +70,7 @@ class Prepared:
     last_returned: Any = None
     returned_spans: dict[str, Span] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
 
     @property
     def determinism(self) -> dict[str, Determinism | None]:
@@ -203,15 +205,28 @@ def checked_launch(
     prepared.last_call_ns = float(time.perf_counter_ns() - start)
     if first:
         prepared.first_call_ns = prepared.last_call_ns
-    left = thread_left_working(threads, running_threads(), first=first)
-    if left is not None:
-        raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, left))
-    check_guards(prepared)
+    left = threads_left(threads, first=first)
     earlier_spans = prepared.returned_spans
     if prepared.case.variant.allocates:
         adopt(prepared, returned)
+    seen = {name: workspace.bits(name) for name in prepared.dataset.specs} if left else {}
+    check_guards(prepared)
     changed = [name for name, digest in workspace.digest().items() if digest != before[name]]
-    check_outputs(prepared, earlier or [])
+    try:
+        check_outputs(prepared, earlier or [])
+    except IncorrectError as error:
+        if not left:
+            raise
+        raise left_to_threads(still_running(left, "the launch"), error.diagnosis.message) from error
+    if left:
+        told = still_running(left, "the launch")
+        wait_for(left)
+        backend.synchronize()
+        late = [name for name, bits in seen.items() if workspace.bits(name) != bits]
+        if late:
+            raise left_to_threads(told, f"{', '.join(late)} changed after it had returned")
+        if any(thread.is_alive() for thread in left):
+            prepared.notes[told] = None
     if changed:
         raise IncorrectError(
             Diagnosis(
@@ -224,6 +239,12 @@ def checked_launch(
         diagnosis = diagnose_aliasing(prepared.returned_spans, {}, earlier_spans)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, prepared.errors)
+
+
+def left_to_threads(told: str, wrong: str) -> IncorrectError:
+    """Returns the error of a launch whose work is done by threads that outlive it."""
+    remedy = "a launch must do its own work, or join the threads that do it"
+    return IncorrectError(Diagnosis(Fault.STILL_RUNNING, f"{told}; {remedy}\n{wrong}"))
 
 
 def check_guards(prepared: Prepared) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.measure.live_threads import running_threads, thread_fault, thread_note
+from pytest_gpukern.gpu.live_threads import running_threads, still_running, thread_note, threads_left
 from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -56,17 +56,19 @@ class PlausibilityObservation(Observation):
 
     def finish(self, measurement: Measurement) -> Measurement:
         """Makes it invalid for the first fault found."""
-        threads = running_threads()
         fault = (
             self._guard.fault(self._began)
             or self._contradiction
-            or thread_fault(self._threads, threads)
             or below_floor(
                 measurement.summary.median_ns, self._call.floor, resolution_ns=self._timer.resolution_ns
             )
         )
         found = dataclasses.replace(measurement, invalid=measurement.invalid or fault)
-        return with_notes(found, None if self._call.on_gpu else thread_note(self._threads, threads))
+        # What a thread launches on the GPU the timers see, and what it writes late is found by checking.
+        left = threads_left(self._threads)
+        of_python = still_running(left, "the timed calls") if left else None
+        native = None if self._call.on_gpu else thread_note(self._threads, running_threads())
+        return with_notes(found, of_python, native)
 
 
 MARGIN = 0.02

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.check.check_call import CheckedCalls
+from pytest_gpukern.check.launch import left_to_threads
+from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
@@ -144,6 +146,7 @@ class CallSubject:
                 repeats=self.is_timed or not target.runs_once,
             )
         self._first_call_ns: float | None = None
+        self._notes: dict[str, None] = {}
         self.first: Any = None
         self.last: Any = None
 
@@ -199,6 +202,7 @@ class CallSubject:
             calls += 1
             made = self._call(f"in call {calls}")
             self._judge(found, made, "before timing")
+        found.add_note(*self._notes)
         if self._checks is not None:
             found.add_note(*self._checks.notes)
 
@@ -287,15 +291,28 @@ class CallSubject:
             if self._checks is not None:
                 pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
             self._synchronize()
+        threads, first = running_threads(), self._first_call_ns is None
         with self._loading_observed(own=True):
             start = time.perf_counter_ns()
             returned = turn.call()
             self._synchronize()
             passed_ns = float(time.perf_counter_ns() - start)
         self._first_call_ns = self._first_call_ns or passed_ns
+        left = threads_left(threads, first=first)
+        seen = pending.bits(returned) if left and pending is not None else {}
         self._guarded.check(place)
         if self._checks is not None and pending is not None:
             self._checks.end(pending, returned)
+        if left:
+            told = still_running(left, "the call")
+            wait_for(left)
+            self._synchronize()
+            now = pending.bits(returned) if pending is not None else {}
+            late = [name for name, bits in now.items() if bits != seen[name]]
+            if late:
+                raise left_to_threads(told, f"{', '.join(late)} changed after it had returned")
+            if any(thread.is_alive() for thread in left):
+                self._notes[told] = None
         return _Made(turn, returned, passed_ns)
 
     def _judge(self, found: Found, made: _Made, when: str) -> None:

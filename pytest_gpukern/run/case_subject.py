@@ -140,7 +140,9 @@ class CaseSubject:
                 check_seeds(first, self._point, further)
         found.passes()
         found.result = dataclasses.replace(found.result, corners=corners.labels)
-        found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
+        found.add_note(
+            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes, *first.notes
+        )
 
     def measure(self, found: Found) -> None:
         """Times the case in its scopes."""

@@ -271,7 +271,7 @@ def test_work_of_a_thread_that_goes_on_between_the_calls_is_found(runtime, timer
         while not stopped.wait(0.0005):
             theirs()
 
-    heart = threading.Thread(target=beats)
+    heart = threading.Thread(target=beats, name="heartbeat")
     heart.start()
     try:
         for _ in range(5):
@@ -280,7 +280,9 @@ def test_work_of_a_thread_that_goes_on_between_the_calls_is_found(runtime, timer
         stopped.set()
         heart.join()
     runtime.synchronize()
-    assert "spin_again" in timer.suspicion(Iteration(own))
+    found = timer.suspicion(Iteration(own))
+    assert "spin_again" in found
+    assert "launched by a thread (heartbeat) that also works between the calls" in found
 
 
 def test_work_that_still_runs_when_a_batch_begins_is_no_suspicion(runtime, timer, spin):

@@ -461,3 +461,56 @@ def test_refused(gpu_benchmark):
 """
     )
     result.assert_outcomes(passed=2, failed=1)
+
+
+def test_a_thread_is_a_note_unless_what_the_call_has_written_changes_after_it_returned(plain, pytester):
+    result = plain(
+        """
+import threading
+stop = threading.Event()
+
+def rearmed():
+    if not stop.is_set():
+        threading.Timer(0.002, rearmed).start()
+
+@pytest.fixture(scope="module", autouse=True)
+def _stopped():
+    yield
+    stop.set()
+
+@declared
+def test_leaves_its_heartbeat(gpu_benchmark):
+    def call(x, out):
+        double(x, out)
+        if not any(thread.name == "heartbeat" for thread in threading.enumerate()):
+            threading.Thread(target=stop.wait, name="heartbeat").start()
+    out = np.empty(N)
+    gpu_benchmark(call, x, out=out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@declared
+def test_beside_a_timer_that_is_armed_again(gpu_benchmark):
+    rearmed()
+    out = np.empty(N)
+    gpu_benchmark(double, x, out=out)
+    gpu_benchmark.verify(out, 2 * x)
+
+@declared
+def test_writes_later(gpu_benchmark):
+    def call(x, out):
+        double(x, out)
+        threading.Timer(0.02, double, (-x, out)).start()
+    out = np.empty(N)
+    gpu_benchmark(call, x, out=out)
+"""
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["INCORRECT: *started by the call * still running: *Thread-*", "out changed after it had *"]
+    )
+    found = found_in(pytester)
+    assert (
+        "a thread started by the call is still running: heartbeat"
+        in found["test_leaves_its_heartbeat"]["notes"]
+    )
+    assert not any(each["invalid"] for result in found.values() for each in result["measurements"])

@@ -62,6 +62,7 @@ class Activity:
             of a thread that launches between the calls, too.
         size_bytes: copied or set; 0 for a kernel.
         kernel: how it was launched and what it takes.
+        thread: CUPTI's id of the thread that launched it, where no call did.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Activity:
     call: int | None
     size_bytes: int = 0
     kernel: KernelFacts | None = None
+    thread: int | None = None
 
 
 class ActivityTrace:
@@ -282,7 +284,8 @@ class ActivityTrace:
         else:
             what, name, size_bytes = "memset", "memset", record.bytes
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
-        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel)
+        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
+        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread)
 
 
 def _kernel(record: Any) -> KernelFacts:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.machine_code import machine_code
@@ -120,7 +121,9 @@ class CuptiTimer:
         if missing == len(calls):
             strangers = _strangers(activities)
             if strangers:
-                raise TimerUnavailable(f"a thread that is not the call's launched {_shown(strangers)}")
+                raise TimerUnavailable(
+                    f"{_who(strangers)} that is not the call's launched {_shown(strangers)}"
+                )
             raise NothingLaunched("the call puts nothing on the device: no kernel, copy or memset")
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
@@ -203,8 +206,8 @@ class CuptiTimer:
         strangers = _strangers(activities)
         if strangers:
             return (
-                f"{_shown(strangers)} ran meanwhile, launched by a thread that also works between the calls; "
-                "let the call wait for it, or stop it while timing"
+                f"{_shown(strangers)} ran meanwhile, launched by {_who(strangers)} that also works between "
+                "the calls; let the call wait for it, or stop it while timing"
             )
         began = {activity.call - 1: activity.start_ns for activity in activities if activity.call is not None}
         outlasting = [
@@ -336,6 +339,12 @@ def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[
 def _strangers(activities: Sequence[Activity]) -> list[Activity]:
     """What no call launched."""
     return [activity for activity in activities if activity.call is None]
+
+
+def _who(strangers: Sequence[Activity]) -> str:
+    """Names the threads that launched work of no call, as far as they are known."""
+    names = threads_by_id(activity.thread for activity in strangers)
+    return f"a thread ({names})" if names else "a thread"
 
 
 def overlapping(activities: Sequence[Activity]) -> list[Activity]:

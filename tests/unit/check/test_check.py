@@ -276,17 +276,34 @@ def end():
     event.set()
 
 
-def test_a_launch_that_leaves_a_thread_working_is_rejected_though_its_values_are_right(end):
-    def prefetches(a, out):
+def test_a_thread_that_a_launch_leaves_is_a_note_where_its_outputs_are_right_and_stay(end):
+    def beats(a, out):
         def launch():
             np.multiply(a, 2, out=out)
-            threading.Thread(target=end.wait, name="prefetch", daemon=True).start()
+            threading.Thread(target=end.wait, name="heartbeat", daemon=True).start()
 
         return launch
 
-    diagnosis = rejected(prefetches).diagnosis
+    notes = checked(beats).notes
+    assert "a thread started by the launch is still running: heartbeat" in notes
+
+
+def test_a_thread_that_changes_an_output_when_the_launch_has_returned_is_a_fault(end):
+    def later(a, out):
+        def work():
+            end.wait(0.02)
+            out[0] += 1
+
+        def launch():
+            np.multiply(a, 2, out=out)
+            threading.Thread(target=work, name="later").start()
+
+        return launch
+
+    diagnosis = rejected(later).diagnosis
     assert diagnosis.fault is Fault.STILL_RUNNING
-    assert diagnosis.message.startswith("a thread started by the launch is still running: prefetch; ")
+    assert diagnosis.message.startswith("a thread started by the launch is still running: later; ")
+    assert diagnosis.message.endswith("\nout changed after it had returned")
 
 
 def test_a_thread_that_would_write_later_is_the_fault_and_not_what_it_has_not_written_yet(end):

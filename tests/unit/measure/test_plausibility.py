@@ -1,34 +1,21 @@
-"""Impossible times, patched and diverging clocks, threads left running."""
+"""Impossible times, patched and diverging clocks, and a note on threads left running."""
 
 from __future__ import annotations
 
-import _thread
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
-from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.theory import Floor
-from pytest_gpukern.measure import live_threads as threads_module
 from pytest_gpukern.measure import measure
 from pytest_gpukern.measure import plausibility as clocks
-from pytest_gpukern.measure.live_threads import (
-    Threads,
-    running_threads,
-    thread_fault,
-    thread_left_working,
-    thread_note,
-)
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.plausibility import (
     ClockGuard,
@@ -38,9 +25,6 @@ from pytest_gpukern.measure.plausibility import (
 )
 from pytest_gpukern.timers.timer import Batch
 from pytest_gpukern.values.result import Measurement, Summary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # impossible times
 
@@ -178,160 +162,6 @@ def test_samples_cannot_take_longer_than_the_batch_they_are_of() -> None:
     assert device_time_fault(1e3, 5e7) is None, "flushes and launches take host time too"
 
 
-# threads
-
-
-def test_a_thread_that_outlives_the_calls_is_named_until_it_ends() -> None:
-    before = running_threads()
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait, name="does the work")
-    thread.start()
-    try:
-        after = running_threads()
-        found = thread_fault(before, after)
-    finally:
-        stop.set()
-        thread.join()
-    assert found is not None
-    assert "a thread started by the timed calls is still running: does the work" in found
-    assert thread_fault(before, after) is None, "it has ended"
-    assert thread_fault(before, running_threads()) is None
-
-
-def test_a_thread_of_a_library_that_only_called_into_python_is_not_counted() -> None:
-    stop, known = threading.Event(), threading.Event()
-    native: list[threading.Thread] = []
-
-    def call_into_python() -> None:
-        native.append(threading.current_thread())
-        known.set()
-        stop.wait()
-
-    _thread.start_new_thread(call_into_python, ())  # which threading does not know of
-    try:
-        assert known.wait(10)
-        found = running_threads()
-    finally:
-        stop.set()
-    assert native[0].name.startswith("Dummy")
-    assert native[0] not in found.python
-
-
-def left_by(launch: Callable[[], object], *, first: bool = False) -> str | None:
-    """What is said of the threads that a launch leaves."""
-    before = running_threads()
-    launch()
-    return thread_left_working(before, running_threads(), first=first)
-
-
-@pytest.fixture
-def stop() -> Iterator[threading.Event]:
-    """Set at the end, so that no thread outlives its test."""
-    event = threading.Event()
-    yield event
-    event.set()
-    for thread in set(threading.enumerate()) - {threading.main_thread()}:
-        if thread.name.startswith("left"):
-            thread.join()
-
-
-def waiting(stop: threading.Event, daemon: bool) -> Callable[[], None]:
-    """A launch that leaves a thread behind."""
-    return lambda: threading.Thread(target=stop.wait, name="left behind", daemon=daemon).start()
-
-
-@pytest.mark.parametrize(("first", "daemon"), [(True, False), (False, False), (False, True)])
-def test_a_thread_that_a_launch_leaves_working_is_named(
-    stop: threading.Event, first: bool, daemon: bool
-) -> None:
-    found = left_by(waiting(stop, daemon), first=first)
-    assert found is not None
-    assert "a thread started by the launch is still running: left behind; " in found
-
-
-def test_a_service_that_a_library_starts_at_the_first_launch_is_fine(stop: threading.Event) -> None:
-    assert left_by(waiting(stop, True), first=True) is None
-
-
-def test_a_thread_that_is_about_to_end_is_waited_for(stop: threading.Event) -> None:
-    told = threading.Event()
-
-    def ends_soon() -> None:
-        thread = threading.Thread(target=told.wait, name="left for a moment")
-        thread.start()
-        threading.Timer(0, told.set).start()
-
-    with mock.patch.object(threads_module, "_GRACE_S", 60.0):
-        assert left_by(ends_soon) is None
-
-
-POOLS = [lambda: ThreadPoolExecutor(2, "left"), lambda: ThreadPool(2)]
-
-
-def closed(pool: ThreadPoolExecutor | ThreadPool) -> None:
-    if isinstance(pool, ThreadPoolExecutor):
-        pool.shutdown()
-    else:
-        pool.terminate()
-        pool.join()
-
-
-@pytest.mark.parametrize("make", POOLS)
-def test_workers_that_wait_for_their_pools_next_task_are_fine(
-    make: Callable[[], ThreadPoolExecutor | ThreadPool],
-) -> None:
-    pools = []
-
-    def launch() -> None:
-        pools.append(make())
-        list(pools[0].map(str, range(8)))
-
-    try:
-        assert left_by(launch) is None
-    finally:
-        closed(pools[0])
-
-
-@pytest.mark.parametrize("in_python", [True, False])
-def test_a_worker_that_has_a_task_is_not(stop: threading.Event, in_python: bool) -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    pool, reached = ThreadPoolExecutor(1, "left"), threading.Event()
-
-    def task() -> None:
-        reached.set()
-        stop.wait()
-
-    def launch() -> None:
-        if in_python:
-            pool.submit(task)
-            reached.wait()
-        else:
-            pool.submit(lock.acquire)
-            (worker,) = pool._threads
-            while sys._current_frames()[worker.ident or 0].f_code.co_name != "run":
-                pass
-
-    try:
-        found = left_by(launch)
-        assert found is not None
-        assert "left_0" in found
-    finally:
-        stop.set()
-        lock.release()
-        pool.shutdown()
-
-
-def test_native_threads_are_a_note_and_no_fault() -> None:
-    before, after = Threads(frozenset(), 12), Threads(frozenset(), 40)
-    assert thread_fault(before, after) is None
-    assert thread_note(before, after) == "28 native threads were started during the measurement"
-    assert thread_note(after, before) is None
-    assert thread_note(before, Threads(frozenset(), None)) is None
-    ours = threading.current_thread()
-    assert thread_note(before, Threads(frozenset({ours}), 13)) is None, "Python's are not counted twice"
-
-
 # around a measurement
 
 BATCH = Batch([1000.0] * 10)
@@ -377,17 +207,19 @@ def test_device_times_that_add_up_to_more_than_the_host_saw_pass_are_invalid(
     assert found is None if fault is None else found.startswith(fault)
 
 
-def test_a_thread_that_the_calls_left_running_is_invalid_and_named():
+def test_a_thread_that_the_calls_left_running_is_a_note_that_names_it():
     watch, end = plausible(), threading.Event()
     watch.before()
-    thread = threading.Thread(target=end.wait, name="does the work")
+    thread = threading.Thread(target=end.wait, name="heartbeat")
     thread.start()
     try:
-        assert "still running: does the work" in finished(watch).invalid
+        found = finished(watch)
     finally:
         end.set()
         thread.join()
-    assert finished(watch).invalid is None
+    assert found.invalid is None
+    assert "a thread started by the timed calls is still running: heartbeat" in found.summary.warnings
+    assert finished(watch).summary.warnings == ()
 
 
 def test_a_patched_clock_is_invalid(monkeypatch):

@@ -307,7 +307,7 @@ def in_a_thread(call):
 @pytest.fixture
 def heart(machine, monkeypatch):
     """Has a thread of its own launch a kernel whenever it is called, and between the calls too."""
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1, "heart") as thread:
 
         def beat():
             thread.submit(machine.kernel("theirs", 7000)).result()
@@ -385,7 +385,7 @@ def test_work_of_a_thread_that_also_launches_between_the_calls_is_suspicious(mac
     timer = CuptiTimer(machine, any_stream=any_stream)
     found = timer.suspicion(Iteration(lambda: (machine.kernel()(), heart())))
     assert found.startswith("theirs (")
-    assert "ran meanwhile, launched by a thread that also works between the calls" in found
+    assert "ran meanwhile, launched by a thread (heart_0) that also works between the calls" in found
 
 
 def test_a_thread_that_launches_when_the_call_has_returned_is_suspicious(machine, monkeypatch):
@@ -438,7 +438,7 @@ def test_a_call_that_puts_nothing_on_the_device_is_refused(machine):
 
 
 def test_where_only_a_thread_that_is_not_the_calls_launched_that_is_the_reason(machine, heart):
-    reason = r"a thread that is not the call's launched theirs \("
+    reason = r"a thread \(heart_0\) that is not the call's launched theirs \("
     with pytest.raises(TimerUnavailable, match=reason) as raised:
         collected(machine, heart)
     assert not isinstance(raised.value, NothingLaunched)
