@@ -63,11 +63,6 @@ def test_append_records_nothing_of_what_was_confirmed_to_be_slower(recorded, pyt
     recorded().assert_outcomes(passed=1, failed=1)
 
 
-def test_append_records_what_was_never_recorded(gpu, pytester):
-    gpu("--gpukern-baseline=append").assert_outcomes(passed=2)
-    assert [len(epoch.sessions) for epoch in epochs(pytester)] == [1]
-
-
 def test_append_to_another_problem_version_is_refused_and_names_update(recorded, pytester):
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text().replace("version=1", "version=2"))
@@ -223,12 +218,6 @@ def test_it_names_the_file_as_seen_from_where_pytest_was_started_and_what_shapes
     result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines", "--gpukern-gate=warn")
     options = "--gpukern-cache=hot '--gpukern-baseline-dir=my baselines'"
     result.stdout.fnmatch_lines([f"* to record: pytest ../test_doubling.py {RECORD} {options}"])
-
-
-def test_what_is_new_fails_where_nothing_may_be_unknown_and_the_command_is_told_too(gpu):
-    result = gpu("--gpukern-strict")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["NEW (kernel/event/cold): nothing recorded yet", NEW_HINT])
 
 
 def test_of_many_files_the_arguments_are_told(gpu, pytester):

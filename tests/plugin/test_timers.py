@@ -88,11 +88,6 @@ def test_where_cupti_is_missing_the_measurement_says_so_with_the_reason(gpu, pyt
     assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {fake_gpu.NO_CUPTI}"
 
 
-def test_a_timer_that_is_asked_for_is_the_only_one(with_cupti, pytester):
-    with_cupti("--gpukern-timer=event", "--gpukern-output=run.json").assert_outcomes(passed=2)
-    assert set(measured(pytester)[0]) == {EVENT}
-
-
 def test_a_plain_test_has_both_numbers_too(with_cupti, pytester):
     pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)\n")
     with_cupti("--gpukern-output=run.json").assert_outcomes(passed=1)
@@ -140,12 +135,6 @@ def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, py
 def test_a_variants_launch_is_measured_on_request(gpu, pytester):
     gpu("--gpukern-scope=kernel,launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
     assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
-
-
-def test_buffer_sets_travel_with_the_measurement(with_cupti, pytester):
-    with_cupti("--gpukern-output=run.json")
-    found = results_in(pytester.path / "run.json")[FIRST]["measurements"]
-    assert [each["buffer_sets"] for each in found] == [3, 3]
 
 
 def test_what_the_newest_epoch_has_no_time_of_is_judged_by_an_older_one_which_the_reason_says(

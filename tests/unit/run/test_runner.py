@@ -228,10 +228,11 @@ def test_what_is_not_timed_on_the_device_has_one_set(gpu, contents, backend, arg
     assert len(launched_on) == checked_on
 
 
-def test_in_the_simulator_a_case_is_launched_twice_only(gpu, timer, events):
+def test_in_the_simulator_a_case_is_launched_twice_and_not_measured(gpu, timer, events):
     """Each launch there takes seconds."""
     gpu.on_gpu, gpu.simulated = False, True
-    run(case_of(noting(events)), FakeEnvironment(gpu, simulating=True))
+    result = run(case_of(noting(events)), FakeEnvironment(gpu, simulating=True))
+    assert (result.correctness, result.simulated, result.measurements) == (Correctness.PASSED, True, ())
     assert events.count("launch") == 2
 
 
@@ -432,12 +433,6 @@ def test_nothing_is_measured_where_measuring_is_off(gpu, timer, events):
     assert events.count("launch") == 3
 
 
-def test_nothing_is_measured_in_the_simulator(gpu, timer, events):
-    gpu.on_gpu, gpu.simulated = False, True
-    result = run(case_of(noting(events)), FakeEnvironment(gpu, simulating=True))
-    assert (result.correctness, result.simulated, result.measurements) == (Correctness.PASSED, True, ())
-
-
 def test_the_device_is_held_while_checking_and_measuring_and_given_back(gpu, timer):
     environment = FakeEnvironment(gpu)
     held = []
@@ -491,14 +486,23 @@ def why_not(case, environment):
     return str(reason.value)
 
 
-def test_a_backend_that_was_not_selected_says_which_were(gpu):
-    environment = FakeEnvironment(gpu, settings=measuring(backends=("cupy", "host")))
-    assert why_not(case_of(right), environment) == "not selected: --gpukern-backend=cupy,host"
-
-
-def test_a_missing_library_is_named():
-    environment = FakeEnvironment(missing={"cupy": "cupy-cuda13x is not installed"})
-    assert why_not(case_of(right, "cupy"), environment) == "cupy-cuda13x is not installed"
+@pytest.mark.parametrize(
+    ("variant", "asked", "missing", "reason"),
+    [
+        ({}, {"backends": ("cupy", "host")}, {}, "not selected: --gpukern-backend=cupy,host"),
+        ({"backend": "cupy"}, {}, {"cupy": "cupy-cuda13x is missing"}, "cupy-cuda13x is missing"),
+        ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, and its max_size is 7"),
+        (
+            {"backend": "host"},
+            {"scopes": ("kernel",)},
+            {},
+            "not selected: --gpukern-scope=kernel, and it has end_to_end",
+        ),
+    ],
+)
+def test_what_does_not_run_says_why(gpu, variant, asked, missing, reason):
+    environment = FakeEnvironment(gpu, settings=measuring(**asked), missing=missing)
+    assert why_not(case_of(right, **variant), environment) == reason
 
 
 def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
@@ -509,21 +513,10 @@ def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
     assert why_not(only_case(problem), FakeEnvironment(gpu)) == "lib is not installed"
 
 
-def test_a_point_beyond_the_variants_limit_says_so(gpu):
-    case = case_of(right, max_size={"n": 7})
-    assert why_not(case, FakeEnvironment(gpu)) == "too large: n=8, and its max_size is 7"
-
-
 def test_what_the_simulator_lacks_is_named_and_matters_in_the_simulator_only(gpu, timer):
     case = case_of(right, needs_gpu="tensor cores")
     assert why_not(case, FakeEnvironment(gpu, simulating=True)) == "not in the simulator: tensor cores"
     assert run(case, FakeEnvironment(gpu)).correctness is Correctness.PASSED
-
-
-def test_a_scope_that_a_case_does_not_have_says_which_it_has():
-    environment = FakeEnvironment(settings=measuring(scopes=("kernel",)))
-    found = why_not(case_of(right, "host"), environment)
-    assert found == "not selected: --gpukern-scope=kernel, and it has end_to_end"
 
 
 def test_arrays_that_do_not_fit_the_device_say_by_how_much(gpu, monkeypatch):
@@ -654,17 +647,6 @@ def test_a_number_beside_that_cannot_be_trusted_is_invalid_though_it_is_not_judg
 
 
 # diagnosing without measuring
-
-
-def test_diagnosing_a_right_case_finds_nothing_and_measures_nothing(gpu, timer, events):
-    assert diagnose_case(case_of(noting(events)), FakeEnvironment(gpu)) is None
-    assert "timed" not in events
-    assert events[-1] == "close"
-
-
-def test_diagnosing_a_broken_case_returns_what_is_wrong(gpu, timer):
-    found = diagnose_case(case_of(lambda out: lambda: None), FakeEnvironment(gpu))
-    assert found.fault is Fault.NOT_WRITTEN
 
 
 def test_a_launch_that_fails_while_it_is_timed_is_incorrect_and_keeps_its_place_in_the_report(gpu, timer):
