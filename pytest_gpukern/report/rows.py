@@ -190,7 +190,7 @@ def rows_of(
 
 def _unmeasured(result: Result, size: str) -> Row:
     incorrect = result.correctness is Correctness.INCORRECT
-    checked = "not checked" if result.correctness is Correctness.UNCHECKED else "checked"
+    checked = units.NOTHING if result.correctness is Correctness.UNCHECKED else "checked"
     state = units.NOTHING if incorrect else "simulated" if result.simulated else checked
     footnotes = [Footnote("", note) for note in result.notes]
     if incorrect and result.diagnosis:
@@ -296,8 +296,7 @@ def error_text(result: Result) -> str:
     Beside a reference near zero, as of a sum that cancels, any error is many ULP: then the absolute tells.
     """
     if not result.errors:
-        unchecked = result.correctness is Correctness.UNCHECKED and bool(result.measurements)
-        return "unchecked" if unchecked else ""
+        return "unchecked" if result.correctness is Correctness.UNCHECKED else ""
     errors = list(result.errors.values())
     if all(error.max_abs == 0 for error in errors):
         return units.EXACT

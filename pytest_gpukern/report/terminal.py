@@ -101,7 +101,7 @@ def totals(report: RunReport) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
-    gate, simulated, unchecked, passed. Verdicts are counted by scope.
+    gate, unchecked, simulated, passed. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, report) for result in report.results)
     otherwise = len(report.failed) - counts["incorrect"] - counts["failed by the gate"]
@@ -323,9 +323,9 @@ def _standing(result: Result, report: RunReport) -> str:
         return "failed otherwise"
     if result.nodeid in report.failed_by_the_gate:
         return "failed by the gate"
-    if result.simulated:
-        return "simulated"
-    return "unchecked" if result.correctness is Correctness.UNCHECKED else "passed"
+    if result.correctness is Correctness.UNCHECKED:
+        return "unchecked"
+    return "simulated" if result.simulated else "passed"
 
 
 def _skipped(skips: Sequence[Skip]) -> str:

@@ -12,7 +12,7 @@ from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable
 from pytest_gpukern.processes.extra_sessions import measure_further
-from pytest_gpukern.values.result import Result, SessionRole, Verdict, VerdictKind
+from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +40,19 @@ class Settled:
     failures: tuple[str, ...] = ()
 
 
-def settle(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
+_UNCHECKED = (
+    "UNCHECKED: nothing compared what the call left with a reference: "
+    "call gpu_benchmark.verify(out, expected), or give check= to pedantic"
+)
+
+
+def settle(
+    result: Result, environment: Environment, marker: MarkerOptions, *, expects_check: bool = False
+) -> Settled:
     """Judges a result once its test's body has ended, so that every verdict is final.
+
+    A strict run fails what nobody checked, whatever is recorded, where the test `expects_check`: it uses our
+    fixture, or declares what its calls write.
 
     Where a run compares by several sessions, the others are run first. Fresh sessions decide a suspicion that
     would fail the test; where no time fails a test, it stays a suspicion. A confirmed slowdown may be meant:
@@ -61,6 +72,8 @@ def settle(result: Result, environment: Environment, marker: MarkerOptions) -> S
         return Settled(result, sessions)
     # The reason first: pytest's short summary, which names the test already, cuts what is long.
     lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
+    if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
+        lines.insert(0, _UNCHECKED)
     return Settled(result, sessions, tuple(lines))
 
 

@@ -315,7 +315,6 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("require", ("gpu",), "backend", _HOST, "only host variants are selected"),
     ("strict", (), "gate", ("off",), "the gate is off"),
     ("gate-on", (), "gate", ("off",), "the gate is off"),
-    ("strict", (), "baseline", ("off",), "there is nothing to be strict about"),
 )
 """Option and the values of it, none for any, that cannot be meant with these values of another; and why."""
 _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (

@@ -179,9 +179,60 @@ def test_it(gpu_benchmark, bounds):
     assert tight["notes"] == default["notes"] == []
 
 
-def test_a_test_that_never_verifies_is_unchecked_and_says_so(plain):
-    result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
-    result.stdout.fnmatch_lines(["gpukern: 0 passed, 1 unchecked*"])
+UNVERIFIED = """
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_unverified(gpu_benchmark):
+    gpu_benchmark(lambda out: out.fill(12345), out=np.empty(3))
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_verified(gpu_benchmark):
+    out = np.empty(3)
+    gpu_benchmark(lambda out: out.fill(2), out=out)
+    gpu_benchmark.verify(out, np.full(3, 2.0))
+
+def test_checked(gpu_benchmark):
+    gpu_benchmark.pedantic(lambda: 2, check=lambda returned: None)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--gpukern-baseline=update"], ["--gpukern-baseline=off"], None],
+    ids=["recording", "without records", "not measured"],
+)
+def test_what_nothing_verifies_is_unchecked_and_fails_a_strict_run(plain, pytester, options):
+    def run(*more):
+        if options is not None:
+            return plain(UNVERIFIED, *options, *more)
+        pytester.makepyfile(test_doubling=f"import numpy as np\nimport pytest\n{UNVERIFIED}")
+        return pytester.runpytest_inprocess("--gpukern-simulator=never", *more)
+
+    result = run()
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*test_unverified*unchecked*", "gpukern: 2 passed, 1 unchecked*"])
+    strict = run("--gpukern-strict")
+    strict.assert_outcomes(passed=2, failed=1)
+    strict.stdout.fnmatch_lines(
+        ["UNCHECKED: nothing compared *: call gpu_benchmark.verify(out, expected), *"]
+    )
+    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
+
+
+def test_what_a_strict_run_cannot_see_checked_of_pytest_benchmarks_fixture_is_its_own(plain):
+    result = plain(
+        """
+@pytest.mark.gpu_benchmark
+def test_asserts(benchmark):
+    assert benchmark(lambda: 2) == 2
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_declares(benchmark):
+    benchmark(lambda out: out.fill(12345), out=np.empty(3))
+""",
+        "--gpukern-strict",
+        "--gpukern-baseline=off",
+    )
+    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_gpukern_is_the_same_object_and_the_device_tells_what_it_is(plain):

@@ -174,13 +174,16 @@ def test_the_error_is_the_worst_over_outputs_in_a_unit_that_all_have():
 def test_a_case_without_measurement_says_checked_or_simulated_in_place_of_the_time():
     assert cells(row_with("cupy.exp", result("cupy.exp"))) == ["cupy.exp", "n=1000", "checked", "0.5 ULP"]
     assert "simulated" in cells(row_with("cupy.exp", result("cupy.exp", simulated=True)))
-    unchecked = result("cupy.exp", correctness=Correctness.UNCHECKED, errors={})
-    assert "not checked" in cells(row_with("cupy.exp", unchecked))
 
 
-def test_a_measured_case_that_nothing_checked_says_so():
-    unchecked = result("cupy.exp", measured(), correctness=Correctness.UNCHECKED, errors={})
+@pytest.mark.parametrize("measurements", [(), (measured(),)])
+@pytest.mark.parametrize("simulated", [False, True])
+def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
+    unchecked = result(
+        "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
+    )
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
+    assert totals(RunReport([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
 
 
 def test_a_time_that_the_simulator_took_is_never_shown():

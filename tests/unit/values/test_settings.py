@@ -344,7 +344,6 @@ CONTRADICTIONS = [
     (True, {"against": "main", "sessions": "1"}, {}, "--gpukern-against=main", "2 or more a side"),
     (True, {"against-setup": "make"}, {}, "--gpukern-against-setup=make", "add --gpukern-against=REV"),
     (True, {"strict": True, "gate": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-gate=off"),
-    (True, {"strict": True, "baseline": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-baseline=off"),
     (True, {"gate-on": "time", "gate": "off"}, {}, "--gpukern-gate-on=time", "drop it or --gpukern-gate=off"),
     (
         True,
