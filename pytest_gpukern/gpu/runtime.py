@@ -167,7 +167,7 @@ class CudaRuntime:
 
         self.device = Device(0)
         self.device.set_current()
-        self._context = int(checked("cuCtxGetCurrent"))
+        self._context = checked("cuCtxGetCurrent")
         self._kept = int(checked("cuMemAlloc", 16))
         self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
@@ -211,12 +211,16 @@ class CudaRuntime:
 
     def change(self, *, another_may_stay: bool) -> str | None:
         """Says how this thread's context is not the one that this was made in; see `context_change`."""
-        if not _current():
-            self.device.set_current()  # somebody took it off: nobody else's is in the way
-        if _current() != self._context and not another_may_stay:
-            return "it left another context current"
+        closed = "the primary context was closed"
+        try:
+            if not _current():  # somebody took it off: nobody else's is in the way
+                checked("cuCtxSetCurrent", self._context)
+            if _current() != int(self._context) and not another_may_stay:
+                return "it left another context current"
+        except CudaError:
+            return closed
         # No two allocations of a process have one identity, so one of a context that was closed is gone.
-        return None if _identity(self._kept) == self._identity else "the primary context was closed"
+        return None if _identity(self._kept) == self._identity else closed
 
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""

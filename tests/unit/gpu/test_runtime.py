@@ -1,0 +1,57 @@
+"""Whether a process can go on in the CUDA context that it began with; the driver is made up."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpukern.gpu.runtime import CudaRuntime
+
+driver = pytest.importorskip("cuda.bindings.driver")
+FINE, BAD = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+OURS, THEIRS, ALLOCATION = 7, 8, 77
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A driver with a current context and an allocation of ours, whose context may be made current or not."""
+    state = SimpleNamespace(current=OURS, identity=1, alive=True)
+
+    def set_current(context):
+        if not state.alive:
+            return (BAD,)
+        state.current = context
+        return (FINE,)
+
+    def attribute(kind, pointer):
+        assert (kind.name, pointer) == ("CU_POINTER_ATTRIBUTE_BUFFER_ID", ALLOCATION)
+        return (FINE, state.identity) if state.identity is not None else (BAD, None)
+
+    monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (FINE, state.current))
+    monkeypatch.setattr(driver, "cuCtxSetCurrent", set_current)
+    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    runtime = CudaRuntime.__new__(CudaRuntime)
+    runtime._context, runtime._kept, runtime._identity = OURS, ALLOCATION, 1
+    state.change = runtime.change
+    return state
+
+
+def test_the_same_context_is_no_change_and_none_is_put_back(machine):
+    assert machine.change(another_may_stay=False) is None
+    machine.current = 0
+    assert machine.change(another_may_stay=False) is None
+    assert machine.current == OURS
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_another_context_is_a_change_where_it_may_not_stay_and_is_left_as_it_is(machine, stays):
+    machine.current = THEIRS
+    assert machine.change(another_may_stay=stays) == (None if stays else "it left another context current")
+    assert machine.current == THEIRS
+
+
+@pytest.mark.parametrize(
+    "closed", [{"identity": None}, {"identity": 2}, {"current": 0, "alive": False}], ids=str
+)
+def test_a_context_that_was_closed_is_known_though_a_new_one_has_its_address(machine, closed):
+    vars(machine).update(closed)
+    assert machine.change(another_may_stay=True) == "the primary context was closed"
