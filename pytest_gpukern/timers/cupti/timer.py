@@ -162,6 +162,9 @@ class CuptiTimer:
             return True
         if not self._apart and (self._any_stream or self._marker is not None) and overlapping(activities):
             # Only the timed stream waits behind the blocking kernel: elsewhere the calls ran ahead, at once.
+            # What that stream waits for is done before the marker here, and what it does not is seen here
+            # best: short work of calls that are launched one by one is done before the host is.
+            self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
             self._apart = True
             self._queue.give_up()
             return True

@@ -374,6 +374,15 @@ def test_work_that_outlasts_the_timed_stream_is_suspicious_unless_any_stream_wil
     assert CuptiTimer(machine, any_stream=True).suspicion(call) is None
 
 
+@pytest.mark.parametrize("ns", [4000, 9000])
+def test_short_work_that_outlasts_the_timed_stream_is_found_while_calls_are_queued(machine, ns):
+    """Once they are launched one by one, it is done before the host has launched what comes behind it."""
+    timer = CuptiTimer(machine)
+    call = forked(machine, joins=False, ns=ns)
+    timer.collect(repeated(call, COUNT), cold=True)
+    assert "and still did when that was done" in timer.suspicion(Iteration(call))
+
+
 def test_a_kernel_of_many_blocks_outlasts_the_timed_stream_too(machine):
     """Recorded serially, nothing would run beside anything else."""
     call = Iteration(machine.kernel("own", 500_000, grid=MANY, stream=machine.other_stream()))
