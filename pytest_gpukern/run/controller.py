@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import signal
 import threading
@@ -66,6 +67,7 @@ class Controller:
         self.skips: list[tuple[str, str]] = []
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
+        self._was_incorrect: dict[str, str] = {}
         self._failed: set[str] = set()
         self._failed_by_themselves: set[str] = set()
         self._failed_by_the_gate: set[str] = set()
@@ -144,7 +146,7 @@ class Controller:
             return
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
-        self._results[report.nodeid] = result
+        self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
         self._failed_by_themselves.discard(report.nodeid)
         self._failed_by_the_gate.discard(report.nodeid)
@@ -153,6 +155,17 @@ class Controller:
         if report.failed:
             (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
         self.groups[report.nodeid] = carried["group"]
+
+    def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
+        """Returns a test's result, with a note where an earlier attempt at it was wrong and this is not."""
+        from pytest_gpukern.values.result import Correctness
+
+        if result.correctness is Correctness.INCORRECT:
+            self._was_incorrect.setdefault(nodeid, (result.diagnosis or "").partition("\n")[0])
+        elif nodeid in self._was_incorrect:
+            told = f"INCORRECT when it was first run: {self._was_incorrect[nodeid]}"
+            return dataclasses.replace(result, notes=(*result.notes, told))
+        return result
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
         """How pytest-benchmark lists the test, what it left on the device, and whether it fails after all."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.run.call_subject import CallTarget
 
@@ -95,7 +93,13 @@ class GpuBenchmark:
         return self._test.measure_call(chosen).first
 
     def verify(
-        self, actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None
+        self,
+        actual: Any,
+        expected: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+        *,
+        expect_failure: bool = False,
     ) -> None:
         """Compares an output with its reference, records the error, and fails the test where it is outside.
 
@@ -109,15 +113,16 @@ class GpuBenchmark:
             expected: reference of the same shape.
             rtol: relative bound; 0 where only `atol` is given.
             atol: absolute bound; 0 where only `rtol` is given.
+            expect_failure: whether the test expects the output to be wrong, and fails where it is right. A
+                failure that the test catches itself fails it at its end.
 
         Raises:
             TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
             ValueError: a bound is negative or not finite, the two arrays share memory, `expected` is nothing
                 but NaN, or there is no element to compare, and no call was given an empty array.
         """
-        diagnosis = self._test.verify(actual, expected, rtol, atol)
-        if diagnosis is not None:
-            pytest.fail(f"INCORRECT: {diagnosis}", pytrace=False)
+        __tracebackhide__ = True
+        self._test.verify(actual, expected, rtol, atol, expect_failure=expect_failure)
 
     def guarded(self, array: Any, name: str | None = None) -> Any:
         """A copy of an array with a guard zone before and behind it, until the end of the test.

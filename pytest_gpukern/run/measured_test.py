@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 
+_WENT_ON = "the test went on after that: verify(…, expect_failure=True) is for a failure that is expected"
+
+
 class MeasuredTest:
     """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
@@ -58,6 +61,7 @@ class MeasuredTest:
         self.observed = ObservedFromOutside(context.environment)
         self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
+        self._failed_with: str | None = None
         self._loading = ExitStack()
 
     @property
@@ -128,8 +132,14 @@ class MeasuredTest:
         if complaint is not None:
             _fail(complaint)
 
-    def verify(self, actual: Any, expected: Any, rtol: float | None, atol: float | None) -> str | None:
-        """Compares an output with its reference and notes its error; returns what is wrong, or None."""
+    def verify(
+        self, actual: Any, expected: Any, rtol: float | None, atol: float | None, *, expect_failure: bool
+    ) -> None:
+        """Compares an output with its reference, notes its error, and fails the test where it is wrong.
+
+        Where a failure is expected, it fails the test if there is none.
+        """
+        __tracebackhide__ = True
         environment = self.environment
         if environment.gpu.has_gpu:
             from pytest_gpukern.gpu.runtime import runtime
@@ -147,19 +157,31 @@ class MeasuredTest:
             hashes=environment.gpu.measures,
             asks_what_else=self.found is not None,
         )
-        errors = {} if check.error is None else {name: check.error}
-        if self.found is not None:
+        wrong = None if check.diagnosis is None else check.diagnosis.message
+        if self.found is not None and wrong is None:
             if check.loose is not None:
                 self.found.add_note(check.loose)
-            if check.diagnosis is None:
-                self.found.passes(errors)
-            else:
-                self.found.fails(check.diagnosis.message, errors)
-        return None if check.diagnosis is None else check.diagnosis.message
+            self.found.passes({} if check.error is None else {name: check.error})
+        elif self.found is not None and expect_failure:
+            self.found.passes()
+        elif self.found is not None and wrong is not None:
+            self.found.fails(wrong, {} if check.error is None else {name: check.error})
+        if wrong is not None and not expect_failure:
+            self._fail(f"INCORRECT: {wrong}")
+        if wrong is None and expect_failure:
+            self._fail(f"{name}: right, and verify(…, expect_failure=True) expects that it is wrong")
 
     def settle(self) -> str | None:
-        """Settles the test once its body has ended; returns why the gate fails it, in words, or None."""
+        """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
+
+        It fails where something was wrong that did not end its body, as under a bare `except:`.
+        """
         self.ended = True
+        wrong = self._failed_with
+        if wrong is None and self.result is not None and self.result.correctness is Correctness.INCORRECT:
+            wrong = f"INCORRECT: {self.result.diagnosis}"  # as a `check` of the test's own said
+        if wrong is not None:
+            _fail(f"{wrong}\n  {_WENT_ON}")
         if self.found is None:
             return None
         diagnosis = None if self.seen is None else self.seen.unsettled()
@@ -192,7 +214,13 @@ class MeasuredTest:
         __tracebackhide__ = True
         result = self.result
         if result is not None and result.correctness is Correctness.INCORRECT:
-            _fail(f"INCORRECT: {result.diagnosis}")
+            self._fail(f"INCORRECT: {result.diagnosis}")
+
+    def _fail(self, message: str) -> NoReturn:
+        """Fails the test, at its end again if it goes on."""
+        __tracebackhide__ = True
+        self._failed_with = message
+        _fail(message)
 
 
 def _fail(message: str) -> NoReturn:

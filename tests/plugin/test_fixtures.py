@@ -160,6 +160,103 @@ def test_wrong_shape(gpu_benchmark):
     assert found["test_doubling/test_wrong"]["correctness"] == "INCORRECT"
 
 
+SWALLOWING = """
+one = np.ones(4)
+
+def swallow(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except:
+        pass
+
+def wrong(returned):
+    raise AssertionError("not what it should be")
+
+def test_verify(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    swallow(gpu_benchmark.verify, one, 2 * one)
+
+def test_nothing_measured(gpu_benchmark):
+    swallow(gpu_benchmark.verify, one, 2 * one)
+
+@pytest.mark.gpu_benchmark(outputs="out")
+def test_call(gpu_benchmark):
+    swallow(gpu_benchmark, lambda out: None, out=one.copy())
+
+def test_check(gpu_benchmark):
+    swallow(gpu_benchmark.pedantic, lambda: 1, check=wrong)
+
+def test_right_in_the_end(gpu_benchmark):
+    swallow(gpu_benchmark.verify, one, 2 * one)
+    gpu_benchmark.verify(one, one.copy())
+
+def test_expected(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+    gpu_benchmark.verify(one, 2 * one, expect_failure=True)
+    gpu_benchmark.verify(one, one.copy())
+
+def test_right_though_expected_to_be_wrong(gpu_benchmark):
+    gpu_benchmark.verify(one, one.copy(), expect_failure=True)
+
+@pytest.mark.xfail(strict=True)
+def test_marked(gpu_benchmark):
+    swallow(gpu_benchmark.verify, one, 2 * one)
+"""
+
+
+def test_a_failure_that_the_test_swallows_fails_it_at_its_end_unless_it_is_expected(plain, pytester):
+    result = plain(SWALLOWING, "--gpukern-output=run.json", "-rf")
+    result.assert_outcomes(passed=1, failed=6, xfailed=1)
+    went_on = "  the test went on after that: verify(…, expect_failure=True) is for a failure *"
+    for shown in ("output: wrong values*", "out: not written*", "check before timing: not what it*"):
+        result.stdout.fnmatch_lines([f"INCORRECT: {shown}"])
+    assert sum(line.startswith(went_on[:-2]) for line in result.outlines) == 5
+    result.stdout.fnmatch_lines(
+        ["output: right, and verify(…, expect_failure=True) expects that it is wrong"]
+    )
+    found = results_in(pytester.path / "run.json")["test_doubling/test_expected"]
+    assert (found["correctness"], list(found["errors"])) == ("PASSED", ["output"])
+
+
+RERUNS = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
+    for attempt in range(2):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        for report in reports:
+            again = report.failed and attempt == 0
+            report.outcome = "rerun" if again else report.outcome
+            item.ihook.pytest_runtest_logreport(report=report)
+            if again:
+                break
+        else:
+            return True
+"""
+
+
+def test_a_rerun_that_turns_green_what_was_incorrect_is_told(pytester, plain):
+    pytester.makeconftest(RERUNS)
+    result = plain(
+        """
+attempts = []
+
+@pytest.mark.parametrize("error", [0, 1])
+def test_it(gpu_benchmark, error):
+    attempts.append(error)
+    out = np.ones(4) + (attempts.count(error) == 1) * error
+    gpu_benchmark(lambda: None)
+    gpu_benchmark.verify(out, np.ones(4))
+"""
+    )
+    result.assert_outcomes(passed=2)
+    (told,) = [line for line in result.outlines if "INCORRECT" in line]
+    assert told.startswith(
+        "  test_it[1] kernel: INCORRECT when it was first run: output: wrong values: 4 of 4"
+    )
+    result.stdout.fnmatch_lines(["gpukern: 2 passed*"])
+
+
 def test_verify_notes_what_else_would_have_passed_within_bounds_of_the_tests_own(plain, pytester):
     plain(
         """
