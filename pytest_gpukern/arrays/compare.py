@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.values.result import OutputError
 
@@ -22,10 +24,23 @@ POISON = 0x7FF9_7FFB
 POISONS = (POISON, 0xFFFA_FFC5)
 """Four bytes each; in turn, one of them is written all over an output before a checked launch. They are NaN
 as float16, bfloat16, float32 and float64, integers that a kernel is unlikely to compute, and differ in every
-byte, so that what was not written cannot be right under both."""
+byte, so that what was not written cannot be right under both. A run draws its own; these are for tests."""
 
 _CHUNK = 1 << 17
 """Elements of a piece; a multiple of four, so that each piece begins with the first byte of the poison."""
+
+
+def draw_poisons(seed: int | str) -> tuple[int, int]:
+    """Draws two words with what `POISONS` have in common, which no kernel can know beforehand."""
+    draw = random.Random(f"poisons {seed}")
+    while True:
+        highs, lows = draw.sample(range(8), 2), draw.sample(range(64), 2)
+        one, other = (
+            (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0],
+            (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1],
+        )
+        if not {one, other} & {INPUT_GUARD, OUTPUT_GUARD}:
+            return (one, other) if draw.random() < 0.5 else (other, one)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,53 @@ def random_array(
     return array
 
 
+_DRAWS = (
+    *("random", "uniform", "integers", "normal", "standard_normal", "lognormal", "exponential"),
+    *("standard_exponential", "gamma", "standard_gamma", "beta", "chisquare", "poisson", "binomial"),
+)
+"""Methods of a generator whose elements are drawn each on its own."""
+_CHANGED = 32
+"""One element in so many is drawn anew, and one at least."""
+
+
+def few_changed(rng: np.random.Generator) -> np.random.Generator:
+    """Returns a generator that draws what `rng` would, but for a few elements of each array.
+
+    What is made of its draws is as valid as what is made of any. The first, the middle and the last element
+    stay, and so do numbers and what is shuffled.
+    """
+    import numpy as np
+
+    class FewChanged(np.random.Generator):
+        def __init__(self, bits: Any) -> None:
+            super().__init__(bits)
+            seeds = bits.seed_seq
+            key = (*seeds.spawn_key, _CHANGED)
+            self.others = np.random.default_rng(np.random.SeedSequence(seeds.entropy, spawn_key=key))
+
+    def changing(name: str) -> Callable[..., Any]:
+        draw = getattr(np.random.Generator, name)
+
+        def drawn(self: FewChanged, *args: Any, **kwargs: Any) -> Any:
+            array = draw(self, *args, **kwargs)
+            size = array.size if isinstance(array, np.ndarray) else 0
+            if size < 4:  # which the elements that stay leave nothing of
+                return array
+            if kwargs.get("out") is not None:
+                kwargs = {**kwargs, "out": np.empty_like(array)}
+            others = draw(self.others, *args, **kwargs)
+            places = self.others.integers(1, size - 1, max(1, size // _CHANGED))
+            places[places == size // 2] = 1
+            array.flat[places] = others.flat[places]
+            return array
+
+        return drawn
+
+    for name in _DRAWS:
+        setattr(FewChanged, name, changing(name))
+    return FewChanged(rng.bit_generator)
+
+
 def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float64") -> np.ndarray[Any, Any]:
     """Computes `ufunc` of the operands in `dtype` by several threads: a reference of large arrays.
 

@@ -9,6 +9,7 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Workspace(Protocol):
         """Puts contents into the input arrays by the fastest way there is, and waits for it."""
 
     def poison(self) -> None:
-        """Fills every output with the other of `comparison.POISONS` than before, and waits for it."""
+        """Fills every output with the other poison than before, and waits for it."""
 
     def queue_poison(self, stream: Any) -> None:
         """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""
@@ -101,6 +102,7 @@ class Backend:
         stream: what variants get as `stream`, in the library's own type; None on the host.
         timed_stream: the same stream as cuda.core's, for timers; None on the host and in the simulator.
         notes: what was supplied from outside so that the library works here, in words.
+        poisons: what outputs are filled with in turn, one before each checked launch.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Backend:
     stream: Any = None
     timed_stream: Any = None
     notes: tuple[str, ...] = ()
+    poisons: tuple[int, int] = POISONS
 
     def workspace(
         self,

@@ -6,6 +6,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ class DaskWorkspace(CudaWorkspace):
         outputs: Mapping[str, Output],
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
+        poisons: tuple[int, int] = POISONS,
     ) -> None:
         import dask.array
 
-        super().__init__(inputs, outputs, wrap, placed)
+        super().__init__(inputs, outputs, wrap, placed, poisons)
         for name in self._inputs:
             chunk = self.arrays[name]
             key = f"{name}-{uuid.uuid4().hex}"

@@ -203,7 +203,7 @@ def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
         if getattr(tensor, "is_neg", bool)():
             tensor = tensor._neg_view()
             read_as.append("negated")
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
         if dtype.startswith(("bfloat16", "float8")):
             tensor = tensor.view(getattr(sys.modules["torch"], "int16" if dtype == "bfloat16" else "uint8"))
             read_as.append(dtype)

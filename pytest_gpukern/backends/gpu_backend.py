@@ -140,13 +140,14 @@ class CudaWorkspace:
         outputs: Mapping[str, Output],
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
+        poisons: tuple[int, int] = comparison.POISONS,
     ) -> None:
         placed = placed or {}
         self._runtime = runtime()
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
         self._returned: dict[str, Any] = {}
-        self._poisons = itertools.cycle(comparison.POISONS)
+        self._poisons = itertools.cycle(poisons)
         self.arrays: dict[str, Any] = {}
         try:
             for name, value in inputs.items():
@@ -178,7 +179,7 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        """Fills every output with the other of `comparison.POISONS` than before, and waits."""
+        """Fills every output with the other poison than before, and waits."""
         self._poison = next(self._poisons)
         self.queue_poison(None)
         self._returned.clear()
@@ -310,7 +311,7 @@ class GpuBackend(Backend):
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
         """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
-        return self.workspace_type(inputs, outputs, self.wrap, placed)
+        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons)
 
     def synchronize(self) -> None:
         """Waits for the whole device."""

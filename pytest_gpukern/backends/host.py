@@ -181,6 +181,7 @@ class HostWorkspace:
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
+        poisons: tuple[int, int] = comparison.POISONS,
     ) -> None:
         import numpy as np
 
@@ -200,7 +201,7 @@ class HostWorkspace:
             **{name: guarded.array for name, guarded in self._guarded.items()},
         }
         self.load(inputs)
-        self._poisons = itertools.cycle(comparison.POISONS)
+        self._poisons = itertools.cycle(poisons)
         self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
         self.arrays: dict[str, Any] = dict(self._host)
         self.poison()
@@ -213,7 +214,7 @@ class HostWorkspace:
     fill = load
 
     def poison(self) -> None:
-        """Fills every output with the other of `comparison.POISONS` than before."""
+        """Fills every output with the other poison than before."""
         self._poison = next(self._poisons)
         self._fill_outputs()
 
@@ -306,4 +307,4 @@ class HostBackend(Backend):
         placed: Mapping[str, Placement] | None = None,
     ) -> HostWorkspace:
         """Makes NumPy arrays, inputs copied and outputs poisoned."""
-        return HostWorkspace(inputs, outputs, placed)
+        return HostWorkspace(inputs, outputs, placed, self.poisons)

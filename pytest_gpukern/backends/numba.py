@@ -6,6 +6,7 @@ import warnings
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
@@ -66,8 +67,9 @@ class SimulatedWorkspace(HostWorkspace):
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
+        poisons: tuple[int, int] = POISONS,
     ) -> None:
-        super().__init__(inputs, outputs, placed)
+        super().__init__(inputs, outputs, placed, poisons)
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
         self.array_type = FakeCUDAArray
@@ -99,4 +101,4 @@ class SimulatedBackend(Backend):
         placed: Mapping[str, Placement] | None = None,
     ) -> SimulatedWorkspace:
         """Makes simulator arrays, inputs copied and outputs poisoned."""
-        return SimulatedWorkspace(inputs, outputs, placed)
+        return SimulatedWorkspace(inputs, outputs, placed, self.poisons)

@@ -86,6 +86,7 @@ class CheckedCalls:
         synchronize: waits for the device.
         fixed: whether every call has the same arguments.
         repeats: whether a call with nothing declared is made again for what it returns.
+        poisons: what outputs are filled with in turn.
 
     Attributes:
         seen: what the calls left in each output.
@@ -101,6 +102,7 @@ class CheckedCalls:
         *,
         fixed: bool = True,
         repeats: bool = True,
+        poisons: tuple[int, int] = POISONS,
     ) -> None:
         self._outputs = outputs
         self._determinism = determinism
@@ -108,12 +110,12 @@ class CheckedCalls:
         self._synchronize = synchronize
         self._fixed = fixed
         self._repeats = repeats
-        self._poisons = itertools.cycle(POISONS)
+        self._poisons = itertools.cycle(poisons)
         self.seen = SeenOutputs(determinism, fixed=fixed)
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.notes: tuple[str, ...] = ()
-        self._timed_poison = POISONS[0]
+        self._timed_poison = poisons[0]
 
     def begin(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str

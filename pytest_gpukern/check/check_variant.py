@@ -69,7 +69,7 @@ def check(
     prepared = prepare(case, point, backend, workspace, datasets[0])
     prepared.datasets = datasets
     for number, dataset in enumerate(datasets):
-        if checked_again and number >= _enough(prepared, dataset):
+        if number >= _enough(prepared, dataset, checked_again=checked_again):
             break
         if number:
             turn_to(prepared, point, dataset)
@@ -174,11 +174,14 @@ def _judge_runs(
         raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), errors)
 
 
-def _enough(prepared: Prepared, dataset: Dataset) -> float:
-    """Returns on how many sets to launch a variant that is checked again, before `dataset` comes next."""
-    if not is_slow(prepared):
+def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> float:
+    """Returns on how many sets to launch a variant, before `dataset` comes next."""
+    statistical = prepared.case.problem.check is not None
+    if not is_slow(prepared) or (statistical and not checked_again):
         return math.inf
-    if prepared.case.problem.check is not None:
+    if not checked_again:
+        return len(POISONS)
+    if statistical:
         return math.inf if prepared.backend.on_gpu else _RUNS_OF_SLOW
     if dataset.scalars != prepared.dataset.scalars:
         return math.inf

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.problem import Output, Problem
 
 CONTENTS = 3
-"""Sets of inputs with different contents, for buffers in rotation."""
+"""Sets of inputs with different contents, for buffers in rotation; the last is much like the one before."""
 MOST_CORNERS = 256
 """Points that are held where they are small: those at which variants are checked besides their own."""
 _LARGE_BYTES = 2**30
@@ -92,6 +92,25 @@ class Dataset:
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
+
+    def with_few_changed(self, problem: Problem, point: Point, seed_offset: int) -> Dataset | None:
+        """Makes contents that agree with these in most elements; None where drawing makes none such.
+
+        What an answer may be remembered by, as pointers, scalars, the first and last elements, is the same.
+        """
+        import numpy as np
+
+        inputs = problem.inputs_with_few_changed(point, self.seed_offset, self.seed)
+        if list(inputs) != list(self.inputs):
+            return None
+        changed = []
+        for name, before in self.inputs.items():
+            one, other = np.asarray(before), np.asarray(inputs[name])
+            if (one.shape, one.dtype) != (other.shape, other.dtype):
+                return None
+            if one.tobytes() != other.tobytes():
+                changed.append(one.ndim)
+        return self._of(problem, point, inputs, seed_offset, self.seed) if changed and all(changed) else None
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -210,8 +229,13 @@ class Datasets:
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Returns the set `seed_offset` of a problem at a point."""
         sets = self._at(problem, point)
-        if seed_offset not in sets:
-            sets[seed_offset] = Dataset.make(problem, point, seed_offset, self._seed)
+        if seed_offset in sets:
+            return sets[seed_offset]
+        made = None
+        if seed_offset == CONTENTS - 1 and problem.check is None:  # which judges independent runs together
+            before = self.get(problem, point, seed_offset - 1)
+            made = before.with_few_changed(problem, point, seed_offset)
+        sets[seed_offset] = made or Dataset.make(problem, point, seed_offset, self._seed)
         return sets[seed_offset]
 
     def other(self, problem: Problem, point: Point, contents: str) -> list[Dataset]:

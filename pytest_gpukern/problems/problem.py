@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
+from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
 from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name, users_line
 from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
@@ -377,6 +378,13 @@ class Problem:
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
         rng = self._rng(point, seed_offset, seed)
+        return self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
+
+    def inputs_with_few_changed(
+        self, point: Point, seed_offset: int, seed: int | None = None
+    ) -> dict[str, Any]:
+        """Draws the inputs of an offset, but for a few elements of each array that `make_inputs` draws."""
+        rng = few_changed(self._rng(point, seed_offset, seed))
         return self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:

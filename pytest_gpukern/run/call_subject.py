@@ -144,6 +144,7 @@ class CallSubject:
                 self._synchronize,
                 fixed=target.fixed,
                 repeats=self.is_timed or not target.runs_once,
+                poisons=context.environment.poisons,
             )
         self._first_call_ns: float | None = None
         self._notes: dict[str, None] = {}

@@ -9,6 +9,7 @@ import secrets
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
@@ -49,6 +50,7 @@ class Environment:
         datasets: inputs and references of cases.
         corner_datasets: those of many small points.
         session: id of this process, which tells its measurements from those of other processes.
+        poisons: what outputs are filled with before checked launches; by the run's seed, or by the session.
     """
 
     def __init__(
@@ -65,11 +67,12 @@ class Environment:
         self.gpu = DeviceSession(
             settings, simulated, device_spec=device_spec, on_wait=on_wait, waiting=waiting
         )
-        self.libraries = Libraries(settings, self.gpu)
+        self.session = secrets.token_hex(4)
+        self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
+        self.libraries = Libraries(settings, self.gpu, self.poisons)
         self.records = Records(settings, self.gpu)
         self.datasets = Datasets(seed=settings.seed)
         self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
-        self.session = secrets.token_hex(4)
         self.waiting = waiting
         self._children = children
 
@@ -104,11 +107,13 @@ class Libraries:
     Args:
         settings: which are selected.
         gpu: the device that they run on.
+        poisons: what they fill outputs with.
     """
 
-    def __init__(self, settings: Settings, gpu: DeviceSession) -> None:
+    def __init__(self, settings: Settings, gpu: DeviceSession, poisons: tuple[int, int]) -> None:
         self._settings = settings
         self._gpu = gpu
+        self._poisons = poisons
         self._backends: dict[str, Backend] = {}
 
     @functools.cache  # noqa: B019 - one object lives as long as the process
@@ -146,6 +151,7 @@ class Libraries:
         """The backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
             self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
+            self._backends[name].poisons = self._poisons
         return self._backends[name]
 
     @property

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
+from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
@@ -232,7 +233,7 @@ class FakeEnvironment:
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
-        self.session = "5e551041"
+        self.session, self.poisons = "5e551041", POISONS
         self.sessions = recorded
         self.first_sessions, self.shared = (), None
         self.asked_for_records = []

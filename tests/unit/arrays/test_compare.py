@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.arrays.compare import POISON, POISONS, compare
+from pytest_gpukern.arrays.compare import POISON, POISONS, compare, draw_poisons
+from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.backends.host import poison
 from pytest_gpukern.check.diagnosis import Fault, diagnose_form, diagnose_values
 
@@ -387,9 +388,21 @@ def test_a_boolean_that_was_never_written_is_no_true():
     assert compare(unwritten(5, bool), np.ones(5, bool), EXACT).unwritten == 5
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_poison_is_nan_in_every_float(dtype):
-    assert np.isnan(unwritten(4, dtype)).all()
+@given(st.integers() | st.text())
+def test_poisons_of_any_seed_are_nan_in_every_float_differ_in_every_byte_and_are_no_guards(seed):
+    words = draw_poisons(seed)
+    assert words == draw_poisons(seed)
+    assert not {*words} & {INPUT_GUARD, OUTPUT_GUARD}
+    one, other = (np.full(4, word, "u4") for word in words)
+    assert (one.view("u1") != other.view("u1")).all()
+    for word in (one, other):
+        for dtype in FLOATS:
+            assert np.isnan(word.view(dtype)).all()
+        assert np.isnan((word.view("u2").astype("u4") << 16).view("f4")).all(), "bfloat16"
+
+
+def test_runs_draw_other_poisons():
+    assert len({draw_poisons(seed) for seed in range(50)}) > 45
 
 
 @pytest.mark.parametrize("dtype", ALL)

@@ -11,7 +11,7 @@ import pytest
 from fakes import doubling, only_case
 
 from pytest_gpukern import Output, Tolerance
-from pytest_gpukern.arrays.compare import POISONS
+from pytest_gpukern.arrays.compare import POISONS, draw_poisons
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check import launch as checked_launch
 from pytest_gpukern.check.check_variant import check
@@ -22,13 +22,15 @@ from pytest_gpukern.problems.dataset import Datasets
 N = 8
 
 
-def checked(prepare, problem=None, *, contents=2, checked_again=False, on_gpu=False, **arguments):
+def checked(
+    prepare, problem=None, *, contents=2, checked_again=False, on_gpu=False, backend=None, **arguments
+):
     """Checks a variant of `doubling` on the host; returns it prepared."""
     problem = problem or doubling(N)
     problem.variant("host", **arguments)(prepare)
     case = only_case(problem)
     datasets = Datasets().for_check(problem, case.point, contents=contents, available_bytes=1e9)
-    backend = HostBackend()
+    backend = backend or HostBackend()
     backend.on_gpu = on_gpu
     workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
     return check(case, case.point, backend, workspace, datasets, checked_again=checked_again)
@@ -396,6 +398,18 @@ def test_what_was_not_written_is_found_though_a_poison_is_the_right_answer(poiso
     error = rejected(never_writes, constant)
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
     assert f"{N} were never written" in error.diagnosis.message
+
+
+def test_what_behaves_only_where_it_finds_a_poison_that_it_knows_is_found_in_a_run_that_draws_others():
+    def knows_the_poison(a, out):
+        return lambda: np.multiply(a, 2 if out.view("u4")[0] in POISONS else 3, out=out)
+
+    backend = HostBackend()
+    assert backend.poisons == POISONS
+    backend.poisons = draw_poisons("another")
+    diagnosis = rejected(knows_the_poison, backend=backend).diagnosis
+    assert diagnosis.fault is Fault.WRONG_VALUES
+    checked(right, backend=backend)
 
 
 def test_what_computes_only_where_it_finds_no_answer_is_stale():

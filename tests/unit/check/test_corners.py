@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, diagnose_case, doubling, right, run
+from fakes import FakeEnvironment, diagnose_case, doubling, measuring, right, run
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
@@ -386,6 +386,60 @@ def test_a_result_that_is_remembered_by_one_input_alone_is_stale(remembered):
         return launch
 
     assert checked(summing(), prepare).diagnosis.startswith("one input kept: out: stale result")
+
+
+REMEMBERED = {
+    "the first and the last element": (lambda a: (a[0], a[-1]), False),
+    "the first, the middle and the last": (lambda a: (a[0], a[len(a) // 2], a[-1]), False),
+    "pointer and first word": (lambda a: (a.ctypes.data, a[0]), False),
+    "a few elements more": (lambda a: (*a[:4], *a[-4:]), False),
+    "all elements": (lambda a: a.tobytes(), True),
+}
+
+
+@pytest.mark.parametrize(("key", "is_right"), REMEMBERED.values(), ids=REMEMBERED)
+@pytest.mark.parametrize("n", [64, 4099])
+def test_a_result_that_is_remembered_by_a_few_elements_is_stale(key, is_right, n):
+    answers = {}
+
+    def prepare(a, out):
+        return lambda: np.copyto(out, answers.setdefault(key(a), 2 * a))
+
+    result = checked(doubling(n), prepare)
+    if is_right:
+        assert result.correctness is Correctness.PASSED
+    else:
+        assert result.diagnosis.startswith("out: stale result")
+
+
+def test_an_answer_that_is_remembered_by_a_few_elements_is_stale_on_the_device_before_it_is_timed(
+    gpu, timer, events
+):
+    answers = {}
+
+    def prepare(a, out):
+        return lambda: np.copyto(out, answers.setdefault((a[0], a[-1]), 2 * a))
+
+    problem = doubling(64)
+    problem.variant("numba")(prepare)
+    found = run(cases_of(problem)[0], FakeEnvironment(gpu, settings=measuring()))
+    assert found.diagnosis.startswith("out: stale result")
+    assert "timed" not in events
+
+
+def test_a_sum_that_is_remembered_by_a_few_elements_is_stale_too():
+    problem = doubling(
+        1000,
+        outputs=lambda n: {"out": ((1,), "float32")},
+        reference=lambda a: a.sum(dtype="float64", keepdims=True),
+        tolerance=Tolerance.for_sum(1000, "float32"),
+    )
+    answers = {}
+
+    def remembers(a, out):
+        return lambda: np.copyto(out, answers.setdefault((a[0], a[-1]), a.sum(dtype="float64")))
+
+    assert checked(problem, remembers).diagnosis.startswith("out: stale result")
 
 
 def test_with_one_input_array_there_is_nothing_to_keep():

@@ -164,7 +164,7 @@ def test_further_sets_of_a_small_point_are_held_for_the_next_variant():
     first = list(sets.more(problem, POINT, range(2, 5)))
     assert [one.seed_offset for one in first] == [2, 3, 4]
     assert list(sets.more(problem, POINT, range(2, 5))) == first
-    assert len(calls) == 4, "and set 0, which tells their size"
+    assert len(calls) == 5, "and set 0, which tells their size, and set 1, which set 2 is much like"
 
 
 def test_further_sets_of_a_large_point_are_held_one_at_a_time(monkeypatch):

@@ -204,7 +204,7 @@ def test_the_reference_is_computed_again_once_a_point():
         problem.variant("host")(prepare)
     for case in cases_of(problem, "smoke"):
         assert run(case, environment).correctness is Correctness.PASSED
-    assert len(calls) == 3, "two contents, and the first in float16"
+    assert len(calls) == 4, "three contents, and the first in float16"
 
 
 def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():

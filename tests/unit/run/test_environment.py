@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import host_cuda
 import pytest
 
+from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
@@ -218,3 +219,9 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
         with tested.gpu.loading_observed(own=own, on_gpu=on_gpu):
             assert len(happened) == (len({True, own}) if observed else 0)
     assert happened == ([True, False] if observed else [])
+
+
+def test_poisons_are_drawn_by_the_runs_seed_or_anew_and_backends_fill_outputs_with_them(monkeypatch, opened):
+    seeded = environment(monkeypatch, seed=7)
+    assert seeded.poisons == draw_poisons(7) == seeded.libraries.backend("host").poisons
+    assert len({environment(monkeypatch).poisons for _ in range(20)}) > 10
