@@ -222,6 +222,11 @@ class CudaRuntime:
         # No two allocations of a process have one identity, so one of a context that was closed is gone.
         return None if _identity(self._kept) == self._identity else closed
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this thread works in this context, and in none of somebody's own."""
+        return bool(_current() == self._context)
+
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""
         self.device.sync()
@@ -366,6 +371,12 @@ def _identity(pointer: int) -> int | None:
         driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer
     )
     return int(identity) if status == driver.CUresult.CUDA_SUCCESS else None
+
+
+def works_elsewhere() -> bool:
+    """Says whether this thread works in a CUDA context of a test's own, in which nothing of ours can run."""
+    ours = runtime_in_use()
+    return ours is not None and not ours.is_current
 
 
 def runtime_in_use() -> CudaRuntime | None:

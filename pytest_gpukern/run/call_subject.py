@@ -209,7 +209,7 @@ class CallSubject:
 
     def measure(self, found: Found) -> None:
         """Times the call: its rounds where they were asked for, else until the median is known."""
-        from pytest_gpukern.gpu.runtime import runtime
+        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, peaks = target.executions, environment.gpu.peaks
@@ -241,6 +241,7 @@ class CallSubject:
                 inspect=inspect,
                 count=count,
                 calls_a_sample=each,
+                elsewhere=works_elsewhere(),
             )
             # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
             # what waits for every other blocking stream.

@@ -92,6 +92,7 @@ class Timed:
         inspect: looks at what a call left that the main timer timed, where that can be looked at.
         count: samples of the main timer, or None to sample until the median is known.
         calls_a_sample: calls in each.
+        elsewhere: whether it works in a CUDA context of a test's own, in which nothing of ours can run.
     """
 
     executions: Executions
@@ -104,6 +105,7 @@ class Timed:
     inspect: Callable[[], None] | None = None
     count: int | None = None
     calls_a_sample: int = 1
+    elsewhere: bool = False
 
     def by_timers(
         self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
@@ -123,6 +125,10 @@ class Timed:
         """
         scope = self.call.scope
         try:
+            if scope == "kernel" and self.elsewhere:
+                raise NothingLaunched(
+                    "the test works in a CUDA context of its own, where only scope='launch' can be measured"
+                )
             found = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if refuses_host_calls:
@@ -141,7 +147,9 @@ class Timed:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-            observing=self.environment.gpu.observers.observe(self.call, timer, beside=beside),
+            observing=[]
+            if self.elsewhere
+            else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
             inspect=None if beside else self.inspect,
             traffic_bytes=self.traffic_bytes,
             flops=self.flops,

@@ -205,7 +205,10 @@ def test_after(gpu_benchmark):
 """
 
 
-@pytest.mark.parametrize("mark", ["", "@pytest.mark.gpu_benchmark(scope='launch')"])
-def test_what_a_launch_costs_in_a_context_of_the_tests_own_is_measured(suite, mark):
+@pytest.mark.parametrize(
+    ("mark", "options"),
+    [("", ()), ("", ("--gpukern-all",)), ("@pytest.mark.gpu_benchmark(scope='launch')", ())],
+)
+def test_what_a_launch_costs_in_a_context_of_the_tests_own_is_measured(suite, mark, options):
     """As NVIDIA's launch-latency benchmarks for cuda-python do."""
-    suite(OWN_CONTEXT.replace("MARK", mark)).assert_outcomes(passed=3)
+    suite(OWN_CONTEXT.replace("MARK", mark), *options).assert_outcomes(passed=3)

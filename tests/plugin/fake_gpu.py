@@ -32,6 +32,8 @@ FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 CHANGES = []
 """How this process's context is another than the one that it began with; for good."""
+ELSEWHERE = []
+"""Whether the test is in a CUDA context of its own."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -209,6 +211,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         "pytest_gpukern.gpu.runtime",
         runtime=lambda: runtime,
         CudaError=OSError,
+        works_elsewhere=lambda: ELSEWHERE,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
         context_change=lambda **_: CHANGES[0] if CHANGES else None,
     )

@@ -132,6 +132,20 @@ def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, py
     assert launch["invalid"] is None
 
 
+def test_in_a_context_of_the_tests_own_only_launches_are_measured(gpu, monkeypatch, pytester):
+    """NVIDIA's launch-latency benchmarks make one; what nobody marked is left to pytest-benchmark."""
+    monkeypatch.setattr(fake_gpu, "ELSEWHERE", [1])
+    kernel = "def test_left(benchmark):\n    benchmark(lambda: None)\n\ndef test_kernel(gpu_benchmark):\n"
+    pytester.makepyfile(test_doubling=f"{kernel}    gpu_benchmark(lambda: None)\n")
+    result = gpu("--gpukern-all", "--gpukern-output=run.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*INVALID*a CUDA context of its own, where only scope='launch'*"])
+    pytester.makepyfile(test_doubling=f"import pytest\n{kernel}    gpu_benchmark(lambda: None)\n")
+    gpu("--gpukern-scope=launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    (found,) = results_in(pytester.path / "run.json").values()
+    assert [(each["scope"], each["invalid"]) for each in found["measurements"]] == [("launch", None)]
+
+
 def test_a_variants_launch_is_measured_on_request(gpu, pytester):
     gpu("--gpukern-scope=kernel,launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
     assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
