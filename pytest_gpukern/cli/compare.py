@@ -9,12 +9,13 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.findings.explain import differences
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
@@ -349,31 +350,15 @@ def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
 # --- telling it -----------------------------------------------------------------------------------
 
 
-def _differences(a: Side, b: Side) -> list[tuple[str, list[Any], list[Any]]]:
-    """Returns the fields of the fingerprints in which the sides differ, each with the values of both."""
-    ours, theirs = _values(a), _values(b)
-    return [
-        (name, ours.get(name, []), theirs.get(name, []))
-        for name in sorted(ours.keys() | theirs.keys())
-        if ours.get(name, []) != theirs.get(name, [])
+def _differences(a: Side, b: Side) -> list[str]:
+    """Says what sessions of B have that none of A had, of device, host and libraries."""
+    found = [
+        text
+        for now in b.fingerprints
+        for host in (False, True)
+        for text in differences(now, a.fingerprints, host=host)
     ]
-
-
-def _values(side: Side) -> dict[str, list[Any]]:
-    """Returns the different values of each field; libraries are fields by their names."""
-    found: dict[str, list[Any]] = {}
-    for fingerprint in side.fingerprints:
-        libraries = fingerprint.get("libraries")
-        fields = {name: value for name, value in fingerprint.items() if name != "libraries"}
-        for name, value in (fields | (libraries if isinstance(libraries, dict) else {})).items():
-            values = found.setdefault(name, [])
-            if value not in values:
-                values.append(value)
-    return {name: sorted(values, key=str) for name, values in found.items()}
-
-
-def _words(values: list[Any]) -> str:
-    return ", ".join("–" if value is None else str(value) for value in values) or "–"
+    return list(dict.fromkeys(found))
 
 
 def _only(one: Side, other: Side) -> list[str]:
@@ -388,8 +373,7 @@ def _only(one: Side, other: Side) -> list[str]:
 
 
 def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
-    lines = [f"{name}: {_words(ours)} → {_words(theirs)}" for name, ours, theirs in _differences(a, b)]
-    lines = lines or ["measured with the same device, driver and libraries"]
+    lines = _differences(a, b) or ["measured with the same device, driver and libraries"]
     if rows:
         lines += ["", *_table(rows)]
     lines += [""]
@@ -440,7 +424,7 @@ def _interval(verdict: Verdict) -> str:
 
 def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
     return {
-        "differences": [{"field": name, "a": ours, "b": theirs} for name, ours, theirs in _differences(a, b)],
+        "differences": _differences(a, b),
         "measurements": [
             {
                 "case": row.case,

@@ -115,7 +115,7 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
         _difference(label, unit, now.get(field), [each[field] for each in recorded if field in each])
         for field, label, unit in rows
     ]
-    libraries: Mapping[str, Any] = now.get("libraries") or {}
+    libraries: Mapping[str, Any] = now["libraries"] if isinstance(now.get("libraries"), dict) else {}
     before = [each["libraries"] for each in recorded if isinstance(each.get("libraries"), dict)]
     for name in sorted({*libraries, *(name for each in before for name in each)}):
         versions = [each.get(name, NOT_INSTALLED) for each in before]
