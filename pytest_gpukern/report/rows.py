@@ -13,9 +13,9 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from pytest_gpukern.values.result import Measurement, OutputError, Result, Verdict
+    from pytest_gpukern.values.result import Measurement, OutputError, Result
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
@@ -120,15 +120,16 @@ def scope_times(result: Result) -> list[ScopeTime]:
 
     Where only the one beside it was judged it is that: a record may know the scope by one timer only.
     """
-    mains = [each for each in result.measurements if not each.beside]
-    times, taken = [], set()
-    for main in mains:
-        others = [] if main.scope in taken else [each for each in _beside(result) if each.scope == main.scope]
-        taken.add(main.scope)
-        shown = _judged(main, others, result.verdicts)
-        rest = tuple(each for each in (main, *others) if each is not shown)
-        times.append(ScopeTime(shown, rest))
-    return times + [ScopeTime(each) for each in _beside(result) if each.scope not in taken]
+    scopes: dict[str, list[Measurement]] = {}
+    for each in sorted(result.measurements, key=lambda each: each.beside):
+        scopes.setdefault(each.scope, []).append(each)
+    times = []
+    for main, *others in scopes.values():
+        judged = [each for each in others if each.key in result.verdicts and each.invalid is None]
+        main_counts = main.key in result.verdicts or main.invalid is not None or not judged
+        shown = main if main_counts else judged[0]
+        times.append(ScopeTime(shown, tuple(each for each in (main, *others) if each is not shown)))
+    return times
 
 
 def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
@@ -142,17 +143,6 @@ def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]
             return VerdictKind.INVALID.value, None, f"{by}{measurement.invalid}"
     verdict = result.verdicts.get(time.shown.key)
     return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
-
-
-def _beside(result: Result) -> list[Measurement]:
-    return [each for each in result.measurements if each.beside]
-
-
-def _judged(main: Measurement, others: list[Measurement], verdicts: Mapping[str, Verdict]) -> Measurement:
-    if main.key in verdicts or main.invalid is not None:
-        return main
-    judged = [each for each in others if each.key in verdicts and each.invalid is None]
-    return judged[0] if judged else main
 
 
 def variant_label(result: Result) -> str:
