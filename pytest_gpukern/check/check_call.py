@@ -70,10 +70,10 @@ class Call:
     poison: int
 
     def bits(self, returned: Any) -> dict[str, str | None]:
-        """Returns a hash of each array that the call has written or returned, as it is now."""
+        """Returns a hash of each array that the call was given or has returned, as it is now."""
         arrays = {name: users_array(value) for name, value in leaves("returned", returned)}
-        written = {**self.outputs, **{name: array for name, array in arrays.items() if array is not None}}
-        return {name: array.bits() for name, array in written.items()}
+        known = {name: array for name, array in arrays.items() if array is not None}
+        return _digests({**self.inputs, **self.outputs, **known})
 
 
 class CheckedCalls:

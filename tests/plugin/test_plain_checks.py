@@ -502,9 +502,15 @@ def test_writes_later(gpu_benchmark):
         threading.Timer(0.02, double, (-x, out)).start()
     out = np.empty(N)
     gpu_benchmark(call, x, out=out)
+
+def test_has_it_written_by_a_thread(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(lambda x, out: threading.Timer(0.02, double, (x, out)).start(), x, out)
+    threading.Event().wait(0.1)
+    gpu_benchmark.verify(out, 2 * x)
 """
     )
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         ["INCORRECT: *started by the call * still running: *Thread-*", "out changed after it had *"]
     )
