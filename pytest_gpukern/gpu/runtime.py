@@ -159,6 +159,7 @@ class CudaRuntime:
 
     Attributes:
         device: cuda.core's device, ordinal 0 after pinning.
+        context: the driver's handle of it.
         stream: the non-blocking stream that variants launch on and events are recorded in.
     """
 
@@ -167,7 +168,7 @@ class CudaRuntime:
 
         self.device = Device(0)
         self.device.set_current()
-        self._context = checked("cuCtxGetCurrent")
+        self.context = checked("cuCtxGetCurrent")
         self._kept = int(checked("cuMemAlloc", 16))
         self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
@@ -214,18 +215,13 @@ class CudaRuntime:
         closed = "the primary context was closed"
         try:
             if not _current():  # somebody took it off: nobody else's is in the way
-                checked("cuCtxSetCurrent", self._context)
-            if _current() != int(self._context) and not another_may_stay:
+                checked("cuCtxSetCurrent", self.context)
+            if _current() != int(self.context) and not another_may_stay:
                 return "it left another context current"
         except CudaError:
             return closed
         # No two allocations of a process have one identity, so one of a context that was closed is gone.
         return None if _identity(self._kept) == self._identity else closed
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this thread works in this context, and in none of somebody's own."""
-        return bool(_current() == self._context)
 
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""
@@ -376,7 +372,7 @@ def _identity(pointer: int) -> int | None:
 def works_elsewhere() -> bool:
     """Says whether this thread works in a CUDA context of a test's own, in which nothing of ours can run."""
     ours = runtime_in_use()
-    return ours is not None and not ours.is_current
+    return ours is not None and _current() not in (0, int(ours.context))
 
 
 def runtime_in_use() -> CudaRuntime | None:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.gpu.runtime import CudaRuntime
+from pytest_gpukern.gpu import runtime as module
+from pytest_gpukern.gpu.runtime import CudaRuntime, works_elsewhere
 
 driver = pytest.importorskip("cuda.bindings.driver")
 FINE, BAD = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -30,7 +31,8 @@ def machine(monkeypatch):
     monkeypatch.setattr(driver, "cuCtxSetCurrent", set_current)
     monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
     runtime = CudaRuntime.__new__(CudaRuntime)
-    runtime._context, runtime._kept, runtime._identity = OURS, ALLOCATION, 1
+    runtime.context, runtime._kept, runtime._identity = OURS, ALLOCATION, 1
+    monkeypatch.setattr(module, "runtime_in_use", lambda: runtime)
     state.change = runtime.change
     return state
 
@@ -55,3 +57,11 @@ def test_another_context_is_a_change_where_it_may_not_stay_and_is_left_as_it_is(
 def test_a_context_that_was_closed_is_known_though_a_new_one_has_its_address(machine, closed):
     vars(machine).update(closed)
     assert machine.change(another_may_stay=True) == "the primary context was closed"
+
+
+@pytest.mark.parametrize(("current", "elsewhere"), [(OURS, False), (0, False), (THEIRS, True)])
+def test_a_test_works_elsewhere_in_a_context_that_is_not_ours(machine, monkeypatch, current, elsewhere):
+    machine.current = driver.CUcontext(current)
+    assert works_elsewhere() is elsewhere
+    monkeypatch.setattr(module, "runtime_in_use", lambda: None)
+    assert not works_elsewhere()
