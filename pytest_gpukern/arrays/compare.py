@@ -43,6 +43,11 @@ def draw_poisons(seed: int | str) -> tuple[int, int]:
             return (one, other) if draw.random() < 0.5 else (other, one)
 
 
+def may_be_poison(word: int) -> bool:
+    """Says whether a word of 32 bits is one that `draw_poisons` may draw."""
+    return word & 0x7FF8_7FC0 == 0x7FF8_7FC0 and word >> 31 == word >> 15 & 1
+
+
 @dataclass(frozen=True)
 class Extreme:
     """The largest error of one kind and where it is; `value` is -1 where no element had one."""

@@ -50,7 +50,10 @@ class Workspace(Protocol):
         """Puts contents into the input arrays by the fastest way there is, and waits for it."""
 
     def poison(self) -> None:
-        """Fills every output with the other poison than before, and waits for it."""
+        """Fills every output with the other poison than before, and waits for it.
+
+        One that is an input too gets the contents back that it was filled with, here and in `queue_poison`.
+        """
 
     def queue_poison(self, stream: Any) -> None:
         """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""

@@ -89,19 +89,24 @@ class PlacedDeviceArray(DeviceArray):
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
         self._write(whole)
 
-    def copy_from(self, other: DeviceArray) -> None:
+    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
         """Copies the contents of an array of the same shape, by way of the host."""
+        self._refuse_to_queue(stream)
         self.upload(other.download())
 
     def fill(self, word: int, stream: Any = None) -> None:
         """Fills the elements with one word, as they would lie in C order; the device must be idle."""
         import numpy as np
 
-        if stream is not None:
-            raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
+        self._refuse_to_queue(stream)
         filled = np.empty(self.shape, self.dtype)
         poison(filled, word)
         self.upload(filled)
+
+    @staticmethod
+    def _refuse_to_queue(stream: Any) -> None:
+        if stream is not None:
+            raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies to pageable host memory and waits."""
@@ -146,12 +151,15 @@ class CudaWorkspace:
         self._runtime = runtime()
         self._inputs: dict[str, DeviceArray] = {}
         self._outputs: dict[str, DeviceArray] = {}
+        self._before: dict[str, DeviceArray] = {}
         self._returned: dict[str, Any] = {}
         self._poisons = itertools.cycle(poisons)
         self.arrays: dict[str, Any] = {}
         try:
             for name, value in inputs.items():
-                if is_array(value):
+                if name in outputs:
+                    self._before[name] = DeviceArray(value.shape, value.dtype)
+                elif is_array(value):
                     self._inputs[name] = _array(value, INPUT_GUARD, placed.get(name))
                     self.arrays[name] = wrap(self._inputs[name])
                 else:
@@ -168,14 +176,18 @@ class CudaWorkspace:
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
         """Puts contents into the input arrays, from copies on the device where they exist, and waits."""
-        for name, array in self._inputs.items():
+        for name, array in {**self._inputs, **self._before}.items():
             array.copy_from(self._runtime.copy_of(inputs[name]))
+        for name, array in self._before.items():
+            self._outputs[name].copy_from(array)
         self._runtime.synchronize()
 
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies contents from the host into the input arrays and waits."""
         for name, array in self._inputs.items():
             array.upload(inputs[name])
+        for name in self._before:
+            self._outputs[name].upload(inputs[name])
         self._runtime.synchronize()
 
     def poison(self) -> None:
@@ -187,8 +199,11 @@ class CudaWorkspace:
 
     def queue_poison(self, stream: Any) -> None:
         """Queues the filling of every output with the poison of last time on a stream of cuda.core's."""
-        for array in self._outputs.values():
-            array.fill(self._poison, stream)
+        for name, array in self._outputs.items():
+            if name in self._before:
+                array.copy_from(self._before[name], stream)
+            else:
+                array.fill(self._poison, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a device array that a launch returned; None for anything that is none."""
@@ -284,7 +299,7 @@ class CudaWorkspace:
         self.arrays.clear()
         self._returned.clear()
         with ExitStack() as freed:  # every one of them, also where the first cannot be freed
-            for array in (*self._inputs.values(), *self._outputs.values()):
+            for array in (*self._inputs.values(), *self._outputs.values(), *self._before.values()):
                 freed.callback(array.free)
 
 

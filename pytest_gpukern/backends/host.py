@@ -187,7 +187,7 @@ class HostWorkspace:
 
         placed = placed or {}
         self.array_type: type[Any] = np.ndarray
-        self._inputs = [name for name, value in inputs.items() if is_array(value)]
+        self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
         self._outputs = list(outputs)
         self._guarded = {
             name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed.get(name))
@@ -208,7 +208,8 @@ class HostWorkspace:
 
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies new contents into the same input arrays."""
-        for name in self._inputs:
+        self._before = {name: inputs[name] for name in self._outputs if name in inputs}
+        for name in (*self._inputs, *self._before):
             copy_into(self._host[name], inputs[name])
 
     fill = load
@@ -224,7 +225,10 @@ class HostWorkspace:
 
     def _fill_outputs(self) -> None:
         for name in self._outputs:
-            poison(self._host[name], self._poison)
+            if name in self._before:
+                copy_into(self._host[name], self._before[name])
+            else:
+                poison(self._host[name], self._poison)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a NumPy array that a launch returned; None for anything else."""

@@ -17,6 +17,7 @@ from pytest_gpukern.arrays.compare import POISONS, compare, default_tolerance, s
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import (
+    UNWRITTEN_ON_PURPOSE,
     Diagnosis,
     Fault,
     IncorrectError,
@@ -254,7 +255,7 @@ class CheckedCalls:
             and last[0].dtype == found.dtype
         ):
             diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, poison, *last))
-            _raise(diagnosis, f", {place}; a call writes all of an output that is declared")
+            _raise(diagnosis, f", {place}; {UNWRITTEN_ON_PURPOSE}")
         if not same_inputs:
             return
         output.results[len(output.bits) if bits is None else bits] = found
@@ -553,7 +554,7 @@ class SeenOutputs:
             if bits == verified:  # the test has compared that itself
                 continue
             found = compare(output.array.values(result), reference, tolerance, poison=None)
-            diagnosis = diagnose_values(name, found, tolerance)
+            diagnosis = diagnose_values(name, found, tolerance, poisoned=output.declared)
             if diagnosis is not None:
                 told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
                 return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")

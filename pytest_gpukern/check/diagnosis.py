@@ -7,13 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.compare import may_be_poison
 from pytest_gpukern.arrays.memory import c_strides
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpukern.arrays.compare import Comparison, Tolerance
+    from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
     from pytest_gpukern.arrays.memory import Damage, Span, Strides
     from pytest_gpukern.problems.problem import Output
     from pytest_gpukern.values.result import OutputError
@@ -56,8 +57,20 @@ class IncorrectError(Exception):
         self.errors = dict(errors or {})
 
 
-def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> Diagnosis | None:
-    """Says what a comparison found in output `name`; None where every element passed."""
+UNWRITTEN_ON_PURPOSE = "what a kernel leaves on purpose is declared by written=, what it updates by inout="
+
+
+def diagnose_values(
+    name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool = True
+) -> Diagnosis | None:
+    """Says what a comparison found in output `name`; None where every element passed.
+
+    Args:
+        name: of the output.
+        comparison: with its reference.
+        tolerance: of the comparison.
+        poisoned: whether the output held a poison before, so that what shows of it may be explained.
+    """
     if not comparison.mismatches:
         return None
     if comparison.unwritten:
@@ -82,7 +95,24 @@ def diagnose_values(name: str, comparison: Comparison, tolerance: Tolerance) -> 
         if extreme.value > 0:
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
+    if poisoned and comparison.unwritten:
+        lines.append(f"  {UNWRITTEN_ON_PURPOSE}")
+    elif poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
+        kind = "NaN" if comparison.unexpected_nan else "a pattern"
+        lines.append(
+            f"  before the launch it held {kind}, and what was computed from that is wrong: what a kernel "
+            "adds to, or updates, is declared by inout="
+        )
     return Diagnosis(fault, "\n".join(lines))
+
+
+def _adds_to_poison(mismatch: Extreme) -> bool:
+    """Says whether an integer of four or eight bytes is as far from its reference as a poison is from 0."""
+    if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
+        return False
+    difference = mismatch.actual - int(mismatch.expected)
+    low, high = difference % 2**32, difference % 2**64 >> 32
+    return may_be_poison(low) and (abs(difference) < 2**32 or low == high)
 
 
 def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:

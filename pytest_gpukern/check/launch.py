@@ -24,6 +24,9 @@ from pytest_gpukern.values.determinism import of_launches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+
+    from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
@@ -275,9 +278,13 @@ def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> N
         worst = prepared.errors.get(name)
         if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
             prepared.errors[name] = comparison.error
-        diagnosis = diagnose_values(name, comparison, tolerance)
+        updated = name in dataset.updated
+        diagnosis = diagnose_values(name, comparison, tolerance, poisoned=not updated)
         if diagnosis is None:
             continue
+        if updated:
+            told = what_was_there(prepared.workspace.fetch(name), dataset, name, tolerance)
+            diagnosis = Diagnosis(diagnosis.fault, f"{diagnosis.message}{told}")
         for old in earlier or []:
             if (
                 old.expected is not None
@@ -289,6 +296,23 @@ def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> N
                     f"not for those they hold now\n{diagnosis.message}",
                 )
         raise IncorrectError(diagnosis, prepared.errors)
+
+
+def what_was_there(found: np.ndarray[Any, Any], dataset: Dataset, name: str, tolerance: Tolerance) -> str:
+    """Says of wrong elements of an updated output how many are as they were, or should have stayed so."""
+    import numpy as np
+
+    assert dataset.expected is not None
+    before, expected, spec = dataset.inputs[name], dataset.expected[name], dataset.specs[name]
+    with np.errstate(all="ignore"):
+        wrong = ~np.isclose(found, expected, tolerance.rtol, tolerance.atol, equal_nan=True)
+    left = int((wrong & (found == before)).sum())
+    told = f"\n  {left} of them hold what was there before the launch" if left else ""
+    if spec.written is not None:
+        wrong[spec.written] = False
+        beyond = int(wrong.sum())
+        told += f"\n  {beyond} of them lie outside what is declared as written" if beyond else ""
+    return told
 
 
 def _check_written(prepared: Prepared) -> None:

@@ -77,7 +77,8 @@ def check_against_reference(
     bits = bits_of(found) if hashes else None
     output = None if seen is None else seen.name_of(actual, found)
     determinism = None
-    diagnosis = diagnose_values(name, comparison, tolerance)
+    poisoned = seen is not None and output is not None and seen.outputs[output].declared
+    diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
     if seen is not None and output is not None:
         determinism = seen.determinism(output)
         diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)

@@ -129,10 +129,12 @@ class DeviceArray:
         if self.nbytes:
             checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
 
-    def copy_from(self, other: DeviceArray) -> None:
-        """Copies the contents of an array of the same size on the device; queued on the default stream."""
-        if self.nbytes:
+    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
+        """Copies an array of the same size; only queued, on a stream of cuda.core's or the default one."""
+        if self.nbytes and stream is None:
             checked("cuMemcpyDtoD", self.pointer, other.pointer, self.nbytes)
+        elif self.nbytes:
+            checked("cuMemcpyDtoDAsync", self.pointer, other.pointer, self.nbytes, int(stream.handle))
 
     def fill(self, word: int, stream: Any = None) -> None:
         """Fills all words that hold contents with one word; on a stream of cuda.core's, it is only queued."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "NVML cannot be asked"
 OF_INVALID = "the time is INVALID"
+OF_UPDATES = "each call needs what it updates put back"
 OF_CALLABLES = "tests of callables of their own are not run for a second more"
 
 _LONG_ENOUGH_S = 1.2
@@ -56,6 +57,8 @@ class EnergyObserver(Observer):
     def _of(self, call: Call, measurement: Measurement) -> Energy:
         if call.executions is None or call.synchronize is None or call.mark is None:
             return Energy(untold=OF_CALLABLES)
+        if call.executions.take(1, cold=False)[0].fresh is not None:
+            return Energy(untold=OF_UPDATES)
         if measurement.invalid is not None:  # what disturbs a time disturbs this too
             return Energy(untold=OF_INVALID)
         instruments = self.bench.instruments

@@ -116,7 +116,12 @@ class Dataset:
     def arrays(self) -> tuple[str, ...]:
         """Names of the input arrays, then of the outputs."""
         inputs = [name for name, value in self.inputs.items() if getattr(value, "ndim", 0)]
-        return (*inputs, *self.specs)
+        return tuple(dict.fromkeys((*inputs, *self.specs)))
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """Names of the outputs that hold contents of their own before each launch, and no poison."""
+        return tuple(name for name in self.specs if name in self.inputs)
 
     @property
     def input_bytes(self) -> int:
@@ -170,17 +175,19 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
     first = sets[0]
     for name, expected in (first.expected or {}).items():
         dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
+        whole, expected = expected, first.specs[name].of_written(expected)
 
         def again(output: str = name) -> np.ndarray[Any, Any]:
             made = problem.reference(point, lower_inputs(first.inputs))
             assert made is not None
-            return made[output]
+            return first.specs[output].of_written(made[output])
 
         zeros = passes_zeros(name, expected, dtype, tolerance)
         if zeros is not None:
             yield f"{zeros}; tighten atol, or make inputs whose results are larger"
         if len(sets) > 1 and sets[1].expected is not None:
-            constant = hardly_varies(name, expected, sets[1].expected[name], dtype)
+            other = first.specs[name].of_written(sets[1].expected[name])
+            constant = hardly_varies(name, expected, other, dtype)
             if constant is not None:
                 yield f"{constant}; have make_inputs draw from rng, so that results vary"
         lower = None
@@ -188,6 +195,8 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
             lower = passes_lower_precision(name, expected, dtype, tolerance, again)
         if lower is not None:
             yield f"{lower}; tighten the tolerance, or say in allow_lower_precision why that may pass"
+        if name in first.updated and expected.size and bool((whole == first.inputs[name]).all()):
+            yield f"{name}: the reference is what it held before: a launch that does nothing would pass"
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:

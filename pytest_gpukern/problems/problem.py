@@ -6,7 +6,7 @@ import functools
 import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.arrays.compare import Tolerance
@@ -40,6 +40,9 @@ class Output:
         dtype: of the array.
         order: "C" where the elements of what a launch returns have to lie in C order without gaps; "any"
             where they need not, as in a transposed view.
+        written: index or mask of the elements that a launch writes, such as `numpy.s_[1:-1, 1:-1]`, where
+            that is not all of them. The rest has to stay as it was: then the array holds random numbers
+            before a launch instead of a poison.
 
     Raises:
         ProblemError: the order is neither.
@@ -48,10 +51,18 @@ class Output:
     shape: tuple[int, ...]
     dtype: DTypeLike
     order: str = "C"
+    written: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.order not in ("C", "any"):
             raise ProblemError(f"order={self.order!r}: an output is declared in order 'C' or 'any'")
+
+    def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns those of an array's elements that a launch writes."""
+        if self.written is None:
+            return values
+        written: np.ndarray[Any, Any] = values[self.written]
+        return written
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,9 @@ class Problem:
         outputs: takes axes and inputs; returns name → `Output` or (shape, dtype).
         reference: takes inputs and axes; returns one array or name → array, in higher precision where that
             exists. Without one, `check` decides alone.
+        inout: inputs that a launch updates in place, such as `("histogram",)`. They hold what `make_inputs`
+            gave them before every launch, also a timed one, and what `reference` returns under their names
+            after it; `outputs` need not list them.
         rearrange: takes `rng`, inputs, the reference under the outputs' names, and axes; returns both again,
             name → array or scalar, for other contents whose reference follows exactly, as the rows of a
             product follow those of its left operand. Every element of every output has to change, or a
@@ -137,6 +151,7 @@ class Problem:
         make_inputs: Callable[..., Mapping[str, Any]],
         outputs: Callable[..., Mapping[str, Any]],
         reference: Callable[..., Any] | None = None,
+        inout: Sequence[str] = (),
         rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
         allow_lower_precision: str | None = None,
@@ -192,6 +207,10 @@ class Problem:
                 raise self.error("rearrange has no reference to start from")
             if special_values is not None or exact_inputs is not None:
                 raise self.error("special_values and exact_inputs need a reference to compare with")
+        if inout and rearrange is not None:
+            raise self.error("rearrange goes with no inout: what it returns is an input and an output")
+        if isinstance(inout, str):
+            raise self.error(f"inout={inout!r} is no list of names; write inout=({inout!r},)")
         if (shrink is None) != (host_bytes is None):
             raise self.error("shrink and host_bytes are given together or not at all")
         if shrink is not None and shrink not in axes:
@@ -204,7 +223,7 @@ class Problem:
                 raise self.error(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
         refuse_unknown_scopes(scopes, f"problem {name!r}")
         self.version, self.package, self.loaded = version, package, False
-        self.axes, self.scopes, self.dtypes = axes, scopes, tuple(dtypes)
+        self.axes, self.scopes, self.dtypes, self.inout = axes, scopes, tuple(dtypes), tuple(inout)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
         self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
@@ -378,7 +397,9 @@ class Problem:
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
         rng = self._rng(point, seed_offset, seed)
-        return self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
+        return self._completed(
+            point, self._mapping("make_inputs", self._make_inputs, point, {"rng": rng}), rng
+        )
 
     def inputs_with_few_changed(
         self, point: Point, seed_offset: int, seed: int | None = None
@@ -390,7 +411,19 @@ class Problem:
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
         """Draws the inputs of integers."""
         assert self._exact_inputs is not None
-        return self._mapping("exact_inputs", self._exact_inputs, point, {"rng": self._rng(point, 0, seed)})
+        rng = self._rng(point, 0, seed)
+        made = self._mapping("exact_inputs", self._exact_inputs, point, {"rng": rng})
+        return self._completed(point, made, rng)
+
+    def _completed(self, point: Point, inputs: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """Adds what outputs that are written in part hold before: small integers, which any dtype holds."""
+        import numpy as np
+
+        for name, spec in self.output_specs(point, inputs).items():
+            if spec.written is not None:
+                values = rng.integers(0 if np.dtype(spec.dtype).kind == "b" else 1, 100, spec.shape)
+                inputs[name] = values.astype(spec.dtype)
+        return inputs
 
     def with_special(
         self, point: Point, seed: int | None = None
@@ -430,7 +463,9 @@ class Problem:
 
     def output_specs(self, point: Point, inputs: Names) -> dict[str, Output]:
         """Returns shape, dtype and order of each output at `point`."""
-        specs = {}
+        import numpy as np
+
+        specs: dict[str, Output] = {}
         for name, entry in self._mapping("outputs", self._outputs, point, inputs).items():
             if isinstance(entry, tuple) and len(entry) == 2:
                 entry = Output(*entry)
@@ -438,19 +473,53 @@ class Problem:
                 raise self.error(f"output {name!r} is declared as {entry!r}; write (shape, dtype)")
             shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
             specs[name] = replace(entry, shape=shape)
+        for name in self.inout:
+            given = inputs.get(name)
+            if given is None or not getattr(given, "ndim", 0):
+                raise self.error(f"inout names {name!r}, no array among its inputs {sorted(inputs)}")
+            spec = specs.setdefault(name, Output(given.shape, given.dtype))
+            if (spec.shape, np.dtype(spec.dtype)) != (given.shape, given.dtype) or spec.written is not None:
+                raise self.error(
+                    f"inout {name!r} is {given.dtype} of shape {given.shape}, and its output {spec}"
+                )
+        for name, spec in specs.items():
+            if spec.written is not None:
+                self._refuse_bad_region(name, spec)
+            elif name in inputs and name not in self.inout:
+                raise self.error(f"{name!r} is an input and an output; declare inout=({name!r},)")
         return specs
+
+    def _refuse_bad_region(self, name: str, spec: Output) -> None:
+        import numpy as np
+
+        try:
+            some = np.empty(spec.shape, bool)[spec.written].size > 0 or 0 in spec.shape
+        except (IndexError, TypeError) as error:
+            raise self.error(f"written={spec.written!r} of output {name!r}: {error}") from None
+        if not some:
+            raise self.error(f"written={spec.written!r} of output {name!r} names no element of {spec.shape}")
+        if self._rearrange is not None:
+            raise self.error(f"rearrange goes with no output that is written in part, as {name!r} is")
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
         """Computes the expected outputs; None where only `check` decides."""
         if self._reference is None:
             return None
-        made = self._call(self._reference, point, inputs)
         specs = self.output_specs(point, inputs)
+        # A reference may update in place as well, and what it is given is what a launch will find.
+        private = {name: inputs[name].copy() for name in specs if name in inputs}
+        made = self._call(self._reference, point, {**inputs, **private})
         if not isinstance(made, Mapping):
             if len(specs) != 1:
                 raise self.error(f"with outputs {list(specs)} the reference returns a dict")
             made = dict.fromkeys(specs, made)
-        return self._as_declared(made, specs, "the reference")
+        expected = self._as_declared(made, specs, "the reference")
+        for name, spec in specs.items():
+            if spec.written is not None:
+                whole = inputs[name].astype(expected[name].dtype)
+                whole[spec.written] = expected[name][spec.written]
+                expected[name] = whole
+        return expected
 
     @property
     def rearranges(self) -> bool:

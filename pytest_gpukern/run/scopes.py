@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +68,26 @@ def measure_scopes(
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
             if not (launched and compiled and is_slow(first)):
                 by_host = scope != "kernel" or not backend.on_gpu
-                call_ns = warm_up(calls[0], backend.synchronize, compiled=True, by_host=by_host).settled_ns
+                warm = restoring(first, calls[0])
+                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+    if scopes[-1] == "transfer" and first.dataset.updated:  # it left no result to be looked at, but inputs
+        with backend.current():
+            for prepared in sets:
+                restoring(prepared, prepared.launch)()
     return tuple(measurements)
+
+
+def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
+    """What is called, behind a copy that puts back what the call updates, where it does."""
+    if not prepared.dataset.updated:
+        return call
+
+    def restored() -> None:
+        prepared.workspace.queue_poison(prepared.backend.timed_stream)
+        call()
+
+    return restored
 
 
 def poisoned_in_turn(case: Case, backend: Backend) -> bool:
@@ -213,9 +231,10 @@ def _measure_scope(
 def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
     """Executions on each buffer set in turn, or on the host of one call again and again."""
     case, backend = sets[0].case, sets[0].backend
-    if not backend.on_gpu:
+    updates = bool(sets[0].dataset.updated)
+    if not (backend.on_gpu or updates):
         return Repeated(calls[0])
-    poisons = scope != "transfer" and poisoned_in_turn(case, backend)
+    poisons = scope != "transfer" and (updates or poisoned_in_turn(case, backend))
     return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
 
 
@@ -314,7 +333,8 @@ class Rotation:
 
     With a cold cache the outputs are poisoned and the L2 is flushed ahead of each execution, and each goes to
     another set. With a hot one the turn changes every eight executions; ahead of them an untimed launch
-    brings the set into the cache, and then its outputs are poisoned, which leaves them there.
+    brings the set into the cache, and then its outputs are poisoned, which leaves them there. What a call
+    updates is put back ahead of each execution.
 
     Args:
         sets: the case prepared on each set.
@@ -330,6 +350,7 @@ class Rotation:
         self._calls = calls
         self._stream = stream
         self._poisons = poisons
+        self._updates = poisons and bool(sets[0].dataset.updated)
         self._taken = 0
         self.buffer_sets = len(sets)
         self.largest_batch = max(_LARGEST_BATCH, len(sets))
@@ -346,22 +367,33 @@ class Rotation:
     def _cold(self) -> Iteration:
         prepared, call = self._turn(1)
         launches = 2 + len(prepared.dataset.specs)
-        return Iteration(call, self._poison(prepared) if self._poisons else None, launches=launches)
+        return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
 
     def _hot(self, *, first: bool) -> Iteration:
         """Also the first of a batch finds its set in the cache, whoever ran before."""
         changed = self._taken % _STAY == 0
         prepared, call = self._turn(_STAY)
-        if not (first or changed):
-            return Iteration(call, launches=2)
         poison = self._poison(prepared) if self._poisons else None
+        on_host = self._stream is None
+        if on_host or not (first or changed):
+            before = poison if self._updates else None
+            return self._iteration(call, before, launches=2 + len(prepared.dataset.specs) * self._updates)
 
         def warm() -> None:
+            if poison is not None and self._updates:
+                poison()
             call()
             if poison is not None:
                 poison()
 
-        return Iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+        return self._iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+
+    def _iteration(
+        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
+    ) -> Iteration:
+        """An execution; of a call that updates its arrays, each one begins with `before`."""
+        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
+        return Iteration(call, before, again, launches)
 
     def _turn(self, stay: int) -> tuple[Prepared, Callable[[], Any]]:
         number = self._taken // stay % len(self._sets)

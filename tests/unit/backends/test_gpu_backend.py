@@ -68,6 +68,10 @@ class FakeDriver:
         assert size <= min(self.room(target), self.room(source))
         ctypes.memmove(target, source, size)
 
+    def cuMemcpyDtoDAsync(self, target, source, size, stream):  # noqa: N802
+        assert stream == STREAM_HANDLE
+        self.cuMemcpyDtoD(target, source, size)
+
     def cuMemsetD32(self, pointer, word, words):  # noqa: N802
         assert pointer % 4 == 0, "the driver refuses others"
         assert 4 * words <= self.room(pointer)
@@ -143,6 +147,26 @@ def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_
         array.fill(0x44332211, stream)
         assert array.download().tolist() == [0x11, 0x22, 0x33, 0x44, 0x11, 0x22, 0x33][:count]
         assert array.damage("x") == []
+
+
+def test_what_is_an_input_and_an_output_is_put_back_instead_of_poisoned(runtime, driver):
+    before = {"a": np.arange(4.0), "sums": np.array([7.0, 8.0])}
+    outputs = {"sums": Output((2,), "float64"), "out": Output((3,), "float64")}
+    made = CudaWorkspace(before, outputs, lambda array: array)
+    for stream in (None, Stream()):
+        made.arrays["sums"].upload(np.zeros(2))
+        made.queue_poison(stream)
+        assert made.fetch("sums").tolist() == [7.0, 8.0]
+        assert np.isnan(made.fetch("out")).all()
+    made.fill({**before, "sums": np.array([1.0, 2.0])})
+    assert made.fetch("sums").tolist() == [1.0, 2.0]
+    made.load(before)
+    assert made.fetch("sums").tolist() == [7.0, 8.0], "as a user's copy from the host"
+    assert list(made.input_spans()) == ["a"]
+    assert made.damage() == []
+    made.close()
+    runtime.forget_copies()
+    assert driver.used_bytes == 0
 
 
 # guard zones

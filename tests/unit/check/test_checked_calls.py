@@ -63,7 +63,7 @@ def test_elements_that_are_not_written_are_counted_with_the_first_place():
     diagnosis = rejected(leaves_some, X, out, outputs=(1,))
     assert diagnosis.fault is Fault.NOT_WRITTEN
     assert diagnosis.message.startswith(
-        "argument 1: not written: 2 of 9 elements, the first at [2, 1], in call 2; a call writes all of"
+        "argument 1: not written: 2 of 9 elements, the first at [2, 1], in call 2; what a kernel leaves"
     )
 
 

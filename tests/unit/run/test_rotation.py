@@ -22,7 +22,7 @@ def rotation(log, *, sets=3, outputs=1, poisons=True):
         return SimpleNamespace(
             number=number,
             workspace=SimpleNamespace(queue_poison=queue_poison),
-            dataset=SimpleNamespace(specs=dict.fromkeys(range(outputs))),
+            dataset=SimpleNamespace(specs=dict.fromkeys(range(outputs)), updated=()),
         )
 
     def call(number):
