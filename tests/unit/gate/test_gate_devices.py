@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections import Counter
@@ -33,21 +34,26 @@ def measured(key, median_ns):
     return Measurement(scope, timer, "", cache, (), iterations=1, summary=summary, stopped="")
 
 
-def recorded_on(key, cards):
-    """Case → sessions on these cards."""
+def recorded_on(key, cards, opening=0):
+    """Case → sessions on these cards, of which the first so many opened the epoch."""
     return {
-        case: [session(key, each, card) for card in cards if card in times for each in times[card]]
+        case: [
+            dataclasses.replace(session(key, each, card), opening=card in cards[:opening])
+            for card in cards
+            if card in times
+            for each in times[card]
+        ]
         for case, times in RECORDED[key].items()
     }
 
 
-def judged(key, unknown, known, slower=1.0):
+def judged(key, unknown, known, slower=1.0, opening=0):
     """Each verdict on the unknown card, the suspicions decided by its sessions twice.
 
     Args:
         slower: by what the times on the unknown card are multiplied.
     """
-    record = recorded_on(key, known)
+    record = recorded_on(key, known, opening)
     shared = shared_spread(record.values())[spread_key(key)]
     for case, times in RECORDED[key].items():
         if unknown in times:
@@ -63,12 +69,12 @@ def each_unknown(count):
         yield unknown, [WHOLE[(place + step) % len(WHOLE)] for step in range(1, count + 1)]
 
 
-def shares(key, count, slower=1.0):
+def shares(key, count, slower=1.0, opening=0):
     """The shares of each verdict on every card, by the record of `count` others."""
     found = Counter(
         verdict.kind
         for unknown, known in each_unknown(count)
-        for verdict in judged(key, unknown, known, slower)
+        for verdict in judged(key, unknown, known, slower, opening)
     )
     assert found.total() == len(WHOLE) * len(RECORDED[key]) > 1600
     return {kind: found[kind] / found.total() for kind in VerdictKind}
@@ -81,6 +87,11 @@ def test_on_an_unknown_card_half_the_times_are_the_same_and_next_to_none_is_slow
     assert found[VerdictKind.SAME] > (0.5 if "cupti" in key else 0.45)
     assert found[VerdictKind.SLOWER] < 0.001, "one of 1673; 0.0004 are aimed at"
     assert found[VerdictKind.FASTER] < 0.001
+
+
+@pytest.mark.parametrize("key", TIMERS)
+def test_an_epoch_that_was_opened_on_three_cards_blames_no_other_one(key):
+    assert shares(key, 6, opening=3)[VerdictKind.SLOWER] < 0.001
 
 
 def test_a_slowdown_by_a_tenth_is_caught_on_an_unknown_card_where_five_are_recorded():
