@@ -38,7 +38,7 @@ def measured_by(
         wanted: the timer by its name in `--gpukern-timer`.
         scope: one of `problems.variants.SCOPES`.
         stream: the timed stream, as a cuda.core stream.
-        any_stream: whether the call may use streams of its own.
+        any_stream: whether the call's work may outlast the timed stream.
 
     Raises:
         NothingLaunched: the timer saw that the call puts nothing on the device.

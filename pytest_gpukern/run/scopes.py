@@ -133,7 +133,7 @@ class Timed:
         Args:
             wanted: the timer, as in `--gpukern-timer`.
             stream: the timed stream, as a cuda.core stream.
-            any_stream: whether the call may use streams of its own.
+            any_stream: whether the call's work may outlast the timed stream.
             refuses_host_calls: whether a call that puts nothing on the GPU is no measurement, not even an
                 INVALID one.
 

@@ -143,7 +143,7 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
     Args:
         name: as in `--gpukern-timer`.
         stream: the timed stream, as a cuda.core stream.
-        any_stream: whether the call may also use streams of its own.
+        any_stream: whether the call's work may outlast the timed stream.
         queues: whether calls may be queued; those that are known to wait for the device need not be tried.
 
     Raises:
