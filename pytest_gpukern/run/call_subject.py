@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from contextlib import contextmanager, nullcontext
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.launch import left_to_threads
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
+from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.run.scopes import Timed
+from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import NothingLaunched
 from pytest_gpukern.values.result import CaseInfo, Result
 
@@ -129,7 +132,6 @@ class CallSubject:
 
     def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
         gpu, marker = context.environment.gpu, context.marker
-        assert gpu.device is not None
         self._target = target
         self._context = context
         self._guarded = guarded
@@ -159,13 +161,12 @@ class CallSubject:
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
         context, environment = self._context, self._context.environment
-        assert environment.gpu.device is not None
         shared = environment.settings.shares_baselines
         return Result(
             case=case_of_test(context.nodeid, context.test_file, shared_folder=shared),
             nodeid=context.nodeid,
             fingerprint=environment.gpu.fingerprint.to_json(),
-            simulated=environment.gpu.device.is_simulated,
+            simulated=environment.gpu.simulated.active,
             session=environment.session,
         )
 
@@ -192,11 +193,14 @@ class CallSubject:
             ValueError: the marker names an output that the call has not, or `determinism` of nothing.
             TypeError: an output is no array that can be written.
         """
+        simulated_before = Launches.made
         try:
             made = self._call("in the first call")
         finally:
             found.add_first_call(self._first_call_ns)
         self.first = self.last = made.returned
+        if not self._context.environment.gpu.has_gpu and Launches.made == simulated_before:
+            self._leave_or_time_on_the_host(found)
         self._judge(found, made, "before timing")
         calls = 1
         while self._checks is not None and self._checks.wants_another(calls, made.time_ns):
@@ -207,13 +211,20 @@ class CallSubject:
         if self._checks is not None:
             found.add_note(*self._checks.notes)
 
+    def _leave_or_time_on_the_host(self, found: Found) -> None:
+        """Has a call that launched nothing, where there is no GPU, timed by the host's clock or elsewhere."""
+        if self._target.leaves_host_calls:
+            raise NothingLaunched("the call launched nothing in the simulator")
+        if timed_by_host(self._context):
+            self.is_timed = self._context.environment.settings.benchmark
+            case = dataclasses.replace(found.result.case, backend="host")
+            found.result = dataclasses.replace(found.result, case=case, simulated=False)
+
     def measure(self, found: Found) -> None:
         """Times the call: its rounds where they were asked for, else until the median is known."""
-        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
-
         target, marker, environment = self._target, self._context.marker, self._context.environment
-        executions, peaks = target.executions, environment.gpu.peaks
-        cache = marker.cache or environment.settings.cache
+        executions, peaks, on_gpu = target.executions, environment.gpu.peaks, environment.gpu.has_gpu
+        cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
         count, each = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
@@ -221,39 +232,49 @@ class CallSubject:
             if each < executions.iterations:
                 asked = f"iterations={executions.iterations} was asked for"
                 found.add_note(f"{asked}: one call a sample, since each needs a cold cache")
-        warm = warm_up(
-            lambda: executions.take(1, cold=cache == "cold")[0].execute(), self._synchronize, compiled=True
-        )
+
+        def once() -> None:
+            executions.take(1, cold=cache == "cold")[0].execute()
+
+        warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
         # Without dtypes, operations bound nothing.
         floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         inspect = self._inspect
         measurements: list[Measurement] = []
-        for scope in self._scopes():
-            kernel = scope == "kernel"
+        for scope in self._scopes() if on_gpu else ("end_to_end",):
+            kernel, launch = scope == "kernel", scope == "launch"
             timed = Timed(
                 executions if self._checks is None else self._checks.timed(executions),
-                Call(scope, on_gpu=True, floor=floor if kernel else None),  # not to be run for longer
+                Call(scope, on_gpu, floor=floor if kernel else None),  # not to be run for longer
                 environment,
-                cache if kernel else "hot",
+                "hot" if launch else cache,
                 warm.settled_ns,
-                marker.bytes if kernel else None,
-                marker.flops if kernel else None,
+                None if launch else marker.bytes,
+                None if launch else marker.flops,
                 inspect=inspect,
                 count=count,
                 calls_a_sample=each,
-                elsewhere=works_elsewhere(),
             )
-            # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
-            # what waits for every other blocking stream.
-            measurements += timed.by_timers(
-                marker.timer or environment.settings.timer,
-                runtime().device.default_stream,
-                any_stream=True,
-                refuses_host_calls=target.leaves_host_calls,
-            )
+            measurements += self._by_timers(timed) if on_gpu else self._by_host(timed)
         if inspect is not None:
             inspect()
         found.add_measurements(tuple(measurements))
+
+    def _by_timers(self, timed: Timed) -> list[Measurement]:
+        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
+
+        timed = dataclasses.replace(timed, elsewhere=works_elsewhere())
+        # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
+        # what waits for every other blocking stream.
+        return timed.by_timers(
+            self._context.marker.timer or self._context.environment.settings.timer,
+            runtime().device.default_stream,
+            any_stream=True,
+            refuses_host_calls=self._target.leaves_host_calls,
+        )
+
+    def _by_host(self, timed: Timed) -> list[Measurement]:
+        return [timed.by(HostTimer(self._synchronize), beside=False)]
 
     def _scopes(self) -> tuple[str, ...]:
         """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""
@@ -335,13 +356,16 @@ class CallSubject:
         return self._context.environment.gpu.loading_observed(own=own)
 
 
-def case_of_test(nodeid: str, test_file: Path, *, shared_folder: bool = False) -> CaseInfo:
+def case_of_test(
+    nodeid: str, test_file: Path, *, shared_folder: bool = False, on_host: bool = False
+) -> CaseInfo:
     """Returns the case that a test of one's own stands for: its module stands for the problem.
 
     Args:
         nodeid: pytest's name of the test, which begins with its file's path.
         test_file: the file.
         shared_folder: whether all baselines lie in one folder, where modules of one name must not meet.
+        on_host: whether its times are the host's own.
     """
     path, _, name = nodeid.partition("::")
     module = path.removesuffix(test_file.suffix) or test_file.stem
@@ -352,7 +376,7 @@ def case_of_test(nodeid: str, test_file: Path, *, shared_folder: bool = False) -
         problem=module,
         problem_version=1,
         variant=name,
-        backend=None,
+        backend="host" if on_host else None,
         point={},
         measured_point={},
         parameters={},
@@ -361,9 +385,14 @@ def case_of_test(nodeid: str, test_file: Path, *, shared_folder: bool = False) -
     )
 
 
-def waiting_for(device: Device) -> Callable[[], None]:
-    """Returns what waits for everything on the device; the simulator has nothing to wait for."""
-    if device.is_simulated:
+def timed_by_host(context: SubjectContext) -> bool:
+    """Returns whether the test or the run asks for the host's clock, which needs no GPU."""
+    return (context.marker.timer or context.environment.settings.timer) == "host"
+
+
+def waiting_for(device: Device | None) -> Callable[[], None]:
+    """Returns what waits for everything on the device; without a real one there is nothing to wait for."""
+    if device is None or device.is_simulated:
         return lambda: None
     from pytest_gpukern.gpu.runtime import runtime
 

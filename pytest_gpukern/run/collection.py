@@ -14,6 +14,7 @@ from pytest_gpukern.run.stash import (
     USAGE_ERROR,
     case_of,
     environment_of,
+    marker_of,
     settings_of,
     simulator_of,
 )
@@ -217,7 +218,10 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     case, path = case_of(item), Path(item.path)
     if case:
         return case_info(case, case.point, path)
-    return case_of_test(item.nodeid, path, shared_folder=settings_of(config).shares_baselines)
+    settings = settings_of(config)
+    by_host = (marker_of(item).timer or settings.timer) == "host"
+    on_host = by_host and not environment_of(config).gpu.has_gpu
+    return case_of_test(item.nodeid, path, shared_folder=settings.shares_baselines, on_host=on_host)
 
 
 def header(config: pytest.Config) -> list[str]:

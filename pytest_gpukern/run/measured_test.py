@@ -11,7 +11,7 @@ from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.run.call_subject import CallSubject, CallTarget
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
@@ -50,7 +50,7 @@ class MeasuredTest:
 
     def __init__(self, context: SubjectContext, *, replaceable: bool = False) -> None:
         self.environment = context.environment
-        self._context = context
+        self.context = context
         self._replaceable = replaceable
         self._is_ours = True
         self.found: Found | None = None
@@ -89,9 +89,9 @@ class MeasuredTest:
         """
         __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
-        if self.environment.gpu.device is None:
+        if self.environment.gpu.device is None and not timed_by_host(self.context):
             pytest.skip(self.environment.gpu.why_no_gpu)
-        subject = CallSubject(target, self._context, self.guarded)
+        subject = CallSubject(target, self.context, self.guarded)
         self.seen = subject.seen
         self._is_ours = not target.runs_once
         self.found = Found(subject.begin())
@@ -104,7 +104,7 @@ class MeasuredTest:
         __tracebackhide__ = True
         self._begin_use()
         try:
-            subject = CaseSubject(case, self._context)
+            subject = CaseSubject(case, self.context)
             found = Found(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
@@ -121,7 +121,7 @@ class MeasuredTest:
         self.stop_observing()
         try:
             refuse_to_reject(case, replaceable=self._replaceable)
-            subject = CaseSubject(case, self._context, rejects=True)
+            subject = CaseSubject(case, self.context, rejects=True)
             found = Found(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
@@ -192,7 +192,7 @@ class MeasuredTest:
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
-        marker = self._context.marker
+        marker = self.context.marker
         settled = settle(
             self.found.result, self.environment, marker, expects_check=self._is_ours or bool(marker.outputs)
         )

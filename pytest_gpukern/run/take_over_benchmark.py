@@ -14,13 +14,14 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import (
     give_stats,
+    give_time_of_a_call,
     hand_over,
     is_its_fixture,
     listed_as,
     switched_off,
 )
 from pytest_gpukern.measure.rounds import Rounds
-from pytest_gpukern.run.call_subject import CallTarget
+from pytest_gpukern.run.call_subject import CallTarget, timed_by_host
 from pytest_gpukern.run.stash import (
     MARKER,
     TAKEN_OVER,
@@ -44,14 +45,14 @@ class TakenOver:
     How long is sampled is decided here: that plugin's `min_rounds`, `max_time`, `timer` and so on belong to
     the loop that does not run. Only the rounds of `pedantic` are kept, since it promises them.
 
-    A call that puts nothing on the GPU is INVALID where the test is marked. Under `--gpukern-all` alone it is
-    left to pytest-benchmark, once a few untimed calls have shown what it is.
+    A call that puts nothing on the GPU, or in its simulator, is INVALID where the test is marked. Under
+    `--gpukern-all` alone it is left to pytest-benchmark, once a few untimed calls have shown what it is.
 
     Args:
         item: the test.
         fixture: its, from pytest-benchmark.
         environment: device, settings, backends and baselines; without a GPU the target is called once, or the
-            test skipped.
+            test skipped, unless it is timed by the host's clock.
     """
 
     def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
@@ -60,7 +61,8 @@ class TakenOver:
         self._is_marked = item.get_closest_marker(MARKER) is not None
         self._test = new_test(item, environment)
         self._test.begin()
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=environment.gpu.has_gpu)
+        measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
@@ -133,9 +135,15 @@ class TakenOver:
         return self._hand_back()
 
     def _give_stats(self) -> None:
-        """What pytest-benchmark leaves on the fixture, also where the call after measuring failed."""
+        """What pytest-benchmark leaves on the fixture, also where the call after measuring failed.
+
+        Where nothing was measured, it holds the time of the call that was made, for the test to read.
+        """
         result = self._test.result
-        if result is None or not result.measurements:
+        if result is None:
+            return
+        if not result.measurements:
+            give_time_of_a_call(self._fixture, result.first_call_ns)
             return
         self._test.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
         give_stats(self._fixture, result.measurements[0])
@@ -145,8 +153,11 @@ def take_over(item: Any, value: Any) -> None:
     """Measures with us what `item` hands to `value`, a `benchmark` fixture that was just made for it."""
     if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or switched_off(item.config):
         return
+    environment = environment_of(item.config)
+    if environment.gpu.device is None and item.get_closest_marker(MARKER) is None:
+        return  # with neither a GPU nor the simulator nothing of it is ours
     if is_its_fixture(value):
-        item.stash[TAKEN_OVER] = TakenOver(item, value, environment_of(item.config))
+        item.stash[TAKEN_OVER] = TakenOver(item, value, environment)
 
 
 def is_taken_over(item: pytest.Item) -> bool:

@@ -635,7 +635,8 @@ def test_it(benchmark):
         double[1, 32](x, y)
         return y
     assert benchmark(launch)[3] == 6
-    assert calls == [1] and benchmark.stats is None
+    assert calls == [1]
+    assert benchmark.stats["mean"] > 0 and benchmark.stats.stats.rounds == 1, "of the call that was made"
 
 @pytest.mark.gpu_benchmark
 def test_pedantic(benchmark):
@@ -647,8 +648,99 @@ def test_pedantic(benchmark):
     options = ("--gpu-benchmark", "--gpukern-simulator=always", "--benchmark-json=out.json")
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["gpukern: 2 simulated"])
+    result.stdout.fnmatch_lines(["*test_it * simulated  unchecked", "gpukern: 0 passed, 2 unchecked"])
     assert not (pytester.path / "out.json").exists()
+
+
+MIXED = """
+import numpy as np
+import pytest
+from numba import cuda, vectorize
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+@vectorize(["float64(float64)"], target="cuda")
+def cube(x):
+    return x * x * x
+
+def test_kernel(benchmark):
+    x, y = np.arange(4.0), np.zeros(4)
+    benchmark(double[1, 32], x, y)
+    assert y[3] == 6
+
+def test_ufunc(benchmark):
+    assert benchmark(cube, np.full(2, 2.0))[0] == 8
+
+def test_sort(benchmark):
+    assert benchmark(sorted, [2, 1]) == [1, 2]
+
+def test_pedantic(benchmark):
+    assert benchmark.pedantic(sorted, ([2, 1],), rounds=3) == [1, 2]
+
+@pytest.mark.gpu_benchmark(timer="host", bytes=16)
+def test_marked(benchmark):
+    assert benchmark(sorted, [2, 1]) == [1, 2]
+    assert benchmark.stats["mean"] > 0
+
+@pytest.mark.gpu_benchmark(timer="host")
+def test_ours(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(lambda: np.arange(3.0)), np.arange(3.0))
+
+@pytest.mark.gpu_benchmark(timer="host")
+def test_simulated(gpu_benchmark):
+    y = np.zeros(4)
+    gpu_benchmark(double[1, 32], np.arange(4.0), y)
+    gpu_benchmark.verify(y, 2 * np.arange(4.0))
+"""
+
+
+def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_clock_measures(pytester):
+    pytest.importorskip("numba_cuda")
+    pytester.makepyfile(test_it=MIXED)
+    run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=always", "--gpukern-output=run.json")
+    result = pytester.runpytest_subprocess(*run, "--benchmark-json=out.json", *FAST)
+    result.assert_outcomes(passed=7, warnings=2)
+    measured = {"test_sort", "test_pedantic", "test_marked", "test_ours"}
+    assert {name.partition("::")[2] for name in benchmarks_of(pytester)} == measured
+    found = results_in(pytester.path / "run.json")
+    assert {name.partition("/")[2]: bool(each["measurements"]) for name, each in found.items()} == {
+        "test_kernel": False,
+        "test_ufunc": False,
+        "test_marked": True,
+        "test_ours": True,
+        "test_simulated": False,
+    }
+    (times,) = found["test_it/test_marked"]["measurements"]
+    assert (times["scope"], times["timer"], times["cache"]) == ("end_to_end", "host", "hot")
+    assert [each["simulated"] for each in found.values()] == [True, True, False, False, True]
+
+
+def test_with_neither_a_gpu_nor_the_simulator_the_hosts_clock_measures_records_and_judges(pytester):
+    pytester.makepyfile(
+        test_it="""
+import pytest
+
+@pytest.mark.gpu_benchmark(timer="host")
+def test_ours(gpu_benchmark):
+    assert gpu_benchmark(sorted, [2, 1]) == [1, 2]
+
+def test_theirs(benchmark):
+    assert not benchmark.disabled
+    benchmark(sorted, [2, 1])
+"""
+    )
+    run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=never", *FAST)
+    result = pytester.runpytest_inprocess(*run, "--gpukern-baseline=create", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=2)
+    assert len(benchmarks_of(pytester)) == 2
+    (record,) = (pytester.path / "baselines").iterdir()
+    assert "end_to_end/host/hot" in record.read_text()
+    pytester.runpytest_inprocess(*run).assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("--gpukern-simulator=never").assert_outcomes(passed=2)
 
 
 def test_a_plugin_in_the_place_of_pytest_benchmark_is_named(suite, pytester):

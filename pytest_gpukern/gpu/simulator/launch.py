@@ -20,6 +20,16 @@ MAX_SHARED_BYTES_PER_BLOCK = 49152
 _FORALL_BLOCK = 128
 
 
+class Launches:
+    """Counts what this process has launched in the simulator.
+
+    Attributes:
+        made: launches from the host so far.
+    """
+
+    made = 0
+
+
 class ForAll:
     """A kernel to be launched over so many tasks, in whole blocks, as the real `forall` does."""
 
@@ -74,6 +84,7 @@ def mend_launches() -> None:
 
     def call(self: Any, *args: Any) -> Any:
         from_host = not self._device and current_context() is None
+        Launches.made += from_host
         if from_host and self.grid_dim is not None:
             fault = launch_fault(self.grid_dim, self.block_dim, self.dynshared_size)
             if fault is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would tell of a launch that the user did not write and the simulator does not make.
@@ -62,6 +63,7 @@ class HostLoop:
 
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
+            Launches.made += 1
             # A GPU raises no floating-point errors; overflow is heard where small integers have any.
             with (
                 simulated._push_kernel_context(core_module),

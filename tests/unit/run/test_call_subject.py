@@ -41,7 +41,8 @@ def subject_of(monkeypatch):
 
     def make(call, synchronize, observing, next_turn=None):
         monkeypatch.setattr(call_subject, "waiting_for", lambda device: synchronize)
-        gpu = SimpleNamespace(device="made up", measures=False, loading_observed=observing)
+        device = SimpleNamespace(is_simulated=False)
+        gpu = SimpleNamespace(device=device, has_gpu=True, measures=False, loading_observed=observing)
         environment = SimpleNamespace(gpu=gpu)
         next_turn = next_turn or (lambda: Turn(call, (), {}))
         target = CallTarget(call, next_turn, Repeated(call), called_after=True, leaves_host_calls=True)
