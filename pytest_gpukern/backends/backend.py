@@ -13,7 +13,7 @@ from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
@@ -89,6 +89,12 @@ class Workspace(Protocol):
         """Returns a hash of an output's bytes, the same in every process and release, named by its method.
 
         Taken where the output lives; None where its memory is not in one piece, or is not all values.
+        """
+
+    def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
+        """Launches, and returns outputs that were written after the timed stream was done; none on the host.
+
+        For `hold_ns` nothing else may begin on the device: enough to launch and to queue a few copies.
         """
 
     def close(self) -> None:

@@ -291,6 +291,10 @@ class HostWorkspace:
         """Returns a hash of an output's bytes."""
         return bits_of(self._bound[output])
 
+    def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:  # noqa: ARG002
+        """Returns none, and launches nothing: the host has no streams."""
+        return []
+
     def close(self) -> None:
         """Drops the arrays."""
         self.arrays.clear()

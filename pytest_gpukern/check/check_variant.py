@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, diagnose_launches
 from pytest_gpukern.check.launch import (
+    SLOW_ON_DEVICE_NS,
     Prepared,
+    adopt,
     checked_launch,
     is_slow,
     load_other_contents,
@@ -33,6 +35,8 @@ _LAUNCHES = 3
 """On the same inputs, by which what a variant declares of its determinism is judged; if slow, two."""
 _VERY_SLOW_NS = 1e9
 """A launch this long is not repeated for that."""
+_HOLD_NS = 1e6
+"""In which a warm call is launched and a few copies are queued."""
 _RUNS_OF_SLOW = 3
 """Before timing; the timed launch is one more, with a seed of its own."""
 
@@ -83,6 +87,37 @@ def check(
     check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
     return prepared
+
+
+def check_nothing_is_late(prepared: Prepared) -> None:
+    """Launches once more, for what is not timed: timers look for work that outlives the call as well.
+
+    A stream that waits for others by itself, such as PyCUDA's, shows nothing, nor does a call on host data.
+
+    Raises:
+        IncorrectError: outputs were written after the stream that the variant was given was done.
+    """
+    backend, variant = prepared.backend, prepared.case.variant
+    waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
+    call_ns = prepared.last_call_ns or 0.0
+    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
+        return
+    if sanitizing_tool() is not None:
+        return
+
+    def launch() -> None:
+        with backend.current():
+            returned = prepared.launch()
+        if variant.allocates:
+            adopt(prepared, returned)
+
+    late = prepared.workspace.written_late(launch, hold_ns=_HOLD_NS + min(call_ns, SLOW_ON_DEVICE_NS))
+    if late:
+        message = (
+            f"{', '.join(late)}: {Fault.STILL_RUNNING}: written after the given stream was done; "
+            "launch on that stream, or have it, or the host, wait for the others"
+        )
+        raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, message), prepared.errors)
 
 
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:

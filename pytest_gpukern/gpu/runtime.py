@@ -225,6 +225,20 @@ class CudaRuntime:
         # No two allocations of a process have one identity, so one of a context that was closed is gone.
         return None if _identity(self._kept) == self._identity else closed
 
+    @functools.cached_property
+    def _aside(self) -> Any:
+        """A stream that no other waits for."""
+        return self.device.create_stream()
+
+    def occupy(self, ns: float) -> None:
+        """Takes every thread of the device for so many nanoseconds: kernels have to wait, copies not."""
+        import numpy as np
+        from cuda.core import LaunchConfig, launch
+
+        kernel = self.kernel(cuda_source("launch.cu"), "gpukern_wait")
+        config = LaunchConfig(grid=self.resident_threads // _BLOCK, block=_BLOCK)
+        launch(self._aside, config, kernel, np.uint64(ns))
+
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""
         self.device.sync()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.check.check_variant import (
     check,
     check_determinism,
+    check_nothing_is_late,
     check_runs,
     check_seeds,
     checked_copy,
@@ -128,6 +129,8 @@ class CaseSubject:
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
             first = self._checked_on_the_first_set()
+            if not self.is_timed:
+                check_nothing_is_late(first)
             for dataset in self._other_contents(first):
                 workspace = self._workspace(dataset)
                 self.sets.append(checked_copy(first, self._point, workspace, dataset))

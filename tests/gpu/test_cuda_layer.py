@@ -236,3 +236,78 @@ def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
         np.testing.assert_array_equal(to_host(workspace.arrays["x"]), x + 1)
     finally:
         workspace.close()
+
+
+# work that outlives the call
+
+TWICE = r"""
+extern "C" __global__ void twice(const float *a, float *out, unsigned long long n) {
+  unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 2 * a[i];
+}
+"""
+
+
+@pytest.mark.parametrize("size", [257, 1 << 24])
+@pytest.mark.parametrize(
+    ("how", "late"),
+    [
+        ("on the given stream", []),
+        ("on another that forks and joins", []),
+        ("on another that the host waits for", []),
+        ("on another", ["out"]),
+        ("on another that forks only", ["out"]),
+        ("on the default stream", ["out"]),
+    ],
+)
+def test_only_what_nobody_waits_for_is_written_late_whatever_its_size(runtime, size, how, late):
+    from cuda.core import LaunchConfig, launch
+
+    from pytest_gpukern.backends.gpu_backend import CudaWorkspace
+
+    kernel, aside = runtime.kernel(TWICE, "twice"), runtime.device.create_stream()
+    config = LaunchConfig(grid=-(-size // 256), block=256)
+    output = {"out": Output((size,), "float32")}
+    workspace = CudaWorkspace({"a": np.ones(size, "float32")}, output, lambda array: array)
+    a, out = workspace.arrays["a"], workspace.arrays["out"]
+
+    def call():
+        used = runtime.stream if how == "on the given stream" else aside
+        if how == "on the default stream":
+            used = runtime.device.default_stream
+        if "forks" in how:
+            aside.wait(runtime.stream.record())
+        launch(used, config, kernel, a.pointer, out.pointer, np.uint64(size))
+        if "joins" in how:
+            runtime.stream.wait(aside.record())
+        if "host" in how:
+            aside.sync()
+
+    call()
+    runtime.synchronize()
+    for _ in range(5):
+        assert workspace.written_late(call, hold_ns=1e6) == late
+        assert (workspace.fetch("out") == 2).all()
+    workspace.close()
+
+
+def test_nothing_else_runs_while_the_device_is_occupied_and_copies_do(runtime):
+    from cuda.core import LaunchConfig, launch
+
+    from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source
+
+    empty = runtime.kernel(cuda_source("launch.cu"), "gpukern_empty")
+    launch(runtime.stream, LaunchConfig(grid=1, block=1), empty)
+    runtime.occupy(1e3)
+    runtime.synchronize()
+    host, array = int(checked("cuMemHostAlloc", 4096, 0)), DeviceArray((4096,), np.uint8)
+    other = runtime.device.create_stream()
+    runtime.occupy(5e7)
+    launch(runtime.stream, LaunchConfig(grid=1, block=1), empty)
+    checked("cuMemcpyDtoHAsync", host, array.pointer, 4096, int(other.handle))
+    launched, copied = runtime.stream.record(), other.record()
+    copied.sync()
+    assert not launched.is_done
+    launched.sync()
+    checked("cuMemFreeHost", host)
+    array.free()

@@ -244,3 +244,42 @@ def test_it(gpu_benchmark):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*not written: 1 of 10007 elements, the first at ?10006?, in a timed call*"])
+
+
+def test_a_variant_whose_work_nobody_waits_for_fails_where_it_is_not_timed(inner):
+    result = inner(
+        """
+from pytest_gpukern import Axis, Problem
+
+doubling = Problem(
+    "doubling", version=1, axes={"n": Axis(smoke=(N,), full=(N,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"out": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+)
+
+@doubling.variant("numba")
+def given(x, out, stream):
+    return lambda: double[-(-N // 256), 256, stream](x, out)
+
+@doubling.variant("numba")
+def joined(x, out, stream):
+    aside = cuda.stream()
+    def launch():
+        double[-(-N // 256), 256, aside](x, out)
+        done = cuda.event()
+        done.record(aside)
+        done.wait(stream)
+    return launch
+
+@doubling.variant("numba")
+def escapes(x, out):
+    aside = cuda.stream()
+    return lambda: double[-(-N // 256), 256, aside](x, out)
+
+@doubling.cases
+def test_case(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*out: still running: written after the given stream was done; *"])

@@ -14,6 +14,8 @@ from pytest_gpukern.arrays import memory as guards
 
 STREAM = 0x5100
 """Handle of the runtime's stream."""
+PINNED = {}
+"""Page-locked memory that was not given back."""
 PRIMARY = 0xC0DE
 """The primary context, which is current."""
 
@@ -71,15 +73,27 @@ class HostArray:
 
 
 class HostRuntime:
-    """As `backends.cuda.CudaRuntime`, as far as a workspace needs it."""
+    """As `gpu.runtime.CudaRuntime`, as far as a workspace needs it.
+
+    Attributes:
+        elsewhere: what is queued on a stream that the runtime's does not wait for.
+    """
 
     stream = SimpleNamespace(handle=STREAM)
 
     def __init__(self):
         self.synchronized = 0
+        self.elsewhere = []
+        self.held_ns = 0.0
 
     def synchronize(self):
+        """Does what was queued on another stream."""
         self.synchronized += 1
+        while self.elsewhere:
+            self.elsewhere.pop(0)()
+
+    def occupy(self, ns):
+        self.held_ns = ns
 
     def copy_of(self, host):
         copy = HostArray(host.shape, host.dtype)
@@ -97,6 +111,15 @@ def driver_call(call, *arguments):
     """The few calls of the driver that backends and workspaces make themselves."""
     if call in ("cuMemcpyDtoH", "cuMemcpyHtoD"):
         return ctypes.memmove(*arguments)
+    if call == "cuMemcpyDtoHAsync":
+        assert arguments[3] == STREAM
+        return ctypes.memmove(*arguments[:3])
+    if call == "cuMemHostAlloc":
+        block = ctypes.create_string_buffer(arguments[0])
+        PINNED[ctypes.addressof(block)] = block
+        return ctypes.addressof(block)
+    if call == "cuMemFreeHost":
+        return PINNED.pop(arguments[0])
     if call == "cuMemsetD32":
         pointer, word, count = arguments
         assert pointer % 4 == 0

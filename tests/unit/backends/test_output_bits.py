@@ -126,3 +126,55 @@ def test_an_output_without_a_reference_is_not_hashed(gpu, timer):
     problem = doubling(reference=None, check=lambda runs: None)
     result = run(case_of(right, problem=problem), FakeEnvironment(gpu, settings=measuring()))
     assert result.errors == {}
+
+
+# written late
+
+
+WRITES = np.arange(1, 6, dtype="uint8")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """(the runtime, a workspace in host memory with one output)."""
+    runtime = host_cuda.install(monkeypatch)
+    output = {"out": Output((5,), "uint8")}
+    return runtime, CudaWorkspace({}, output, lambda array: array.contents.view(host_cuda.OnDevice))
+
+
+def test_what_is_written_behind_the_copy_on_the_timed_stream_is_late(device):
+    runtime, workspace = device
+
+    def writes():
+        workspace.arrays["out"][...] = WRITES
+
+    def launch():
+        runtime.elsewhere.append(writes)
+
+    assert workspace.written_late(launch, hold_ns=1e6) == ["out"]
+    assert runtime.held_ns == 1e6
+    assert workspace.written_late(writes, hold_ns=1e6) == []
+
+    def launch_and_wait():
+        launch()
+        runtime.synchronize()
+
+    assert workspace.written_late(launch_and_wait, hold_ns=1e6) == []
+    assert not host_cuda.PINNED, "the memory was given back"
+
+
+def test_of_a_large_output_the_end_is_looked_at_and_of_what_a_launch_returned_that(device, monkeypatch):
+    runtime, workspace = device
+    monkeypatch.setattr("pytest_gpukern.backends.gpu_backend._LOOKED_AT_BYTES", 2)
+    returned = WRITES.copy().view(host_cuda.OnDevice)
+
+    def writes(part):
+        def launch():
+            workspace.adopt("out", returned)
+            runtime.elsewhere.append(lambda: returned[part].fill(9))
+
+        return launch
+
+    assert workspace.written_late(writes(slice(0, 3)), hold_ns=0) == []
+    assert workspace.written_late(writes(slice(4, 5)), hold_ns=0) == ["out"]
+    assert not host_cuda.PINNED

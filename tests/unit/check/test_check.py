@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from fakes import doubling, only_case
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISONS, draw_poisons
-from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import launch as checked_launch
-from pytest_gpukern.check.check_variant import check
+from pytest_gpukern.check.check_variant import check, check_nothing_is_late
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.problems.dataset import Datasets
@@ -677,3 +678,53 @@ def test_without_a_reference_a_gap_is_still_found():
 def test_a_reference_beside_a_statistical_check_is_compared_too():
     problem = doubling(N, check=lambda runs: None, check_seeds=2)
     assert rejected(triples, problem).diagnosis.fault is Fault.WRONG_VALUES
+
+
+# work that outlives the call
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """What is written late, by what workspaces say; `.asked` has for how long the device was held."""
+    found = SimpleNamespace(outputs=[], asked=[])
+
+    def written_late(self, launch, *, hold_ns):
+        found.asked.append(hold_ns)
+        launch()
+        return found.outputs
+
+    monkeypatch.setattr(HostWorkspace, "written_late", written_late)
+    return found
+
+
+def test_outputs_that_are_written_after_the_given_stream_was_done_are_a_fault_and_others_are_not(late):
+    calls = []
+
+    def counted(a, out):
+        return lambda: (calls.append(1), np.multiply(a, 2, out=out))
+
+    prepared = checked(counted, on_gpu=True)
+    prepared.last_call_ns, before = 2e6, len(calls)
+    check_nothing_is_late(prepared)
+    assert (late.asked, len(calls)) == ([3e6], before + 1)
+    late.outputs = ["out"]
+    with pytest.raises(IncorrectError) as error:
+        check_nothing_is_late(prepared)
+    assert error.value.diagnosis.fault is Fault.STILL_RUNNING
+    assert "out: still running: written after the given stream" in error.value.diagnosis.message
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["on the host", "host data", "a stream that waits for others", "very slow", "a sanitizer"],
+)
+def test_nobody_looks_where_it_would_show_nothing(late, monkeypatch, why):
+    prepared = checked(right, on_gpu=why != "on the host", host_data=why == "host data")
+    if why == "a stream that waits for others":
+        prepared.backend.timed_stream = SimpleNamespace(is_nonblocking=False)
+    if why == "very slow":
+        prepared.last_call_ns = 2e9
+    if why == "a sanitizer":
+        monkeypatch.setattr("pytest_gpukern.check.check_variant.sanitizing_tool", lambda: "memcheck")
+    check_nothing_is_late(prepared)
+    assert not late.asked
