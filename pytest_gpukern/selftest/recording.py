@@ -136,9 +136,12 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Reading:
-    """A kernel as the plugin measures a case, by one timer, and the SM clock around it.
+    """A kernel as the plugin measures a case, by one timer.
 
-    `invalid` says why the plugin would refuse the number.
+    Attributes:
+        invalid: why the plugin would refuse the number, in words.
+        sm_mhz: the SM clock around the samples, or None.
+        width_ns: of the median's 95 % interval; 0 where it was not recorded.
     """
 
     kernel: str
@@ -148,6 +151,7 @@ class Reading:
     samples: int
     invalid: str | None = None
     sm_mhz: float | None = None
+    width_ns: float = 0.0
 
 
 @dataclass(frozen=True)

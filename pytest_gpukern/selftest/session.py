@@ -267,6 +267,7 @@ def _measured(
                         len(one.samples_ns),
                         one.invalid,
                         one.state.get("sm_mhz"),
+                        round(one.summary.high_ns - one.summary.low_ns, 2),
                     )
                     for one in found
                 ]

@@ -152,7 +152,7 @@ def _signed_time(ns: float) -> str:
 def _repeats(conclusions: TimerConclusions, width: int) -> Iterator[str]:
     yield from _section(
         "A/A: range (max / min − 1) of the sessions' medians, default timer "
-        f"≤ {units.uncertainty(REPEAT_SHARE)} or {REPEAT_TICKS} ticks",
+        f"≤ {units.uncertainty(REPEAT_SHARE)}, {REPEAT_TICKS} ticks or what their intervals explain",
         conclusions.repeats,
         width,
         _text("kernel", lambda row: row.kernel),
@@ -161,6 +161,7 @@ def _repeats(conclusions: TimerConclusions, width: int) -> Iterator[str]:
         _number("median", lambda row: units.time(row.median_ns, 0.0)),
         _number("range", lambda row: f"{100 * row.range:.2f} %"),
         _number("high − low", lambda row: units.time(row.high_ns - row.low_ns)),
+        _number("allowed", lambda row: f"{100 * row.allowed:.2f} %" if row.judged else ""),
         _number("SM clock", lambda row: "" if row.clock_range is None else f"{100 * row.clock_range:.2f} %"),
         _number("sessions", lambda row: f"{row.sessions}"),
         _text("target", lambda row: _REACHED[row.reached]),

@@ -140,6 +140,20 @@ def test_sessions_may_differ_by_half_a_percent_or_two_ticks(low_ns, high_ns, rea
     assert repeat(low_ns, high_ns).reached is reached
 
 
+@pytest.mark.parametrize(
+    ("width", "high_ns", "reached"),
+    [
+        (0.008, 101_000.0, True),  # 1 %, and 1.27 widths are 1.02 %
+        (0.008, 101_030.0, False),
+        (0.001, 100_500.0, True),
+        (0.5, 101_990.0, True),  # no interval lets sessions differ by more than the gate's threshold
+        (0.5, 102_010.0, False),
+    ],
+)
+def test_sessions_may_differ_by_what_their_own_intervals_explain(width, high_ns, reached):
+    assert repeat(100_000.0, high_ns, width=width).reached is reached
+
+
 def test_a_range_of_fewer_sessions_than_asked_for_reaches_nothing():
     assert not repeat(100.0, 100.0, sessions=7).reached
     assert not repeat(100.0, 100.0, sessions=1, asked_sessions=1).reached
@@ -270,7 +284,7 @@ def test_every_row_has_its_figures_and_whether_its_target_is_reached():
     assert line(made, "exp 64 K f32, hot, per node") == (
         "exp 64 K f32, hot, per node graph slope cupti 1.352 µs −40.0 ns −2.96 % −40.0 ns"
     )
-    assert line(made, "sgemm 2048 hot cupti").endswith("1.00 % 3.39 µs 2 MISSED")
+    assert line(made, "sgemm 2048 hot cupti").endswith("1.00 % 3.39 µs 0.50 % 2 MISSED")
     assert line(made, "sgemm 2048 hot event").endswith("2"), "events have no target here"
     assert (
         line(made, "sgemm 2048 cold 250 ms") == "sgemm 2048 cold 250 ms 250 ms reached 1.20 s 300 ms 100 ms"
