@@ -218,6 +218,18 @@ def lower_inputs(inputs: Names) -> dict[str, Any]:
     }
 
 
+def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:
+    """Raises ProblemError where arrays of another seed would not fit into the buffers of the first."""
+    for name, value in {**first.inputs, **first.specs}.items():
+        shape = getattr(value, "shape", ())
+        drawn = getattr({**other.inputs, **other.specs}.get(name), "shape", ())
+        if shape != drawn:
+            raise problem.error(
+                f"{name!r} has shape {shape} from one seed and {drawn} from another; other contents go into "
+                "the same buffers, so have make_inputs draw as many elements each time, or pad them"
+            )
+
+
 class Datasets:
     """Holds the data sets of the point in hand; those of the point before are dropped.
 
@@ -244,8 +256,10 @@ class Datasets:
         if seed_offset == CONTENTS - 1 and problem.check is None:  # which judges independent runs together
             before = self.get(problem, point, seed_offset - 1)
             made = before.with_few_changed(problem, point, seed_offset)
-        sets[seed_offset] = made or Dataset.make(problem, point, seed_offset, self._seed)
-        return sets[seed_offset]
+        made = made or Dataset.make(problem, point, seed_offset, self._seed)
+        _refuse_other_shapes(problem, sets.get(0, made), made)
+        sets[seed_offset] = made
+        return made
 
     def other(self, problem: Problem, point: Point, contents: str) -> list[Dataset]:
         """Returns the sets of `special`, `exact` or `kept` contents of a problem at a point."""

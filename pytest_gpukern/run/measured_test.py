@@ -110,7 +110,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            _fail(error.located)
+            raise pytest.fail.Exception(error.located, pytrace=False) from None
         self.found = found
         self._fail_where_incorrect()
 
@@ -127,7 +127,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            _fail(error.located)
+            raise pytest.fail.Exception(error.located, pytrace=False) from None
         complaint = why_not_rejected(case, found.diagnosis)
         if complaint is not None:
             _fail(complaint)

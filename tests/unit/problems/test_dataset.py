@@ -11,6 +11,7 @@ from fakes import doubling
 
 from pytest_gpukern import Axis, Output, Tolerance
 from pytest_gpukern.problems import dataset as dataset_module
+from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.dataset import Dataset, Datasets
 
 POINT = {"n": 8}
@@ -50,6 +51,24 @@ def test_scalars_are_the_inputs_that_are_no_arrays():
         make_inputs=lambda rng, n: {"a": np.zeros(n), "k": 3, "s": np.float32(1.0), "t": "text"}
     )
     assert Dataset.make(problem, POINT, 0).scalars == {"k": 3, "s": np.float32(1.0), "t": "text"}
+
+
+@pytest.mark.parametrize("many", ["a", "out"])
+def test_arrays_whose_shape_is_drawn_are_refused_with_both_shapes(many):
+    def drawn(rng, n):
+        kept = n - int(rng.integers(1000))
+        return {"a": np.ones(n if many == "out" else kept, "float32"), "count": kept}
+
+    problem = doubling(
+        axes={"n": Axis((2000,), (2000,))},
+        make_inputs=drawn,
+        outputs=lambda n, count: {"out": ((n if many == "a" else count,), "float32")},
+        reference=lambda n, count: np.ones(n if many == "a" else count),
+    )
+    sets = Datasets()
+    sets.get(problem, {"n": 2000}, 0)
+    with pytest.raises(ProblemError, match=rf"'{many}' has shape \(\d+,\) from one seed .* or pad them"):
+        sets.get(problem, {"n": 2000}, 1)
 
 
 def test_each_set_of_a_point_is_made_once():
