@@ -400,7 +400,7 @@ PATCHES = """
 """
 
 
-@pytest.mark.parametrize("option", ["--gpukern-isolate=on", "--gpukern-isolate=off", "-n1"])
+@pytest.mark.parametrize("option", ["--gpukern-isolate=on", "--gpukern-isolate=off"])
 def test_what_a_test_patches_until_its_teardown_keeps_nobody_from_hearing_of_it(project, option):
     tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
     result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2", tests=tests)
@@ -542,9 +542,9 @@ def simulated(pytester):
     return run
 
 
-@pytest.mark.parametrize("options", [["--gpukern-timeout=9"], ["--gpukern-timeout=9", "-n1"]])
-def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_when(simulated, options):
-    result = simulated("spin_for_ever", *options)
+@pytest.mark.parametrize("workers", [[], ["-n1"]])
+def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_when(simulated, workers):
+    result = simulated("spin_for_ever", "--gpukern-timeout=6", *workers)
     result.assert_outcomes(passed=3, failed=1)
     assert "[broken]" in failure(result)
 
@@ -559,9 +559,6 @@ def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simul
 
 
 def test_without_a_gpu_tests_stay_in_pytests_own_process_where_nobody_says_otherwise(simulated, pytester):
-    simulated("double").assert_outcomes(passed=4)
-    assert len(set(pids(pytester).values())) == 1
-    simulated("double", "--gpukern-timeout=off").assert_outcomes(passed=4)
-    assert len(set(pids(pytester).values())) == 1
-    simulated("double", "--gpukern-isolate=on").assert_outcomes(passed=4)
-    assert len(set(pids(pytester).values())) == 2
+    for options, processes in (([], 1), (["--gpukern-isolate=on"], 2)):
+        simulated("double", *options).assert_outcomes(passed=4)
+        assert len(set(pids(pytester).values())) == processes
