@@ -51,6 +51,10 @@ _CALIBRATION = 64
 _OWN_STREAMS = (
     "the call waits for the device or uses streams of its own, so the host's launch cost is in the number"
 )
+_UNORDERED = (
+    "work on another stream does not wait for the given one: it may read what is still being written, and be "
+    "done later"
+)
 _TICK_NS = TIMERS["cupti"].step_ns
 """Steps between durations that were seen on an H200: 32 ns, one more or less by rounding."""
 
@@ -93,6 +97,7 @@ class CuptiTimer:
         self._marker: Callable[[], None] | None = None
         self._elsewhere: str | None = None
         self._whole: set[KernelFacts] = set()
+        self._notes: list[str] = []
         self._looked = False
 
     @classmethod
@@ -135,10 +140,11 @@ class CuptiTimer:
             calls = [[_shortened(activity, cost_ns) for activity in work] for work in calls]
         # A single kernel or copy reads the same however long the host took to launch it.
         with_gaps = not queued and any(len(work) > 1 for work in calls)
+        gaps = _OWN_STREAMS if self._any_stream or self._apart else LAUNCH_COST
         return Batch(
             [_span(work) for work in calls],
             launch_included=with_gaps,
-            warnings=[_OWN_STREAMS if self._any_stream or self._apart else LAUNCH_COST] if with_gaps else [],
+            warnings=[*self._notes, *([gaps] if with_gaps else [])],
             busy_ns=[busy(work) for work in calls],
             work=summed(calls),
         )
@@ -165,6 +171,7 @@ class CuptiTimer:
             # What that stream waits for is done before the marker here, and what it does not is seen here
             # best: short work of calls that are launched one by one is done before the host is.
             self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
+            self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
             self._queue.give_up()
             return True

@@ -357,11 +357,22 @@ def test_a_call_that_forks_and_joins_is_queued_and_takes_its_span(machine, any_s
 
 def test_a_call_that_does_not_wait_for_the_timed_stream_begins_from_an_idle_device(machine):
     timer, call = CuptiTimer(machine), forked(machine, forks=False)
-    batch = timer.collect(repeated(call, COUNT), cold=True)
-    assert batch.samples_ns == [9000.0] * COUNT
-    assert batch.launch_included
-    assert "streams of its own" in batch.warnings[0]
+    for _ in range(2):
+        batch = timer.collect(repeated(call, COUNT), cold=True)
+        assert batch.samples_ns == [9000.0] * COUNT
+        assert batch.launch_included
+        unordered, gaps = batch.warnings
+        assert "another stream does not wait for the given one" in unordered
+        assert "streams of its own" in gaps
     assert timer.suspicion(Iteration(call)) is None
+
+
+def test_short_work_on_a_stream_that_waits_for_nobody_is_noted(machine):
+    """It is done too soon to be seen after the timed stream."""
+    own = machine.other_stream()
+    alone = machine.kernel(ns=1000, stream=own)
+    assert "does not wait for the given one" in collected(machine, alone).warnings[0]
+    assert collected(machine, alone, any_stream=True).warnings == []
 
 
 @pytest.mark.parametrize("forks", [True, False])
