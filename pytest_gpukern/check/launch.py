@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sysconfig
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.diagnosis import (
@@ -18,6 +21,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_values,
 )
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
+from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.values.determinism import of_launches
 
@@ -370,8 +374,34 @@ def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
 
     if isinstance(error, SimulatorUnsupported):
         return error
-    message = f"{Fault.LAUNCH_FAILED}: {doing} {case.variant.label}: {type(error).__name__}: {error}"
-    return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message))
+    doing = f"{doing} {case.variant.label}"
+    return IncorrectError(
+        Diagnosis(Fault.LAUNCH_FAILED, f"{Fault.LAUNCH_FAILED}: {what_raised(error, case, doing)}")
+    )
+
+
+def what_raised(error: BaseException, case: Case, doing: str) -> str:
+    """Returns what an exception says, with the innermost line of the user's that raised it, if one did.
+
+    A line of the variant's file, or of one that is no part of Python, this package or another library.
+    """
+    prepare = case.variant.prepare
+    own = prepare.__code__.co_filename if prepare is not None else None
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [
+        frame
+        for frame in frames
+        if frame.filename == own
+        or (Path(frame.filename).is_file() and not frame.filename.startswith((*libraries, str(FOLDER))))
+    ]
+    what = f"{type(error).__name__}: {error}"
+    if not users:
+        return f"{doing}: {what}"
+    last = users[-1]
+    path = Path(last.filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{doing}, {shown}:{last.lineno} in {last.name}: {what}\n    {last.line}"
 
 
 def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class RunReport:
         sessions: test → what its further and confirming sessions found, oldest first.
         skips: id and reason of each case or test that did not run.
         failed: tests that failed for whatever reason.
-        failed_by_themselves: those of them that have a result and that not the gate failed.
+        failed_by_themselves: those of them that have a result and that not the gate failed → first line of
+            the failure.
         failed_by_the_gate: those whose failure is the gate's.
         groups: test → group that its marker names for pytest-benchmark, if any.
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
@@ -58,7 +59,7 @@ class RunReport:
     sessions: Mapping[str, Sequence[Result]] = field(default_factory=dict)
     skips: Sequence[Skip] = ()
     failed: frozenset[str] = frozenset()
-    failed_by_themselves: frozenset[str] = frozenset()
+    failed_by_themselves: Mapping[str, str] = field(default_factory=dict)
     failed_by_the_gate: frozenset[str] = frozenset()
     groups: Mapping[str, str | None] = field(default_factory=dict)
     listed: Mapping[str, JsonDict] = field(default_factory=dict)

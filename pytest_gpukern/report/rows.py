@@ -25,6 +25,7 @@ _GAPS = 0.01
 
 _MARKUP: dict[str, dict[str, bool]] = {
     "INCORRECT": {"red": True},
+    "FAILED": {"red": True},
     "INVALID": {"red": True},
     "SLOWER": {"red": True},
     "FASTER": {"green": True},
@@ -160,7 +161,12 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
 
 
 def rows_of(
-    result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, told: bool = False
+    result: Result,
+    peers: Sequence[Result],
+    shared: Collection[str] = (),
+    *,
+    told: bool = False,
+    failure: str | None = None,
 ) -> list[Row]:
     """Returns the rows of one result; only the first names the case and its error.
 
@@ -169,31 +175,40 @@ def rows_of(
         peers: all results of its problem, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         told: whether the reasons of verdicts that fail a test were said already.
+        failure: the first line of why the test failed by itself, or None.
     """
-    unmeasured = result.correctness is Correctness.INCORRECT or not result.measurements
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
-    if unmeasured:
-        return [_unmeasured(result, size)]
+    if result.correctness is Correctness.INCORRECT or not result.measurements:
+        return [_unmeasured(result, size, failure)]
     times = scope_times(result)
-    return [_measured(result, time, peers, size, first=time is times[0], told=told) for time in times]
+    first, *others = (
+        _measured(result, time, peers, size, first=time is times[0], told=told) for time in times
+    )
+    if failure is not None:
+        footnotes = (Footnote("FAILED", failure), *first.footnotes)
+        first = dataclasses.replace(first, footnotes=footnotes, markup=dict(_MARKUP["FAILED"]))
+    return [first, *others]
 
 
-def _unmeasured(result: Result, size: str) -> Row:
-    incorrect = result.correctness is Correctness.INCORRECT
-    checked = units.NOTHING if result.correctness is Correctness.UNCHECKED else "checked"
-    state = units.NOTHING if incorrect else "simulated" if result.simulated else checked
-    footnotes = [Footnote("", note) for note in result.notes]
-    if incorrect and result.diagnosis:
-        footnotes.insert(0, Footnote("INCORRECT", result.diagnosis.strip().partition("\n")[0]))
+def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
+    kind, reason = "", ""
+    if result.correctness is Correctness.INCORRECT:
+        kind, reason = "INCORRECT", (result.diagnosis or "").strip().partition("\n")[0]
+    elif failure is not None:
+        kind, reason = "FAILED", failure
+    state = "simulated" if result.simulated else "checked"
+    if kind or (result.correctness is Correctness.UNCHECKED and not result.simulated):
+        state = units.NOTHING
+    told = [Footnote(kind, reason)] if reason else []
     return Row(
         label=f"{variant_label(result)} {size}".rstrip(),
         variant=variant_label(result),
         size=size,
         time=state,
         error=error_text(result),
-        verdict="INCORRECT" if incorrect else "",
-        markup=dict(_MARKUP["INCORRECT"]) if incorrect else {},
-        footnotes=tuple(footnotes),
+        verdict=kind,
+        markup=dict(_MARKUP.get(kind, {})),
+        footnotes=(*told, *(Footnote("", note) for note in result.notes)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gate.judge import expected_false_alarms
@@ -18,7 +19,7 @@ from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import pytest
 
@@ -70,25 +71,32 @@ def render(report: RunReport, *, width: int, verbose: bool = False, told: Collec
     """Returns tables, skips and the last line; nothing for a run without any."""
     if not report.results and not report.skips:
         return []
-    shown = tables(report.results, width=width, verbose=verbose, told=told)
+    failures = report.failed_by_themselves
+    shown = tables(report.results, width=width, verbose=verbose, told=told, failures=failures)
     alarms = [line for text in false_alarms(report.results) for line in wrapped(text, width)]
     return [*shown, *skip_lines(report.skips, width=width), *alarms, Line(totals(report), dict(_BOLD))]
 
 
 def tables(
-    results: Sequence[Result], *, width: int, verbose: bool = False, told: Collection[str] = ()
+    results: Sequence[Result],
+    *,
+    width: int,
+    verbose: bool = False,
+    told: Collection[str] = (),
+    failures: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Line]:
     """Returns a table a problem, in order of arrival, each followed by its footnotes and an empty line.
 
     Where `verbose`, what was checked, what the device did in each case, as far as a timer saw it, and its
-    memory follow. Why a test that is among those `told` failed at the gate is not said again.
+    memory follow. Why a test that is among those `told` failed at the gate is not said again. Tests that
+    failed by themselves are shown with the first line of their failure.
     """
     problems: dict[str, list[Result]] = {}
     for result in results:
         problems.setdefault(result.case.problem, []).append(result)
     lines = []
     for name, members in problems.items():
-        lines += _problem(name, members, width, told)
+        lines += _problem(name, members, width, told, failures)
         lines += checks(_ordered(members), width=width) if verbose else []
         for result in _ordered(members) if verbose else ():
             lines += device_work(result, width=width)
@@ -135,12 +143,16 @@ def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
     return [*lines, Line("")] if lines else []
 
 
-def _problem(name: str, results: list[Result], width: int, told: Collection[str]) -> list[Line]:
+def _problem(
+    name: str, results: list[Result], width: int, told: Collection[str], failures: Mapping[str, str]
+) -> list[Line]:
     shared = shared_sizes(results)
     rows = [
         row
         for result in _ordered(results)
-        for row in rows_of(result, results, shared, told=result.nodeid in told)
+        for row in rows_of(
+            result, results, shared, told=result.nodeid in told, failure=failures.get(result.nodeid)
+        )
     ]
     timings = _timings(rows)
     against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)

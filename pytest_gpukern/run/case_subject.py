@@ -29,6 +29,7 @@ from pytest_gpukern.check.launch import (
     is_slow,
     load_other_contents,
     turn_to,
+    what_raised,
 )
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
@@ -166,7 +167,8 @@ class CaseSubject:
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
-            message = f"right before timing, {Fault.LAUNCH_FAILED} in it: {type(error).__name__}: {error}"
+            told = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} in it")
+            message = f"right before timing, {told}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
         found.add_measurements(measurements)
 

@@ -69,7 +69,7 @@ class Controller:
         self.listed: dict[str, JsonDict] = {}
         self._was_incorrect: dict[str, str] = {}
         self._failed: set[str] = set()
-        self._failed_by_themselves: set[str] = set()
+        self._failed_by_themselves: dict[str, str] = {}
         self._failed_by_the_gate: set[str] = set()
         self.problems: list[str] = []
         self.heading: list[str] = []
@@ -148,12 +148,11 @@ class Controller:
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
-        self._failed_by_themselves.discard(report.nodeid)
+        self._failed_by_themselves.pop(report.nodeid, None)
         self._failed_by_the_gate.discard(report.nodeid)
         # An `update` is there to accept what became slower, but not what the test itself found wrong.
-        by_the_gate = carried.get("failed_by_the_gate")
         if report.failed:
-            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
+            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
         self.groups[report.nodeid] = carried["group"]
 
     def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
@@ -180,8 +179,16 @@ class Controller:
             self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
         if report.failed:
             self._failed.add(report.nodeid)
-            by_the_gate = carried.get("failed_by_the_gate")
-            (self._failed_by_the_gate if by_the_gate else self._failed_by_themselves).add(report.nodeid)
+            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
+
+    def _note_failure(self, report: pytest.TestReport, *, by_the_gate: bool) -> None:
+        """Notes whose failure it is that a test failed, and its first line."""
+        if by_the_gate:
+            self._failed_by_the_gate.add(report.nodeid)
+        else:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = crash.message if crash is not None else report.longreprtext
+            self._failed_by_themselves[report.nodeid] = text.strip().partition("\n")[0]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
@@ -235,7 +242,7 @@ class Controller:
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
             skips=self.skips,
             failed=frozenset(self._failed),
-            failed_by_themselves=frozenset(self._failed_by_themselves),
+            failed_by_themselves=self._failed_by_themselves,
             failed_by_the_gate=frozenset(self._failed_by_the_gate),
             groups=self.groups,
             listed=self.listed,

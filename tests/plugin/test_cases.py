@@ -301,3 +301,62 @@ def test_a_random_seed_is_printed_recorded_and_the_same_in_every_worker(host, py
     seeds = {each["seed"] for each in results_in(pytester.path / "run.json").values()}
     assert len(seeds) == 1
     result.stdout.fnmatch_lines([f"gpukern seed: {seeds.pop()} for all inputs; *"])
+
+
+FAILING = """
+import numpy as np
+from numba import cuda
+from pytest_gpukern import Axis, Problem
+
+@cuda.jit
+def neighbours(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i + 1]  # the fault
+
+@cuda.jit
+def right(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+doubling = Problem(
+    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(8,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+)
+
+@doubling.variant("numba")
+def reads_on(x, y):
+    return lambda: neighbours[1, 32](x, y)
+
+@doubling.variant("numba")
+def doubles(x, y):
+    return lambda: right[1, 32](x, y)
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+    assert case.variant.name == "reads_on", "a failure of the test's own"
+
+def test_plain(gpu_benchmark):
+    gpu_benchmark(neighbours[1, 32], np.zeros(8), np.zeros(8))
+"""
+
+
+def test_a_launch_that_fails_names_the_kernels_line_and_the_table_shows_each_failure(pytester):
+    pytest.importorskip("numba_cuda")
+    pytester.makepyfile(test_it=FAILING)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=always")
+    result.assert_outcomes(failed=3)
+    line = FAILING.strip().splitlines().index("        y[i] = x[i + 1]  # the fault") + 1
+    told = f"launch failed: launching numba.reads_on, test_it.py:{line} in neighbours: IndexError: *"
+    result.stdout.fnmatch_lines([f"INCORRECT: {told}", "    y[[]i[]] = x[[]i + 1[]]  # the fault"])
+    table = result.outlines[result.outlines.index("doubling · n=8") :]
+    shown = [" ".join(each.split()) for each in table]
+    assert "numba.reads_on – INCORRECT" in shown
+    assert "numba.doubles – exact FAILED" in shown
+    assert "numba.doubles: FAILED: AssertionError: a failure of the test's own" in shown
+    assert "test_plain – unchecked FAILED" in shown
+    assert any(each.startswith("test_plain: FAILED: IndexError: ") for each in shown)
+    assert not any("simulated" in each for each in shown)

@@ -144,12 +144,12 @@ def returns_no_launch(a, out):
         (
             fails_to_prepare,
             Fault.LAUNCH_FAILED,
-            "launch failed: preparing host.fails_to_prepare: RuntimeError: no such kernel",
+            " in fails_to_prepare: RuntimeError: no such kernel\n    raise RuntimeError(",
         ),
         (
             fails_to_launch,
             Fault.LAUNCH_FAILED,
-            "launch failed: launching host.fails_to_launch: RuntimeError: too many threads",
+            " in launch: RuntimeError: too many threads\n    raise RuntimeError(",
         ),
         (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; a variant returns what is to be timed"),
     ],
