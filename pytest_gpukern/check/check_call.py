@@ -197,6 +197,12 @@ class CheckedCalls:
         return declared or last_ns <= _VERY_SLOW_NS
 
     @property
+    def are_bitwise(self) -> bool:
+        """Says whether every call so far, all on the same arguments, gave the same bits in each output."""
+        found = [self.seen.determinism(name) for name in self.seen.outputs]
+        return self._fixed and bool(found) and set(found) == {Determinism.BITWISE}
+
+    @property
     def wanted_after_timing(self) -> bool:
         """Says whether there is something to check of a call after timing."""
         return bool(self._outputs) or self._returns_new

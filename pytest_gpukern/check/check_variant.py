@@ -12,8 +12,11 @@ from pytest_gpukern.check.launch import (
     SLOW_ON_DEVICE_NS,
     Prepared,
     adopt,
+    check_guards,
+    check_outputs,
     checked_launch,
     is_slow,
+    launched,
     load_other_contents,
     prepare,
     turn_to,
@@ -37,6 +40,9 @@ _VERY_SLOW_NS = 1e9
 """A launch this long is not repeated for that."""
 _HOLD_NS = 1e6
 """In which a warm call is launched and a few copies are queued."""
+_MOST_REPEATED = 200
+_REPEATED_NS = 1.5e7
+"""Launches that are compared by their hash alone, and about how long they take at most."""
 _RUNS_OF_SLOW = 3
 """Before timing; the timed launch is one more, with a seed of its own."""
 
@@ -156,6 +162,33 @@ def repeat_where_declared(prepared: Prepared) -> None:
         checked_launch(prepared)
         prepared.note_bits()
     check_determinism(prepared)
+
+
+def repeat_while_bitwise(prepared: Prepared, point: Point) -> None:
+    """Launches again and again on the first data set, where all launches on it gave the same bits so far.
+
+    Each finds the outputs poisoned and is compared by a hash, taken where they live; one that differs is
+    compared in full. A launch in N that is wrong is found with a chance of 1 − (1 − 1/N) ** launches.
+
+    Raises:
+        IncorrectError: a launch was wrong, or differs where the variant declares that none does.
+    """
+    bits = prepared.seen_bits
+    steady = [name for name, seen in bits.items() if None not in seen and len(set(seen)) == 1]
+    count = int(min(_MOST_REPEATED, _REPEATED_NS / max(1.0, prepared.last_call_ns or 0.0)))
+    if not (steady and count):
+        return
+    turn_to(prepared, point, prepared.datasets[0])
+    for _ in range(count):
+        prepared.workspace.poison()
+        returned = launched(prepared)
+        if prepared.case.variant.allocates:
+            adopt(prepared, returned)
+        prepared.note_bits()
+        if any(bits[name][-1] != bits[name][0] for name in steady):
+            check_outputs(prepared)
+            break
+    check_guards(prepared)
 
 
 def check_determinism(prepared: Prepared) -> None:

@@ -203,12 +203,7 @@ def checked_launch(
     backend.synchronize()
     threads, first = running_threads(), prepared.first_call_ns is None
     start = time.perf_counter_ns()
-    try:
-        with backend.current():
-            returned = prepared.launch()
-        backend.synchronize()
-    except Exception as error:
-        raise _launch_failed(prepared.case, "launching", error) from error
+    returned = launched(prepared)
     prepared.last_call_ns = float(time.perf_counter_ns() - start)
     if first:
         prepared.first_call_ns = prepared.last_call_ns
@@ -246,6 +241,17 @@ def checked_launch(
         diagnosis = diagnose_aliasing(prepared.returned_spans, {}, earlier_spans)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, prepared.errors)
+
+
+def launched(prepared: Prepared) -> Any:
+    """Launches once, waits for it, and returns what it returned; raises IncorrectError where it failed."""
+    try:
+        with prepared.backend.current():
+            returned = prepared.launch()
+        prepared.backend.synchronize()
+    except Exception as error:
+        raise _launch_failed(prepared.case, "launching", error) from error
+    return returned
 
 
 def left_to_threads(told: str, wrong: str) -> IncorrectError:

@@ -17,6 +17,7 @@ from pytest_gpukern.check.check_variant import (
     check_seeds,
     checked_copy,
     observed,
+    repeat_while_bitwise,
 )
 from pytest_gpukern.check.corner_cases import check_corners, corners_of
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
@@ -360,6 +361,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
                 over_an_answer = before and is_slow(prepared) and prepared.dataset.expected is not None
                 checked_launch(prepared, earlier=before, poisoned=not over_an_answer)
                 prepared.note_bits()
+            repeat_while_bitwise(first, point)
         check_determinism(first)
     except IncorrectError as error:
         raise _after_timing(error) from error

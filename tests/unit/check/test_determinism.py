@@ -105,6 +105,7 @@ def other_bits_from(launch):
 
 def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, timer, monkeypatch):
     """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
+    monkeypatch.setattr(check_module, "_MOST_REPEATED", 0)
     seen = []
     monkeypatch.setattr(case_subject, "check_determinism", seen.append)
     environment = FakeEnvironment(gpu, settings=measuring())
@@ -125,6 +126,78 @@ def test_other_bits_from_timed_launches_on_are_seen(gpu, timer, declared):
         assert found.correctness is Correctness.INCORRECT
         wrong = "right before timing, wrong after it\nout: not deterministic: 2 results from 7 launches"
         assert found.diagnosis.startswith(wrong)
+
+
+def once_in(count, then):
+    """Right but for one launch in so many, which does `then(a, out)`; counted from the first timed one."""
+
+    def with_events(events):
+        launches = []
+
+        def prepare(a, out):
+            def launch():
+                launches.extend(["timed"] if "timed" in events else [])
+                if len(launches) % count == count - 1:
+                    then(a, out)
+                else:
+                    np.multiply(a, 2, out=out)
+
+            return launch
+
+        return prepare
+
+    return with_events
+
+
+def one_is_wrong(a, out):
+    np.multiply(a, 2, out=out)
+    out[3] += 1
+
+
+def other_bits(a, out):
+    np.multiply(a, np.float32(2 + 2.0**-22), out=out)
+
+
+def writes_nothing(a, out):
+    pass
+
+
+@pytest.fixture
+def looks_elsewhere(monkeypatch):
+    """What is looked at while it is timed, and once behind it, is right."""
+    monkeypatch.setattr("pytest_gpukern.run.scopes._check_last", lambda executions, first: None)
+
+
+@pytest.mark.parametrize("count", [64, 101])
+@pytest.mark.parametrize(
+    ("then", "declared", "fault"),
+    [
+        (one_is_wrong, None, "out: wrong values: 1 of 8 elements"),
+        (writes_nothing, None, "out: not written: 8 of 8 elements"),
+        (other_bits, "bitwise", "out: not deterministic: 2 results from "),
+        (other_bits, None, None),
+    ],
+)
+def test_one_launch_in_so_many_is_found_by_its_hash_after_timing(
+    gpu, timer, events, looks_elsewhere, count, then, declared, fault
+):
+    environment = FakeEnvironment(gpu, settings=measuring())
+    prepare = once_in(count, then)(events)
+    found, kind = determinism_of(prepare, "numba", environment, determinism=declared)
+    if fault is None:
+        assert (found.correctness, kind) == (Correctness.PASSED, "tolerant")
+    else:
+        assert found.diagnosis.startswith(f"right before timing, wrong after it\n{fault}")
+
+
+def test_what_was_tolerant_before_or_is_slow_is_not_launched_for_its_hash(gpu, timer, events, monkeypatch):
+    compared = []
+    monkeypatch.setattr(check_module, "launched", lambda prepared: compared.append(1))
+    environment = FakeEnvironment(gpu, settings=measuring())
+    assert determinism_of(drifting(1), "numba", environment)[1] == "tolerant"
+    monkeypatch.setattr(check_module, "_REPEATED_NS", 0)
+    assert determinism_of(right, "numba", environment)[1] == "bitwise"
+    assert compared == []
 
 
 @pytest.mark.parametrize("declared", ["bitwise", "run-to-run"])

@@ -5,13 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from pytest_gpukern.arrays.compare import POISONS
+from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, Turn
 from pytest_gpukern.run.spine import Found, SubjectContext
+from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Result
 
@@ -106,3 +111,69 @@ def test_a_call_that_raises_has_no_first_time(clock, subject_of, found):
     with pytest.raises(ZeroDivisionError):
         subject.check(found)
     assert found.result.first_call_ns is None
+
+
+@pytest.fixture
+def rechecked(monkeypatch, clock, found):
+    """Makes the untimed calls of a call that writes its second argument, before and after timing."""
+    monkeypatch.setattr(call_subject, "waiting_for", lambda device: lambda: None)
+
+    def make(call, **marker):
+        gpu = SimpleNamespace(
+            device="made up", has_gpu=False, measures=True, loading_observed=lambda own: nullcontext()
+        )
+        environment = SimpleNamespace(gpu=gpu, poisons=POISONS)
+        target = CallTarget.repeated(call, (np.arange(9.0), np.empty(9)), {})
+        context = SubjectContext(environment, MarkerOptions(outputs=(1,), **marker), "x", None)
+        subject = CallSubject(target, context, GuardedArrays(None))
+        subject.check(found)
+        subject.recheck(found)
+        return subject
+
+    return make
+
+
+def doubling(then=None, once_in=64):
+    """Counts its calls in `.calls`; one in so many does `then(out)`, too."""
+
+    def call(x, out):
+        call.calls += 1
+        if then is not None and call.calls % once_in == 0:
+            then(out)
+        else:
+            np.multiply(x, 2, out=out)
+
+    call.calls = 0
+    return call
+
+
+def verified(seen, expected, rtol):
+    out = seen.outputs["argument 1"].value
+    return check_against_reference(
+        "output", out, expected, rtol, None, seen=seen, hashes=False, asks_what_else=False
+    )
+
+
+def test_quick_calls_are_made_again_and_again_after_timing_unless_they_differ(rechecked, clock):
+    right = doubling()
+    seen = rechecked(right).seen
+    assert right.calls == 3 + 1 + 200
+    assert seen.determinism("argument 1") is Determinism.BITWISE
+    differs = doubling(lambda out: out.fill(1), once_in=3)
+    rechecked(differs)
+    assert differs.calls == 4
+    slow = doubling()
+    rechecked(lambda x, out: (slow(x, out), clock.passes(8_000_000)))
+    assert slow.calls == 3 + 1 + 2
+
+
+def test_one_wrong_call_in_many_is_found_by_verify_or_where_bits_have_to_be_the_same(rechecked):
+    seen = rechecked(doubling(lambda out: out.fill(1))).seen
+    assert verified(seen, 2 * np.arange(9.0), 1e-6).diagnosis.fault is Fault.WRONG_VALUES
+    seen = rechecked(doubling(lambda out: np.copyto(out, np.arange(9) * (2 + 1e-9)))).seen
+    check = verified(seen, 2 * np.arange(9.0), 1e-6)
+    assert (check.diagnosis, check.error.determinism) == (None, Determinism.TOLERANT)
+    with pytest.raises(IncorrectError, match="not deterministic: 2 results from 64 launches"):
+        rechecked(doubling(lambda out: out.fill(1)), determinism=Determinism.BITWISE)
+    with pytest.raises(IncorrectError, match="not written: 9 of 9 elements"):
+        rechecked(doubling(lambda out: None))
