@@ -86,6 +86,40 @@ def replays(a, out, stream):
     return launch
 """
 
+WRONG_ONCE_IN_64 = """
+launches = []
+
+@cuda.jit
+def triple_the_last(a, out):
+    out[out.size - 1] = 3 * a[out.size - 1]
+
+@doubling.variant("numba")
+def seldom_wrong(a, out, stream):
+    write = launch_on(a, out, stream)
+    def launch():
+        launches.append(1)
+        write()
+        if len(launches) % 64 == 50:
+            triple_the_last[1, 1, stream](a, out)
+    return launch
+"""
+
+REMEMBERS_BY_FIRST_AND_LAST = """
+answers = {}
+
+@doubling.variant("numba")
+def remembers(a, out, stream):
+    write = launch_on(a, out, stream)
+    def launch():
+        key = (float(a[0]), float(a[a.size - 1]))
+        if key in answers:
+            out.copy_to_device(answers[key], stream=stream)
+        else:
+            write()
+            answers[key] = out.copy_to_host(stream=stream)
+    return launch
+"""
+
 FORKS_AND_JOINS = """
 @doubling.variant("numba")
 def forks(a, out, stream):
@@ -236,3 +270,16 @@ def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
     workspace.queue_poison(runtime.stream)
     assert not ended.is_done
     runtime.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("variant", "diagnosis"),
+    [
+        (WRONG_ONCE_IN_64, "right before timing, wrong after it\nout: wrong values: 1 of 1000 elements"),
+        (REMEMBERS_BY_FIRST_AND_LAST, "out: stale result"),
+    ],
+)
+def test_what_is_seldom_wrong_or_remembers_by_a_few_elements_is_found(run_case, variant, diagnosis):
+    result, found = run_case(variant)
+    result.assert_outcomes(failed=1)
+    assert found["diagnosis"].startswith(diagnosis)
