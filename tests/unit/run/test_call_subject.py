@@ -19,6 +19,7 @@ from pytest_gpukern.run.spine import Found, SubjectContext
 from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.settings import Settings
 
 
 class Clock:
@@ -122,7 +123,7 @@ def rechecked(monkeypatch, clock, found):
         gpu = SimpleNamespace(
             device="made up", has_gpu=False, measures=True, loading_observed=lambda own: nullcontext()
         )
-        environment = SimpleNamespace(gpu=gpu, poisons=POISONS)
+        environment = SimpleNamespace(gpu=gpu, poisons=POISONS, settings=Settings())
         target = CallTarget.repeated(call, (np.arange(9.0), np.empty(9)), {})
         context = SubjectContext(environment, MarkerOptions(outputs=(1,), **marker), "x", None)
         subject = CallSubject(target, context, GuardedArrays(None))
