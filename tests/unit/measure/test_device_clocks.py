@@ -1,0 +1,504 @@
+"""The device around batches: which are invalid, when it is looked at, and when a case is given up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+from fake_nvml import state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
+from pytest_gpukern.measure import observers as observers_module
+from pytest_gpukern.measure.device_clocks import (
+    INVALIDATING,
+    ORDINARY,
+    ClockObservation,
+    Disturbance,
+    Recovery,
+    batch_fault,
+    device_notes,
+)
+from pytest_gpukern.measure.observers import Instruments
+from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.result import Measurement, Summary
+
+BEFORE = state(0)
+STRANGER = GpuProcess(4711, "train.py", 9000)
+
+
+def fault(sm_mhz: float | None = 1980, before: DeviceState = BEFORE, **after: object) -> Disturbance | None:
+    """Of a batch of 50 ms on a device of 1980 and 3201 MHz."""
+    return batch_fault(before, state(50, **after), sm_mhz=sm_mhz, max_sm_mhz=1980, max_memory_mhz=3201)
+
+
+def counted(**ms: float) -> dict[str, int]:
+    """The counters of `BEFORE`, higher by these milliseconds."""
+    return {name: value + round(ms.get(name, 0) * 1e6) for name, value in BEFORE.limited_ns.items()}
+
+
+def test_a_quiet_batch_is_valid() -> None:
+    assert fault() is None
+
+
+def test_a_device_that_tells_nothing_is_not_accused() -> None:
+    nothing = DeviceState(0), DeviceState(50_000_000)
+    assert batch_fault(*nothing) is None
+    assert batch_fault(*nothing, sm_mhz=1000) is None, "of how many?"
+
+
+def test_every_clock_event_is_either_invalidating_or_ordinary_or_idleness() -> None:
+    assert {*INVALIDATING, *ORDINARY, "gpu_idle"} == set(CLOCK_EVENTS.values())
+    assert not INVALIDATING.keys() & ORDINARY.keys()
+
+
+# throttling
+
+
+@pytest.mark.parametrize("event", INVALIDATING)
+def test_throttling_before_or_after_a_batch_makes_it_invalid(event: str) -> None:
+    for found in (fault(clock_events=(event,)), fault(before=state(0, clock_events=(event,)))):
+        assert found is not None
+        assert found.kind == event
+        assert event in found.seen
+        assert "GPU at 41 °C, memory at 45 °C" in found.seen
+        assert found.remedy
+
+
+@pytest.mark.parametrize("event", ["sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"])
+def test_throttling_that_came_and_went_within_a_batch_is_seen_by_its_counter(event: str) -> None:
+    found = fault(limited_ns=counted(**{event: 10}))
+    assert found is not None
+    assert (found.kind, f"{event} for 20 % of the batch" in found.seen) == (event, True)
+    assert fault(limited_ns=counted(**{event: 0.4})) is None, "0.8 % of the time cannot move a median"
+
+
+@pytest.mark.parametrize("event", ORDINARY)
+def test_what_a_pause_cannot_cure_is_no_fault(event: str) -> None:
+    assert fault(clock_events=(event,)) is None
+    assert fault(clock_events=(event,), sm_mhz=1000) is None, "the clock is low because of it"
+
+
+def test_the_power_limit_explains_a_low_clock_by_its_counter_too() -> None:
+    assert fault(sm_mhz=1000, limited_ns=counted(sw_power_cap=30)) is None
+
+
+# clocks
+
+
+def test_a_clock_under_three_quarters_is_a_fault() -> None:
+    assert fault(sm_mhz=1486) is None
+    found = fault(sm_mhz=1484)
+    assert found is not None
+    assert (found.kind, found.seen) == ("SM clock", "the SM clock was 1484 MHz, 75 % of 1980 MHz")
+    assert "nvidia-smi -q" in found.remedy
+
+
+def test_without_a_probe_nvmls_clock_is_judged_unless_the_device_has_gone_idle() -> None:
+    assert fault(sm_mhz=None, sm_clock_mhz=1200) is not None
+    assert fault(sm_mhz=None, sm_clock_mhz=345, clock_events=("gpu_idle",)) is None
+
+
+def test_a_device_that_never_woke_up_is_told_so() -> None:
+    found = fault(sm_mhz=345, clock_events=("gpu_idle",))
+    assert found is not None
+    assert "lock its clocks" in found.remedy
+
+
+def test_a_memory_clock_that_changes_is_a_fault_either_way() -> None:
+    dropped = fault(memory_clock_mhz=2619)
+    woke = fault(before=state(0, memory_clock_mhz=405))
+    assert dropped is not None
+    assert woke is not None
+    assert dropped.seen == "the memory clock changed from 3201 to 2619 MHz during the batch"
+    assert woke.kind == "memory clock"
+
+
+def test_a_memory_clock_that_stays_low_is_a_fault_unless_somebody_set_it() -> None:
+    low = {"memory_clock_mhz": 1593}
+    assert fault(before=state(0, **low), **low) is not None
+    assert fault(before=state(0, **low), clock_events=("applications_clocks_setting",), **low) is None
+    compute_state = {"memory_clock_mhz": 2900}
+    assert fault(before=state(0, **compute_state), **compute_state) is None
+
+
+# other processes
+
+
+def test_a_process_that_appears_during_a_batch_is_a_fault_and_one_that_idles_is_not() -> None:
+    found = fault(foreign=(STRANGER,))
+    assert found is not None
+    assert found.kind == "other process"
+    assert "began to use the device during the batch: pid 4711 (train.py, 9000 MiB)" in found.seen
+    assert fault(before=state(0, foreign=(STRANGER,)), foreign=(STRANGER,)) is None
+
+
+@pytest.mark.parametrize(("percent", "invalid"), [(0, False), (4, False), (5, True), (100, True)])
+def test_a_process_that_runs_kernels_is_a_fault_however_long_it_was_there(
+    percent: int, invalid: bool
+) -> None:
+    busy = dataclasses.replace(STRANGER, sm_percent=percent)
+    found = fault(before=state(0, foreign=(STRANGER,)), foreign=(busy,))
+    assert (found is not None) is invalid
+    if found is not None:
+        assert (
+            f"ran kernels during the batch: pid 4711 (train.py, 9000 MiB, kernels {percent} %" in found.seen
+        )
+
+
+@pytest.mark.parametrize(
+    ("foreign", "named"), [((STRANGER,), "pid 4711 (train.py"), ((), "names no process")]
+)
+def test_what_copies_over_pcie_while_this_process_waits_is_a_fault(
+    foreign: tuple[GpuProcess, ...], named: str
+) -> None:
+    quiet, copying = {"pcie_bytes_per_s": 2e7}, {"pcie_bytes_per_s": 12.34e9}
+    there = {"foreign": foreign}
+    assert fault(before=state(0, **there, **quiet), **there, **quiet) is None, "its mere presence is none"
+    assert fault(before=state(0, **there)) is None, "nobody tells"
+    for before, after in ((quiet, copying), (copying, quiet)):
+        found = fault(before=state(0, **there, **before), **there, **after)
+        assert found is not None
+        assert found.kind == "other process"
+        assert "copied 12.3 GB/s over PCIe while this one waited: " in found.seen
+        assert named in found.seen
+
+
+# notes
+
+
+def notes(
+    *after: dict[str, object], clocks: tuple[float | None, ...] = (1740, 1725, 1950)
+) -> tuple[str, ...]:
+    states = [BEFORE, *(state(50 * (number + 1), **changes) for number, changes in enumerate(after))]
+    return device_notes(states, clocks, max_sm_mhz=1980)
+
+
+def test_a_quiet_measurement_has_no_notes() -> None:
+    assert notes({}, {}) == device_notes([]) == ()
+
+
+def test_a_power_limited_kernel_is_noted_with_the_clocks_it_ran_at() -> None:
+    expected = ("clocks held down by the power limit: SM clock 1725 to 1950 MHz of 1980",)
+    assert notes({"clock_events": ("sw_power_cap",)}, {}) == expected
+    assert notes({}, {"limited_ns": counted(sw_power_cap=2)}) == expected
+    assert notes({}, {"limited_ns": counted(sw_power_cap=0.5)}) == ()
+
+
+def test_without_a_probe_the_note_has_nvmls_clocks() -> None:
+    event = {"clock_events": ("applications_clocks_setting",), "sm_clock_mhz": 1200}
+    assert notes(event, clocks=(None,)) == (
+        "clocks held down by a clock setting (nvidia-smi -ac or -lgc): SM clock 1200 MHz of 1980",
+    )
+
+
+def test_a_process_that_shares_the_device_is_noted() -> None:
+    (note,) = notes({"foreign": (STRANGER,)})
+    assert note.startswith("on the device besides this run, as far as can be told idle: pid 4711")
+
+
+@given(
+    st.lists(st.sampled_from([*CLOCK_EVENTS.values(), "unknown_0x8000"]), max_size=4, unique=True),
+    st.none() | st.floats(100, 3000),
+    st.none() | st.integers(100, 12000),
+    st.dictionaries(st.sampled_from([*INVALIDATING, *ORDINARY]), st.integers(0, 10**9), max_size=4),
+)
+def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(
+    events: list[str], sm_mhz: float | None, memory_mhz: int | None, limited_ns: dict[str, int]
+) -> None:
+    after = {"clock_events": tuple(events), "memory_clock_mhz": memory_mhz, "limited_ns": limited_ns}
+    found = fault(sm_mhz=sm_mhz, **after)
+    device_notes([BEFORE, state(50, **after)], (sm_mhz,))
+    if found is not None:
+        assert found.kind
+        assert str(found) == f"{found.seen}; {found.remedy}"
+    if set(events) & set(INVALIDATING):
+        assert found is not None
+
+
+# pauses
+
+HOT = Disturbance("hw_thermal_slowdown", "too hot (91 °C)", "cool it")
+SHARED = Disturbance("other process", "another process ran kernels", "stop it")
+
+
+def test_pauses_double_from_50_ms_to_half_a_second_and_end() -> None:
+    slept: list[float] = []
+    recovery = Recovery(sleep=slept.append)
+    while recovery.pause(HOT):
+        assert len(slept) < 100
+    assert slept == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.5])
+    assert recovery.disturbed == 9
+
+
+def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do() -> None:
+    recovery = Recovery(sleep=lambda seconds: None)
+    assert [recovery.pause(each) for each in (SHARED, *[HOT] * 8)] == [True] * 8 + [False]
+    assert recovery.reason == (
+        "could not be measured cleanly: 9 batches were disturbed, in spite of 2.75 s of pauses: "
+        "8 × too hot (91 °C), 1 × another process ran kernels. Remedy: stop it; cool it"
+    )
+
+
+def test_a_case_that_became_clean_says_what_was_repeated() -> None:
+    recovery = Recovery(sleep=lambda seconds: None)
+    assert recovery.note is None
+    recovery.pause(HOT)
+    assert recovery.note == "1 batch was disturbed and repeated: 1 × too hot (91 °C)"
+
+
+THROTTLED = {"clock_events": ("hw_thermal_slowdown",), "temperature_c": 92}
+BATCH = Batch([1000.0] * 10)
+
+
+class FakeInstruments:
+    """Instruments whose readings are known.
+
+    Attributes:
+        age_s: seconds since NVML was asked; 0 after each asking.
+        asked: how often it was.
+        probe: reads `clock`, in MHz; None measures no clock.
+    """
+
+    max_sm_mhz = 1980.0
+    max_memory_mhz = 3201.0
+
+    def __init__(self, *states, clock=1980.0):
+        self.states = list(states) or [state()]
+        self.clock = clock
+        self.probe = SimpleNamespace(read=lambda: self.clock)
+        self.age_s = 0.0
+        self.asked = 0
+
+    def state(self, *, within_s=0.02):
+        if 0 < self.age_s <= within_s and self.asked:
+            return self.states[min(self.asked, len(self.states)) - 1]
+        found = self.states[min(self.asked, len(self.states) - 1)]
+        self.asked += 1
+        self.age_s = 0.0
+        return found
+
+
+def watching(instruments, **arguments):
+    """A watch whose pauses are kept in `.pauses` instead of waited for."""
+    pauses = []
+    made = ClockObservation(instruments, recovery=Recovery(sleep=pauses.append), **arguments)
+    made.pauses = pauses
+    return made
+
+
+def batches(watch, instruments, *ages_s):
+    """What is said of batches that end when NVML was last asked so long ago; the last one ends sampling."""
+    said = []
+    for number, age_s in enumerate(ages_s, start=1):
+        watch.before()
+        instruments.age_s = age_s
+        look = watch.after(BATCH, last=number == len(ages_s))
+        said.append((look.fault, look.settled))
+    return said
+
+
+def finished(watch):
+    summary = Summary(1000.0, 1000.0, 1000.0, 1, ())
+    return watch.finish(Measurement("kernel", "cupti", "", "cold", (1000.0,), 1, summary, ""))
+
+
+# how often
+
+
+def test_nvml_is_asked_before_the_first_batch_every_tenth_of_a_second_and_at_the_end():
+    instruments = FakeInstruments()
+    watch = watching(instruments)
+    assert batches(watch, instruments, 0.05, 0.09, 0.11, 0.05, 0.01) == [
+        (None, False),
+        (None, False),
+        (None, True),
+        (None, False),
+        (None, True),
+    ]
+    assert instruments.asked == 1 + 1 + 1
+
+
+def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_a_second():
+    instruments = FakeInstruments()
+    instruments.state()  # behind the main timer's samples
+    instruments.age_s = 0.09
+    watch = watching(instruments, beside=True)
+    assert batches(watch, instruments, 0.095, 0.099) == [(None, False), (None, False)]
+    assert instruments.asked == 1
+    assert finished(watch).state["memory_mhz"] == state().memory_clock_mhz
+
+
+def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second_and_where_the_clock_is_low():
+    instruments = FakeInstruments()
+    watch = watching(instruments, beside=True)
+    assert batches(watch, instruments, 0.11, 0.05) == [(None, True), (None, False)]
+    assert instruments.asked == 1 + 1
+    slow = FakeInstruments(clock=1484.0)
+    ((said, settled),) = batches(watching(slow, beside=True), slow, 0.01)
+    assert said.startswith("the SM clock was 1484 MHz")
+    assert settled
+
+
+def test_a_low_clock_has_nvml_asked_at_once():
+    instruments = FakeInstruments(clock=1484.0)
+    watch = watching(instruments)
+    watch.before()
+    look = watch.after(BATCH, last=False)
+    assert look.fault.startswith("the SM clock was 1484 MHz, 75 % of 1980 MHz")
+    assert look.settled
+
+
+def test_a_low_clock_that_a_power_limit_explains_is_asked_about_and_accepted():
+    instruments = FakeInstruments(state(clock_events=("sw_power_cap",)), clock=1200.0)
+    watch = watching(instruments)
+    assert batches(watch, instruments, 0.01, 0.01) == [(None, True), (None, True)]
+    (note,) = finished(watch).summary.warnings
+    assert note == "clocks held down by the power limit: SM clock 1200 MHz of 1980"
+
+
+@pytest.mark.parametrize("highest", [None, 0.0])
+def test_of_a_device_that_does_not_tell_its_highest_clock_none_is_low(highest):
+    instruments = FakeInstruments(clock=300.0)
+    instruments.max_sm_mhz = highest
+    assert batches(watching(instruments), instruments, 0.01, 0.01) == [(None, False), (None, True)]
+
+
+@pytest.mark.parametrize("probe", [None, SimpleNamespace(read=lambda: None)])
+def test_without_a_measured_clock_nvmls_is_judged_where_it_is_asked(probe):
+    instruments = FakeInstruments(state(), state(sm_clock_mhz=900))
+    instruments.probe = probe
+    (_, first), (said, last) = batches(watching(instruments), instruments, 0.01, 0.01)
+    assert (first, last) == (False, True)
+    assert said.startswith("the SM clock was 900 MHz")
+
+
+# what does not count
+
+
+def test_what_came_and_went_since_the_last_look_is_found_by_nvmls_counters():
+    counters = dict(state().limited_ns)
+    later = state(200, limited_ns={**counters, "hw_thermal_slowdown": 40_000_000})
+    instruments = FakeInstruments(state(0), later)
+    watch = watching(instruments)
+    (quiet, in_doubt), (said, _) = batches(watch, instruments, 0.05, 0.15)
+    assert (quiet, in_doubt) == (None, False)
+    assert "hw_thermal_slowdown for 20 % of the batch" in said
+    assert watch.pauses == [0.05]
+
+
+def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared_with_that():
+    stranger = GpuProcess(4711, "train.py", 9000)
+    came = state(100, foreign=(stranger,))
+    instruments = FakeInstruments(state(0), came, state(200, foreign=(stranger,)), state(300))
+    watch = watching(instruments)
+    said = [text for text, _ in batches(watch, instruments, 0.2, 0.2)]
+    assert said[0].startswith("another process began to use the device during the batch: ")
+    assert said[1] is None, "it was there already, and idle"
+    assert instruments.asked == 1 + 2 + 1
+    assert (
+        finished(watch)
+        .summary.warnings[0]
+        .startswith("1 batch was disturbed and repeated: 1 × another process")
+    )
+
+
+def test_after_each_disturbed_batch_there_is_a_pause_until_the_measurement_is_given_up():
+    instruments = FakeInstruments(state(**THROTTLED))
+    watch, looks = watching(instruments), []
+    while not looks or looks[-1].hopeless is None:
+        watch.before()
+        instruments.age_s = 0.2
+        looks.append(watch.after(BATCH, last=False))
+        assert "too hot" in looks[-1].fault
+    assert len(looks) == len(watch.pauses) + 1 == 9
+    assert looks[-1].hopeless.startswith("could not be measured cleanly: 9 batches were disturbed")
+    assert "improve the cooling" in looks[-1].hopeless
+
+
+# what is told
+
+
+def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():
+    instruments = FakeInstruments(
+        state(power_w=300.0), state(temperature_c=50, power_w=612.5, clock_events=("sw_power_cap",))
+    )
+    watch = watching(instruments)
+    for clock in (1975.04, 1980.0, None, 1960.0):
+        instruments.clock = clock
+        watch.before()
+        watch.after(BATCH, last=clock == 1960.0)
+    found = finished(watch).state
+    assert json.loads(json.dumps(found)) == {
+        "sm_mhz": 1975.0,
+        "sm_mhz_range": [1960.0, 1980.0],
+        "memory_mhz": 3201,
+        "temperature_c": 50,
+        "memory_temperature_c": 45,
+        "power_w": 612.5,
+        "clock_events": ["sw_power_cap"],
+        "memory_used_bytes": 2**30,
+    }
+
+
+def test_what_the_driver_does_not_tell_is_left_out_and_its_clock_stands_in_for_the_measured_one():
+    instruments = FakeInstruments(
+        state(power_w=None, memory_temperature_c=None, temperature_c=None, clock_events=None)
+    )
+    instruments.probe = None
+    watch = watching(instruments)
+    assert batches(watch, instruments, 0.2) == [(None, True)]
+    assert finished(watch).state == {
+        "sm_mhz": 1980.0,
+        "memory_mhz": 3201,
+        "clock_events": [],
+        "memory_used_bytes": 2**30,
+    }
+
+
+# the instruments
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(observers_module, "time", made)
+    return made
+
+
+def test_a_state_of_20_ms_ago_is_still_taken_and_an_older_one_asked_again(clock):
+    answers = iter([state(0), state(21)])
+    instruments = Instruments(SimpleNamespace(state=lambda: next(answers)))
+    assert instruments.age_s == float("inf")
+    first = instruments.state()
+    clock.now += 0.0199
+    assert instruments.state() is first
+    assert instruments.age_s == pytest.approx(0.0199), "it was not asked again"
+    clock.now += 0.001
+    assert instruments.state().at_ns == 21_000_000
+    assert instruments.age_s == 0.0
+
+
+def test_a_state_lasts_from_one_measurement_to_the_next_but_not_over_a_pause(clock):
+    asked = []
+    instruments = Instruments(SimpleNamespace(state=lambda: asked.append(1) or state(**THROTTLED)))
+    watch = ClockObservation(
+        instruments, recovery=Recovery(sleep=lambda pause_s: setattr(clock, "now", clock.now + pause_s))
+    )
+    watch.before()
+    clock.now += 0.2
+    assert "too hot" in watch.after(BATCH, last=False).fault
+    assert len(asked) == 3, "before, behind, and after the pause"
+    ClockObservation(instruments).before()
+    assert len(asked) == 3
