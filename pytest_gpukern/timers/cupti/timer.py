@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
 from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
-from pytest_gpukern.values.result import DeviceWork, KernelFacts
+from pytest_gpukern.values.result import DeviceWork
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class CuptiTimer:
         self._apart = not queues
         self._marker: Callable[[], None] | None = None
         self._elsewhere: str | None = None
-        self._whole: set[KernelFacts] = set()
+        self._whole: set[str] = set()  # names of kernels that launch no others
         self._notes: list[str] = []
         self._looked = False
 
@@ -219,13 +220,14 @@ class CuptiTimer:
                 f"{_shown(strangers)} ran meanwhile, launched by {_who(strangers)} that also works between "
                 "the calls; let the call wait for it, or stop it while timing"
             )
+        if self._marker is None:
+            return None
         began = {activity.call - 1: activity.start_ns for activity in activities if activity.call is not None}
         outlasting = [
             activity
             for work in calls
             for activity in work
-            if self._marker is not None
-            and activity.end_ns > began.get(activity.call or 0, math.inf) + _ROUNDING_NS
+            if activity.end_ns > began.get(activity.call or 0, math.inf) + _ROUNDING_NS
         ]
         if outlasting:
             return (
@@ -236,13 +238,15 @@ class CuptiTimer:
 
     def _refuse_device_launches(self, calls: Sequence[list[Activity]]) -> None:
         """Refuses calls of which CUPTI records only a part."""
-        kernels = {activity.kernel for work in calls for activity in work if activity.kernel is not None}
         code = machine_code()
-        for kernel in kernels - self._whole:
-            if code is not None and code.launches_from_device(kernel.symbol or "", kernel.registers):
+        for activity in itertools.chain.from_iterable(calls):
+            kernel = activity.kernel
+            if kernel is None or activity.name in self._whole:
+                continue
+            if code is not None and code.launches_from_device(activity.name, kernel.registers):
                 launches = "is of a module that launches kernels from the device"
                 raise TimerUnavailable(f"{kernel.name} {launches}, which CUPTI does not record")
-        self._whole |= kernels
+            self._whole.add(activity.name)
 
     def _uses_other_streams(self, calls: Sequence[list[Activity]]) -> bool:
         timed = self._trace.stream_number(int(self._stream.handle))
