@@ -87,7 +87,7 @@ def thread_note(before: Threads, after: Threads) -> str | None:
 
 def _named(threads: list[threading.Thread]) -> str:
     tests = {thread: _started_in.get(thread) for thread in threads}
-    return ", ".join(f"{each.name} (of {test})" if test else each.name for each, test in tests.items())
+    return ", ".join(f"{each.name} of {test}" if test else each.name for each, test in tests.items())
 
 
 def _works(thread: threading.Thread) -> bool:

@@ -157,6 +157,33 @@ def test_what_a_test_does_with_the_context_is_not_the_next_ones_fault(project, o
     assert on_device() == before
 
 
+HEARTBEAT = """
+import threading
+import time
+x, out = ones(), ones()
+def beats():
+    while True:
+        double[1, 128](x, out)
+        cuda.synchronize()
+        time.sleep(0.0005)
+threading.Thread(target=beats, name="heartbeat", daemon=True).start()
+doubled(gpu_benchmark, 64)
+"""
+
+
+def test_a_thread_that_goes_on_launching_is_named_with_the_test_that_started_it(project):
+    """The one that started it is INVALID as well: its own thread works between its calls."""
+    result = project("\n    ".join(HEARTBEAT.strip().splitlines()))
+    result.assert_outcomes(passed=2, failed=2)
+    which = "launched by a thread"
+    result.stdout.fnmatch_lines(
+        [
+            f"*INVALID*{which} (heartbeat) that also works between the calls*",
+            f"*INVALID*{which} (heartbeat of test_it.py::test_broken) that also works between the calls*",
+        ]
+    )
+
+
 def test_a_module_may_work_in_a_context_of_its_own(project, pytester):
     """As with `--gpukern-isolate=off` for its second test, and in a new process for each otherwise."""
     own = """

@@ -132,11 +132,11 @@ def test_a_thread_is_named_with_the_test_that_started_it(stop):
     waiting(stop, name="left by this one")()
     left = threads_left(before)
     assert still_running(left, "the call") == (
-        "2 threads started by the call are still running: left by one (of test_it.py::test_one), "
+        "2 threads started by the call are still running: left by one of test_it.py::test_one, "
         "left by this one"
     )
     # CUPTI tells 32 bits of what identifies a thread.
-    assert threads_by_id([left[0].ident & 0xFFFFFFFF, None]) == "left by one (of test_it.py::test_one)"
+    assert threads_by_id([left[0].ident & 0xFFFFFFFF, None]) == "left by one of test_it.py::test_one"
     assert threads_by_id([1]) == ""
 
 
