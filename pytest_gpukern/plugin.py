@@ -174,8 +174,9 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.test_end import conclude, skip_what_the_simulator_lacks
+    from pytest_gpukern.run.test_end import conclude, note_context, skip_what_the_simulator_lacks
 
+    note_context(item)
     with skip_what_the_simulator_lacks():
         outcome = yield
     conclude(item)
@@ -183,14 +184,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
     from pytest_gpukern.run.test_end import end_observing, stop_observing
 
     stop_observing(item)
     outcome = yield
-    end_observing(item)
+    end_observing(item, nextitem)
     return outcome
 
 

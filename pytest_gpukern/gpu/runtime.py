@@ -363,11 +363,18 @@ def context_fault() -> str | None:
 def context_change(*, another_may_stay: bool) -> str | None:
     """Says why this process cannot go on in the primary context that it began with, or returns None.
 
-    `numba.cuda.close()` leaves a new one, without our stream, and a test may leave one of its own current:
-    to a fixture of its module, it may belong there, where `another_may_stay`.
+    `numba.cuda.close()` leaves a new one, without our stream, and a test may leave one of its own current.
     """
     ours = runtime_in_use()
     return None if ours is None else ours.change(another_may_stay=another_may_stay)
+
+
+def current_context() -> int:
+    """Returns the address of this thread's CUDA context; 0 where there is none, or CUDA was never used."""
+    from cuda.bindings import driver
+
+    status, context = driver.cuCtxGetCurrent()
+    return int(context) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
 def _current() -> int:

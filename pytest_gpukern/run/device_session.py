@@ -302,6 +302,14 @@ class DeviceSession:
 
         return context_fault()
 
+    def current_context(self) -> int:
+        """Returns the address of this thread's CUDA context; 0 where there is none."""
+        if not self.has_gpu or self.elsewhere is not None:
+            return 0
+        from pytest_gpukern.gpu.runtime import current_context
+
+        return current_context()
+
     def context_change(self, *, another_may_stay: bool) -> str | None:
         """Why this process cannot go on in the CUDA context that it began with, in words, or None."""
         if not self.has_gpu or self.elsewhere is not None:

@@ -39,6 +39,8 @@ KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases that there are, in a run of all tests of the files that it selects."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context cannot be used any more, once that is so."""
+CONTEXT = pytest.StashKey[int]()
+"""The CUDA context in which a test's body began, where another test of its module follows."""
 MEASURING = pytest.StashKey[Any]()
 """The plugin that tells the process that reports, in one that measures for it."""
 ISOLATED_WHEN_MEASURED = True

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpukern.gpu.live_threads import note_starter
 from pytest_gpukern.run.stash import (
+    CONTEXT,
     ENVIRONMENT,
     LOST,
     MEASURED,
@@ -92,14 +93,23 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
 
 
+def note_context(item: pytest.Item) -> None:
+    """Notes in which CUDA context a test's body begins."""
+    if ENVIRONMENT in item.config.stash and may_use_gpu(item):
+        item.stash[CONTEXT] = environment_of(item.config).gpu.current_context()
+
+
 def note_lost_context(item: pytest.Item) -> None:
     """Notes, once a test has been torn down, that the CUDA context is not usable any more, or is another."""
     config = item.config
     if LOST in config.stash or ENVIRONMENT not in config.stash:
         return
-    error = _context_fault(item) or environment_of(config).gpu.context_change(
-        another_may_stay=not is_replaceable(config)
-    )
+    gpu = environment_of(config).gpu
+    error = _context_fault(item)
+    if error is None:
+        # One that was there before the body is a fixture's, which the next test of the module needs.
+        of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
+        error = gpu.context_change(another_may_stay=of_the_module or not is_replaceable(config))
     if error is not None:
         config.stash[LOST] = LostContext(item.nodeid, error)
 
@@ -129,8 +139,10 @@ def stop_observing(item: pytest.Item) -> None:
         test.stop_observing()
 
 
-def end_observing(item: pytest.Item) -> None:
+def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes after a teardown what the test left on the device, and fails it where the gate says so."""
+    if CONTEXT in item.stash and (nextitem is None or nextitem.path != item.path):
+        del item.stash[CONTEXT]
     test = item.stash.get(MEASURED, None)
     if test is not None and test.result is not None:
         test.let_go()

@@ -34,6 +34,8 @@ CHANGES = []
 """How this process's context is another than the one that it began with; for good."""
 ELSEWHERE = []
 """Whether the test is in a CUDA context of its own."""
+CONTEXTS = [0]
+"""What a test has made current, innermost last."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -213,7 +215,8 @@ def install(monkeypatch, *, cupti=False, board=None):
         CudaError=OSError,
         works_elsewhere=lambda: ELSEWHERE,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
-        context_change=lambda **_: CHANGES[0] if CHANGES else None,
+        context_change=context_change,
+        current_context=lambda: CONTEXTS[-1],
     )
     code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
     machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")
@@ -221,6 +224,11 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(machine_code, "loading_observed", loading_observed)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
     put_module(monkeypatch, "pytest_gpukern.timers.cupti.timer", CuptiTimer=FakeCuptiTimer)
+
+
+def context_change(*, another_may_stay):
+    another = CONTEXTS[-1] and not another_may_stay
+    return CHANGES[0] if CHANGES else "it left another context current" if another else None
 
 
 def work_of(call, takes_ns):

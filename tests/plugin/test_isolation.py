@@ -188,6 +188,18 @@ def test_who_closes_the_context_passes_and_the_next_has_a_new_process(project, p
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
 
 
+def test_a_context_that_a_test_leaves_costs_a_process_and_one_of_its_modules_fixture_none(project, pytester):
+    ran = {}
+    own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
+    tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)
+    for broken, module in (("fake_gpu.CONTEXTS.append(9)", TESTS), ("pass", tests)):
+        project(broken, tests=module).assert_outcomes(passed=7)
+        ran[broken] = {name: pid for name, pid in pids(pytester).items() if "here" not in name}
+    left, own_ones = ran.values()
+    assert left["test_first"] == left["test_broken"] != left["test_second"]
+    assert len(set(own_ones.values())) == 1
+
+
 def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
     result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
     result.assert_outcomes(passed=4, errors=3)
