@@ -23,6 +23,8 @@ _SHORTEST_CALL_NS = 500.0
 """No kernel ends sooner: it bounds how often a call is captured."""
 _BATCH_NS = 20_000_000.0
 """Longer replays than a share of this are repeated less often."""
+_MOST_REPLAYS = 16
+_SLOPE_COUNTS = (4, 8, 16, 32)
 
 
 def sets_needed(footprint_bytes: int, l2_bytes: int) -> int:
@@ -46,7 +48,6 @@ class GraphTimer:
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the calls launch on, as a cuda.core stream; by default the runtime's.
-        replays: samples of a batch, unless replays are so long that fewer take 20 ms.
     """
 
     name = "graph"
@@ -56,11 +57,10 @@ class GraphTimer:
     """What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an
     H200 in graphs of 20 had medians within 1.8 % of 1.35 µs, a range of 2.85 standard deviations."""
 
-    def __init__(self, runtime: CudaRuntime, stream: Any = None, *, replays: int = 16) -> None:
+    def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
         self._runtime = runtime
         self._stream = stream or runtime.stream
         self._queue = EventQueue(runtime, self._stream)
-        self._replays = replays
         self._call_ns: float | None = None  # of the last batch
         self._iterations = 1  # calls in a sample of the last batch
 
@@ -106,7 +106,7 @@ class GraphTimer:
             self._call_ns = self._trial_ns(iterations, cold=cold)
         times_over = _times_over(self._call_ns, len(iterations))
         replays = int(_BATCH_NS / max(self._call_ns * len(iterations) * times_over, 1.0))
-        replays = max(1, min(replays, self._replays))
+        replays = max(1, min(replays, _MOST_REPLAYS))
         batch = self._replayed(iterations, times_over, replays=replays, cold=cold)
         if cold and batch.iterations > 1 and len({iteration.run for iteration in iterations}) == 1:
             batch.warnings.append(
@@ -119,17 +119,17 @@ class GraphTimer:
         """Looks for work that was still running after the end event: it was on another stream."""
         return escaped_work(self._runtime, self._stream, iteration)
 
-    def node_time_ns(self, iteration: Iteration, counts: Sequence[int] = (4, 8, 16, 32)) -> float:
+    def node_time_ns(self, iteration: Iteration) -> float:
         """Time of one call with a hot cache: the slope of the replay time over the number of calls.
 
-        Least squares over graphs of `counts` calls; everything that a replay costs once cancels. `before` is
+        Least squares over graphs of 4 to 32 calls; everything that a replay costs once cancels. `before` is
         not run.
 
         Raises:
             TimerUnavailable: the call cannot be captured, or it needs fresh arguments each time.
         """
         _refuse_fresh(iteration)
-        return replay_line(self._queue, self._stream, iteration.run, counts).call_ns
+        return replay_line(self._queue, self._stream, iteration.run, _SLOPE_COUNTS).call_ns
 
     def _trial_ns(self, iterations: Sequence[Iteration], *, cold: bool) -> float:
         """Time of a call in replays that grow to 200 µs: in short ones, what they cost makes it look long."""

@@ -87,7 +87,7 @@ def test_what_a_replay_costs_does_not_make_replays_too_short(device, driver):
 
 
 def test_calls_that_take_no_time_at_all_are_not_captured_for_ever(device, driver):
-    timer = GraphTimer(device, replays=1)
+    timer = GraphTimer(device)
     assert timer.collect([Iteration(device.call(0.0))] * 4, cold=False).iterations == 400
 
 
@@ -162,7 +162,6 @@ def test_node_time_is_the_slope_without_what_a_replay_costs(device, driver):
     driver.replay_ms = 0.004
     timer = GraphTimer(device)
     assert timer.node_time_ns(Iteration(device.call(0.002))) == pytest.approx(2000)
-    assert timer.node_time_ns(Iteration(device.call(0.002)), counts=(1, 3)) == pytest.approx(2000)
 
 
 def test_the_graphs_of_a_slope_take_turns(device, driver):
