@@ -398,11 +398,11 @@ def _span(work: Sequence[Activity]) -> float:
     return float(max(a.end_ns for a in work) - min(a.start_ns for a in work))
 
 
-def busy(work: Sequence[Activity], kind: str = "kernel") -> float:
-    """How long at least one activity of `kind` was running, in nanoseconds; `work` is sorted by start."""
+def busy(work: Sequence[Activity]) -> float:
+    """How long at least one kernel was running, in nanoseconds; `work` is sorted by start."""
     total, until = 0.0, 0.0
     for activity in work:
-        if activity.kind == kind and activity.end_ns > until:
+        if activity.kind == "kernel" and activity.end_ns > until:
             total += activity.end_ns - max(activity.start_ns, until)
             until = activity.end_ns
     return total
