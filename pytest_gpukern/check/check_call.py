@@ -55,8 +55,8 @@ class Call:
         outputs: declared outputs, poisoned, by name.
         inputs: every other array among the arguments, by name.
         given: each argument that is an array, as it was passed.
-        digests: hash of each input before the call; behind the first none where only what is returned is
-            looked at, as long as nothing was.
+        digests: hash of each input before the call; none where only what is returned is looked at, as long
+            as nothing was.
         scalars: what else it was given, as far as that can be compared.
         poison: what the outputs were filled with.
     """
@@ -147,8 +147,7 @@ class CheckedCalls:
         for array in outputs.values():
             array.poison(poison)
         # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
-        looks = bool(self._outputs) or self._returns_new or self._first_inputs is None
-        digests = _digests(inputs) if looks else {}
+        digests = _digests(inputs) if self._outputs or self._returns_new else {}
         return Call(function, place, outputs, inputs, given, digests, others, poison)
 
     def end(self, call: Call, returned: Any) -> None:
@@ -285,7 +284,7 @@ class CheckedCalls:
             part = [other for other in shared if self._outputs or array.span != call.inputs[other].span]
             _raise(diagnose_shared(name, part, "declare what it writes by outputs="))
             if shared:
-                self._note_unwritten(name, array, shared[0], call)
+                self._note_view(name, array, shared[0], call)
                 continue
             if _captured(call.function, value, array):
                 continue
@@ -302,17 +301,11 @@ class CheckedCalls:
             if same_inputs:
                 self._note(before, value, array)
 
-    def _note_unwritten(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
-        """Notes a view of all of an argument, which may be what the call wrote, where nothing was written.
-
-        No fault: the memory of the argument may have held the answer before, as an allocator hands it out.
-        """
-        theirs, before = call.inputs[argument], call.digests.get(argument)
-        if self._first_inputs is not None or before is None or array.lies_as(theirs):
-            return
-        if theirs.bits() == before:
-            told = f"{name} is a view of {argument}, which the call left as it was, and no new result"
-            self.notes += (f"{told}: declare what it writes by outputs=",)
+    def _note_view(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
+        """Notes a view of all of an argument: what the call wrote, or nothing that it computed."""
+        if self._first_inputs is None and not array.lies_as(call.inputs[argument]):
+            told = f"{name} is a view of all of {argument}, and no new result"
+            self.notes += (f"{told}: declare what it writes by outputs=, so that this is checked",)
 
     @staticmethod
     def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
