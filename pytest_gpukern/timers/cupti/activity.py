@@ -425,7 +425,8 @@ class RecordBuffers:
     def _completed(self, _context: Any, _stream: int, address: int, _size: int, valid: int) -> None:
         try:
             if valid:
-                self._hand_over(self._read(address, valid))
+                with uncollected():  # CUPTI may hand over at any time what a library loads
+                    self._hand_over(self._read(address, valid))
         except Exception as error:  # noqa: BLE001 - it must not get through to a thread of CUPTI's
             self._fail(error)
         finally:

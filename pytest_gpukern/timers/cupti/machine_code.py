@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.garbage import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -162,12 +163,13 @@ class MachineCode:
             try:
                 yield
             finally:
-                try:
-                    if self._loaded > before:
-                        trace.attempt(lambda: cupti.activity_flush_all(1))
-                finally:
-                    self._read_launched(self._from.end())
-                    trace.attempt(lambda: cupti.activity_disable(self._function))
+                with uncollected():  # arrays of PyCUDA's cannot be freed by the thread that reads records
+                    try:
+                        if self._loaded > before:
+                            trace.attempt(lambda: cupti.activity_flush_all(1))
+                    finally:
+                        self._read_launched(self._from.end())
+                        trace.attempt(lambda: cupti.activity_disable(self._function))
         finally:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_each_kernel_has_the_hash_of_the_module_it_came_with(cupti):
         "_Z3divPf": sha256(b"other"),
     }
     assert unused(cupti)
+
+
+def test_no_garbage_is_collected_while_what_was_loaded_is_told(cupti, monkeypatch):
+    """A thread of CUPTI's would do it, which cannot free arrays of PyCUDA's."""
+    collects, flush = [], cupti.activity_flush_all
+    monkeypatch.setattr(
+        cupti, "activity_flush_all", lambda flag: (collects.append(gc.isenabled()), flush(flag))
+    )
+    with loading_observed():
+        cupti.module_loaded(CODE, "k")
+    assert collects[-1] is False
+    assert gc.isenabled()
 
 
 def test_modules_that_are_loaded_at_other_times_are_not_looked_at(cupti):
