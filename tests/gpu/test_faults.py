@@ -218,3 +218,67 @@ def test_a_worker_that_lost_its_context_is_replaced(project):
     pytest.importorskip("xdist")
     result = project("store_far[1, 64](ones())", "-n1", context=1)
     result.assert_outcomes(passed=3, failed=1)
+
+
+IN_A_PROBLEM = """
+import numpy as np
+import pytest
+from numba import cuda
+from pytest_gpukern import Axis, Problem
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+doubling = Problem(
+    "doubling", version=1, axes={"n": Axis(smoke=(64,), full=(64,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x,
+)
+
+@doubling.variant("numba")
+def too_many_threads(x, y, stream):
+    return lambda: double[1, 2048, stream](x, y)  # the fault
+
+@doubling.cases
+def test_doubling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+
+@pytest.mark.gpu_benchmark(outputs=1)
+def test_swallowed(gpu_benchmark):
+    x = cuda.to_device(np.ones(64))
+    try:
+        gpu_benchmark(double[1, 32], x, cuda.device_array_like(x))
+    except:
+        pass
+
+def test_unverified(gpu_benchmark):
+    x = cuda.to_device(np.ones(64))
+    gpu_benchmark(double[2, 32], x, cuda.device_array_like(x))
+
+@pytest.mark.gpu_benchmark(timer="host")
+def test_on_the_host(benchmark):
+    assert benchmark(sorted, [2, 1]) == [1, 2]
+"""
+
+
+def test_a_launch_that_is_refused_names_its_line_and_what_is_swallowed_fails(pytester):
+    pytester.makepyfile(test_it=IN_A_PROBLEM)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", "-rf")
+    result.assert_outcomes(passed=2, failed=2)
+    line = (
+        IN_A_PROBLEM.strip()
+        .splitlines()
+        .index("    return lambda: double[1, 2048, stream](x, y)  # the fault")
+    )
+    told = f"launch failed: launching numba.too_many_threads, test_it.py:{line + 1} in <lambda>: *"
+    result.stdout.fnmatch_lines([f"INCORRECT: {told}"])
+    result.stdout.fnmatch_lines(["INCORRECT: *not written*", "  the test went on after that: *"])
+    result.stdout.fnmatch_lines(["gpukern: 0 passed, 2 incorrect, 2 unchecked*"])
+    found = {
+        each["case"]["id"]: each for each in json.loads((pytester.path / "run.json").read_text())["results"]
+    }
+    (times,) = found["test_it/test_on_the_host"]["measurements"]
+    assert (times["scope"], times["timer"], times["invalid"]) == ("kernel", "host", None)

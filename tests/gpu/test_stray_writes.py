@@ -56,7 +56,7 @@ def diagnosis(offset):
 
 def test_an_illegal_address_is_the_fault_of_the_launch_with_cudas_name_for_it():
     found = diagnosis(1 << 45)
-    assert found.startswith("launch failed: launching numba.strays: ")
+    assert found.startswith("launch failed: launching numba.strays")
     # The driver's name or the runtime's, as the library has it that sees the error first.
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in found or "cudaErrorIllegalAddress" in found
 
