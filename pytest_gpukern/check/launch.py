@@ -393,14 +393,13 @@ def what_raised(error: BaseException, case: Case, doing: str) -> str:
     """
     prepare = case.variant.prepare
     own = prepare.__code__.co_filename if prepare is not None else None
-    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [
-        frame
-        for frame in frames
-        if frame.filename == own
-        or (Path(frame.filename).is_file() and not frame.filename.startswith((*libraries, str(FOLDER))))
-    ]
+    paths = sysconfig.get_paths()
+    others = (FOLDER, *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+
+    def is_users(path: Path) -> bool:
+        return str(path) == own or (path.is_file() and not any(each in path.parents for each in others))
+
+    users = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(Path(frame.filename))]
     what = f"{type(error).__name__}: {error}"
     if not users:
         return f"{doing}: {what}"

@@ -40,13 +40,7 @@ _REPEATING_NS = 1.5e7
 
 
 class Turn(NamedTuple):
-    """One call that may be made, with the arguments that it is made with.
-
-    Attributes:
-        call: makes it.
-        args: positional arguments.
-        kwargs: named ones.
-    """
+    """One call that may be made, with the arguments that it is made with."""
 
     call: Callable[[], Any]
     args: tuple[Any, ...]
@@ -381,11 +375,8 @@ def case_of_test(
 ) -> CaseInfo:
     """Returns the case that a test of one's own stands for: its module stands for the problem.
 
-    Args:
-        nodeid: pytest's name of the test, which begins with its file's path.
-        test_file: the file.
-        shared_folder: whether all baselines lie in one folder, where modules of one name must not meet.
-        on_host: whether its times are the host's own.
+    In a folder of all baselines (`shared_folder`), modules of one name must not meet. `on_host` says that its
+    times are the host's own.
     """
     path, _, name = nodeid.partition("::")
     module = path.removesuffix(test_file.suffix) or test_file.stem

@@ -389,12 +389,7 @@ def _compile_time_ns(prepared: Prepared) -> float | None:
 
 
 def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
-    """Raises NotRunError where a broken case cannot be looked at here.
-
-    Args:
-        case: the broken one.
-        replaceable: whether another process takes over where this one has lost its CUDA context.
-    """
+    """Raises NotRunError where a broken case cannot be looked at in this process, or not without a tool."""
     tool = case.variant.detected_by
     if tool is not None and tool != sanitizing_tool():
         raise NotRunError(f"detected by {tool}: --gpukern-sanitize={tool}")
@@ -406,10 +401,6 @@ def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
     """Says why a broken case was not rejected as it declares; None where it was.
 
     None also where a tool of compute-sanitizer judges it: its values may be right or wrong.
-
-    Args:
-        case: the broken one.
-        diagnosis: what its check found, or None.
     """
     declared = case.variant.expected_fault
     if case.variant.detected_by is not None:

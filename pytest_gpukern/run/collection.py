@@ -246,11 +246,6 @@ def notes(config: pytest.Config) -> list[str]:
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
     """Notes the cases of all selected files, for the controller, where all of their tests were selected.
 
-    Args:
-        session: of pytest.
-        items: what was selected.
-        deselected: tests of these files that were not.
-
     Raises:
         pytest.UsageError: the run is to prune, and something was left out.
     """

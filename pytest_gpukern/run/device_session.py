@@ -227,11 +227,7 @@ class DeviceSession:
         return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
 
     def left_on_device(self, pids: Iterable[int]) -> list[str]:
-        """What is said of processes of ours that have a context although they have ended; waits for them.
-
-        Args:
-            pids: their process ids, as they or NVML give them.
-        """
+        """Says which processes of ours have a context although they have ended; waits for them."""
         if self._nvml is None or self.device is None:
             return []
         left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})

@@ -252,9 +252,8 @@ class ObservedFromOutside:
     def finish(self, *, passed: bool, let_go: Callable[[], object]) -> str | None:
         """Ends after the teardown; returns why the gate fails the test for what was found, or None.
 
-        Args:
-            passed: whether its body did; what a failure's traceback refers to is not kept by the test.
-            let_go: drops what pytest still refers to, as values of fixtures.
+        What the traceback of a body that has not `passed` refers to is not kept by the test; `let_go` drops
+        what pytest still refers to.
         """
         settings = self._environment.settings
         if not self._begun:

@@ -14,16 +14,7 @@ _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
 def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
-    """Refuses a run whose tests are distributed.
-
-    Args:
-        config: of the run.
-        option: as the user gave it.
-        what: takes turns on one GPU, in words.
-
-    Raises:
-        pytest.UsageError: they are.
-    """
+    """Raises pytest.UsageError where tests are distributed: under `option`, `what` takes turns on one GPU."""
     if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
         raise pytest.UsageError(
             f"{option}: {what} take turns on one GPU, so that tests cannot be distributed; drop -n, or add "

@@ -43,13 +43,7 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
 def measure_scopes(
     sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
 ) -> tuple[Measurement, ...]:
-    """Measures a checked case in each of its scopes, on outputs that are poisoned first.
-
-    Args:
-        sets: the case prepared on buffer sets with different contents; the first one is warmed up.
-        point: where.
-        environment: device, settings and backends.
-        marker: the test's own settings.
+    """Measures a case that was checked on each set in each of its scopes, on outputs that are poisoned first.
 
     Raises:
         IncorrectError: after one of the executions, chosen at random, an output was wrong.
@@ -239,11 +233,7 @@ def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str
 
 
 def _check_last(executions: Executions, first: Prepared) -> None:
-    """Checks what the last execution left behind, on the set that it used.
-
-    Raises:
-        IncorrectError: it was wrong.
-    """
+    """Raises IncorrectError where the last execution left the set that it used wrong."""
     last = executions.last if isinstance(executions, Rotation) else first
     last.backend.synchronize()
     check_guards(last)

@@ -156,14 +156,9 @@ def decided_by(
     environment: Environment,
     marker: MarkerOptions,
 ) -> Result:
-    """Returns the result with its suspicions decided.
+    """Returns the result with its suspicions decided by fresh sessions of the same test.
 
-    Args:
-        fresh: what fresh sessions of the same test found.
-        problem: why there are fewer than there should be; then every suspicion is INVALID.
-        result: whose verdicts hold suspicions.
-        environment: baselines and the run's threshold.
-        marker: the test's own threshold.
+    A `problem` says why these are fewer than they should be; then every suspicion is INVALID.
     """
     verdicts = dict(result.verdicts)
     for measurement in result.measurements:

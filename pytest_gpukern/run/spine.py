@@ -130,11 +130,7 @@ class Found:
         self.result = dataclasses.replace(self.result, measurements=measurements)
 
     def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
-        """Notes that a check found nothing wrong; what was found wrong before stays so.
-
-        Args:
-            errors: output → its distance from the reference.
-        """
+        """Notes that a check found nothing wrong, and how far outputs are from references; a fault stays."""
         wrong = self.result.correctness is Correctness.INCORRECT
         self.result = dataclasses.replace(
             self.result,

@@ -88,18 +88,9 @@ class TakenOver:
         *,
         rounds_given: bool = True,
     ) -> Any:
-        """Measures `target` in rounds; returns what a call after measuring returned.
+        """Measures `target` in rounds, as that plugin's; returns what a call after measuring returned.
 
-        Args:
-            target: what is measured.
-            args: its positional arguments, where there is no `setup`.
-            kwargs: its named arguments, where there is no `setup`.
-            setup: untimed, right before each call; returns (args, kwargs), or nothing.
-            teardown: untimed, right after each call, with the same arguments.
-            rounds: number of samples.
-            warmup_rounds: rounds before them; the device then settles as always.
-            iterations: calls in a sample, where the cache is hot; with a cold one each sample is one call.
-            rounds_given: whether the test asked for `rounds`; else samples are taken as of any other test.
+        Samples are taken as of any other test unless the test asked for `rounds` (`rounds_given`).
 
         Raises:
             ValueError: a number is no whole number or too small, or a `setup` is to serve several calls.
