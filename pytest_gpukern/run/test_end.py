@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpukern.gpu.live_threads import note_starter
 from pytest_gpukern.run.stash import (
     CONTEXT,
     ENVIRONMENT,
@@ -58,6 +57,8 @@ def simulator_lacks(error: BaseException) -> str | None:
 def forget(item: pytest.Item) -> None:
     """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
     if ENVIRONMENT in item.config.stash:
+        from pytest_gpukern.gpu.live_threads import note_starter  # in a run that asked only
+
         note_starter("")
     if MEASURED in item.stash:
         del item.stash[MEASURED]
@@ -174,6 +175,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "teardown":
         note_lost_context(item)
         if ENVIRONMENT in item.config.stash:
+            from pytest_gpukern.gpu.live_threads import note_starter
+
             note_starter(item.nodeid)
         if LOST in item.config.stash:
             report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
