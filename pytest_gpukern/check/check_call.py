@@ -13,7 +13,7 @@ import numbers
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.arrays.compare import POISONS, compare, default_tolerance, still_poisoned
+from pytest_gpukern.arrays.compare import BFLOAT16, POISONS, compare, default_tolerance, still_poisoned
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import (
@@ -570,7 +570,8 @@ class SeenOutputs:
             if not output.declared or name in self._verified or len(output.results) < 2:
                 continue
             first, *others = (output.array.values(result) for result in output.results.values())
-            tolerance = default_tolerance(first, first.dtype)
+            is_bfloat16 = BFLOAT16 in output.array.read_as
+            tolerance = default_tolerance(first, BFLOAT16 if is_bfloat16 else first.dtype)
             for other in others:
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if found is not None:

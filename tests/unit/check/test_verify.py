@@ -92,6 +92,31 @@ def test_what_is_left_of_terms_that_cancel_is_right_though_small(kernel, dtype):
     assert verified(kernel(dtype), expected).diagnosis is None
 
 
+class Bfloat16:
+    """A tensor of PyTorch's."""
+
+    dtype, is_cuda, requires_grad = "torch.bfloat16", False, False
+
+    def __init__(self, values):
+        self.values = np.asarray(values, "float32")
+
+    def detach(self):
+        return self
+
+    cpu = resolve_conj = resolve_neg = detach
+
+    def float(self):
+        return self.values
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1 + 2.0**-9, True), (1.05, False), (0.0, False)])
+def test_bfloat16_is_held_to_its_own_precision(factor, right):
+    expected = np.linspace(1, 2, 100)
+    check = verified(Bfloat16(factor * expected), expected)
+    assert (check.diagnosis is None) is right
+    assert check.loose is None, "there is no lower precision"
+
+
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():
     assert default_tolerance(np.arange(5), "int32") == Tolerance()
     for dtype in ("float16", "float32", "float64", "complex64"):
