@@ -396,17 +396,17 @@ class Problem:
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
         """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
-        rng = self._rng(point, seed_offset, seed)
-        return self._completed(
-            point, self._mapping("make_inputs", self._make_inputs, point, {"rng": rng}), rng
-        )
+        return self._drawn(point, self._rng(point, seed_offset, seed))
 
     def inputs_with_few_changed(
         self, point: Point, seed_offset: int, seed: int | None = None
     ) -> dict[str, Any]:
         """Draws the inputs of an offset, but for a few elements of each array that `make_inputs` draws."""
-        rng = few_changed(self._rng(point, seed_offset, seed))
-        return self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
+        return self._drawn(point, few_changed(self._rng(point, seed_offset, seed)))
+
+    def _drawn(self, point: Point, rng: np.random.Generator) -> dict[str, Any]:
+        made = self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
+        return self._completed(point, made, rng)
 
     def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
         """Draws the inputs of integers."""

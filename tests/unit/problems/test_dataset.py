@@ -212,3 +212,28 @@ def test_further_sets_of_a_very_large_point_follow_from_the_first_where_the_prob
     assert len(calls) == 1
     assert all(np.array_equal(one.expected["out"], 2.0 * one.inputs["a"]) for one in made)
     assert [one.seed for one in made] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("written", [None, np.s_[1:]])
+def test_the_third_set_differs_from_the_second_in_few_elements(written):
+    problem = doubling(64, outputs=lambda n: {"out": Output((n,), "float32", written=written)})
+    first, second, third = Datasets().for_check(problem, {"n": 64}, contents=3, available_bytes=1e9)
+    assert list(third.inputs) == list(second.inputs)
+    assert not (first.inputs["a"] == second.inputs["a"]).any()
+    changed = second.inputs["a"] != third.inputs["a"]
+    assert 1 <= changed.sum() <= 2
+    assert np.array_equal(changed[1:], (second.expected["out"] != third.expected["out"])[1:])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng, n: {"a": rng.permutation(n).astype("float32")},
+        lambda rng, n: {"a": np.sort(rng.random(n).astype("float32")), "k": float(rng.random(n).sum())},
+    ],
+    ids=["nothing that could be changed", "a scalar changes, too"],
+)
+def test_where_drawing_makes_no_such_set_the_third_is_another(make):
+    problem = doubling(64, make_inputs=make, reference=lambda a: 2.0 * a)
+    _, second, third = Datasets().for_check(problem, {"n": 64}, contents=3, available_bytes=1e9)
+    assert (second.inputs["a"] != third.inputs["a"]).sum() > 32
