@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from pytest_gpukern.arrays.memory import Damage
@@ -396,6 +399,19 @@ def works_elsewhere() -> bool:
     """Says whether this thread works in a CUDA context of a test's own, in which nothing of ours can run."""
     ours = runtime_in_use()
     return ours is not None and _current() not in (0, int(ours.context))
+
+
+@contextmanager
+def at_home() -> Iterator[None]:
+    """Makes our context current meanwhile, also where a test works in one of its own."""
+    if not works_elsewhere():
+        yield
+        return
+    checked("cuCtxPushCurrent", runtime().context)
+    try:
+        yield
+    finally:
+        checked("cuCtxPopCurrent")
 
 
 def runtime_in_use() -> CudaRuntime | None:

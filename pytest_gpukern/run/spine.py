@@ -164,11 +164,13 @@ def with_facts(result: Result, environment: Environment) -> Result:
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
         return result
+    from pytest_gpukern.gpu.runtime import at_home
     from pytest_gpukern.timers.cupti.machine_code import machine_code
 
     seen = [measurement for measurement in result.measurements if measurement.work]
     of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
+    with at_home():
+        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
     kernels = kernel_facts(
         of_kernels[0].work if of_kernels else (),
         device.compute_capability,

@@ -69,8 +69,8 @@ class TakenOver:
         __tracebackhide__ = True
         try:
             return self._measure(CallTarget.repeated(function, args, kwargs))
-        except NothingLaunched:
-            run, _ = self._leave()
+        except NothingLaunched as reason:
+            run, _ = self._leave(reason)
         finally:
             self._give_stats()
         return run(function, *args, **kwargs)
@@ -101,8 +101,8 @@ class TakenOver:
         asked = Rounds(target, args, kwargs or {}, setup, teardown, count, warmup_rounds, iterations)
         try:
             return self._measure(CallTarget.in_rounds(asked))
-        except NothingLaunched:
-            _, run = self._leave()
+        except NothingLaunched as reason:
+            _, run = self._leave(reason)
         finally:
             self._give_stats()
         return run(target, args, kwargs, setup, teardown, rounds, warmup_rounds, iterations)
@@ -119,10 +119,10 @@ class TakenOver:
         target = dataclasses.replace(target, called_after=True, leaves_host_calls=leaves, runs_once=True)
         return self._test.measure_call(target).last
 
-    def _leave(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Leaves the test to pytest-benchmark and says so; returns how that runs a call, and `pedantic`."""
+    def _leave(self, reason: NothingLaunched) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Leaves the test to pytest-benchmark and says why; returns how that runs a call, and `pedantic`."""
         self._test.result = None
-        _warn(self._item, "it launches nothing there, and is left to pytest-benchmark")
+        _warn(self._item, f"{reason}; it is left to pytest-benchmark")
         return self._hand_back()
 
     def _give_stats(self) -> None:

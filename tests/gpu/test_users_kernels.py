@@ -1,9 +1,6 @@
 """The fixture with users' own kernels, on the device."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -143,7 +140,11 @@ def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(pytester, plugin
     assert 500 < times["launch"] < 200_000
 
 
-LAUNCHES = r"""
+LAUNCHES = '''
+import cupy
+import numpy as np
+
+SOURCE = r"""
 extern "C" __global__ void child(unsigned long long ns) {
   unsigned long long start, now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
@@ -151,37 +152,18 @@ extern "C" __global__ void child(unsigned long long ns) {
 }
 extern "C" __global__ void parent(unsigned long long ns) { child<<<1, 1>>>(ns); }
 """
-LAUNCHED = """
-import cupy
-import numpy as np
 
 def test_parent(gpu_benchmark):
-    parent = cupy.RawModule(path="launches.cubin").get_function("parent")
-    gpu_benchmark(parent, (1,), (1,), (np.uint64(50_000),))
-"""
+    arch = f"-arch=sm_{cupy.cuda.Device().compute_capability}"
+    module = cupy.RawModule(code=SOURCE, backend="nvcc", options=("-dc", arch))
+    gpu_benchmark(module.get_function("parent"), (1,), (1,), (np.uint64(50_000),))
+'''
 
 
-@pytest.fixture
-def launching_cubin(pytester, runtime):
-    """Compiles kernels that launch others and links them with CUDA's device runtime."""
-    from pytest_gpukern.backends.pycuda import nvcc_on_path
-
-    pytest.importorskip("cupti")
-    nvcc_on_path()
-    nvcc = Path(shutil.which("nvcc")).resolve()
-    found = [path for path in nvcc.parents[1].glob("**/libcudadevrt.a") if "stubs" not in path.parts]
-    if not found:
-        pytest.skip("libcudadevrt.a is not installed")
-    (pytester.path / "launches.cu").write_text(LAUNCHES)
-    arch = f"-arch=sm_{runtime.device.arch}"
-    subprocess.run([nvcc, arch, "-rdc=true", "-cubin", "launches.cu", "-o", "parts.cubin"], check=True)
-    linking = [arch, "parts.cubin", f"-L{found[0].parent}", "-lcudadevrt", "-o", "launches.cubin"]
-    subprocess.run([nvcc.with_name("nvlink"), *linking], check=True)
-
-
-def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option, launching_cubin):
+def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option):
     pytest.importorskip("cupy")
-    pytester.makepyfile(LAUNCHED)
+    pytest.importorskip("cupti")
+    pytester.makepyfile(LAUNCHES)
     result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
     result.assert_outcomes(passed=1)
     (found,) = json.loads((pytester.path / "run.json").read_text())["results"]

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -214,6 +214,7 @@ def install(monkeypatch, *, cupti=False, board=None):
         runtime=lambda: runtime,
         CudaError=OSError,
         works_elsewhere=lambda: ELSEWHERE,
+        at_home=nullcontext,
         context_fault=lambda: FAULTS[0] if FAULTS else None,
         context_change=context_change,
         current_context=lambda: CONTEXTS[-1],

@@ -594,7 +594,7 @@ def test_gpu(benchmark):
     result = with_cupti(ON_THE_HOST + test, *options, "-W", "error::UserWarning")
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(
-        ["*not measured on the GPU: it launches nothing there, and is left to pytest-benchmark"]
+        ["*not measured on the GPU: the call puts nothing on the device*; it is left to pytest-benchmark"]
     )
     assert list(results_in(pytester.path / "run.json")) == ["test_it/test_gpu"]
     found = benchmarks_of(pytester)
