@@ -41,9 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=, outputs=, "
-        "determinism=, scope=): measured, checked and judged by pytest-gpukern; every argument is optional. "
+        "inout=, written=, determinism=, scope=): measured, checked and judged by pytest-gpukern; every "
+        "argument is optional. "
         "outputs=3 or outputs=(2, 'out') names the arguments that a call writes, which are poisoned before "
-        "it. With --gpu-benchmark that holds for what a test gives to pytest-benchmark's `benchmark` fixture "
+        "it; inout= those that it updates in place, and written={'out': index} what it writes of an output. "
+        "With --gpu-benchmark that holds for what a test gives to pytest-benchmark's `benchmark` fixture "
         "too; without, such a test is pytest-benchmark's alone",
     )
     if asked(config):

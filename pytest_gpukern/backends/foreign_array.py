@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pytest_gpukern.backends.host import bits_of, poison
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from pytest_gpukern.arrays.memory import Span, Strides
@@ -125,6 +128,31 @@ class UsersArray:
             raw, elements = self._strided()
             elements[...] = np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes))
             _copy_to_device(self.span.start, raw)
+
+    def put(self, contents: np.ndarray[Any, Any]) -> None:
+        """Writes contents that were fetched from it, and nothing between its elements."""
+        import numpy as np
+
+        if self.host is not None:
+            self.host[...] = contents
+        elif self.strides is None:
+            _copy_to_device(self.pointer, np.ascontiguousarray(contents))
+        else:
+            raw, elements = self._strided()
+            elements[...] = contents
+            _copy_to_device(self.span.start, raw)
+
+    def queueing(self, contents: np.ndarray[Any, Any]) -> Callable[[], Any]:
+        """Returns what only queues the writing of contents on the default stream, where it is the device's.
+
+        The contents are to be held until then; device memory is in C order.
+        """
+        if self.host is not None:
+            return functools.partial(self.put, contents)
+        from pytest_gpukern.gpu.runtime import checked, runtime
+
+        copy = runtime().copy_of(contents)
+        return functools.partial(checked, "cuMemcpyDtoD", self.pointer, copy.pointer, self.nbytes)
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns what was fetched from it, as numbers to compare: bfloat16 as float32."""

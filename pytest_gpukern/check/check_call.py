@@ -6,14 +6,23 @@ second, and so on in turn. What a call returns is new memory, of a type that doe
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import itertools
 import numbers
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.arrays.compare import BFLOAT16, POISONS, compare, default_tolerance, still_poisoned
+from pytest_gpukern.arrays.compare import (
+    BFLOAT16,
+    POISONS,
+    compare,
+    default_tolerance,
+    poison_bytes,
+    still_poisoned,
+)
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import (
@@ -21,21 +30,24 @@ from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
     IncorrectError,
+    diagnose_changed,
     diagnose_launches,
     diagnose_shared,
     diagnose_unwritten,
     diagnose_values,
 )
+from pytest_gpukern.measure.rounds import Rounds
+from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.timers.timer import Executions, Iteration
+    from pytest_gpukern.timers.timer import Executions
 
 
 _QUICK_NS = 1e8
@@ -43,7 +55,44 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """One this long not a second time, unless outputs were declared."""
 _CALLS = 3
-_IN_PLACE = "a call that updates in place is checked by pedantic(setup=…, check=…) without outputs="
+_IN_PLACE = "what a call updates in place is declared by inout="
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an output holds before each call that is not to be poisoned, or not all over.
+
+    Attributes:
+        original: what it held before the first call.
+        region: index or mask of what is poisoned of it; None where it is updated in place.
+    """
+
+    original: np.ndarray[Any, Any]
+    region: Any = None
+
+    def contents(self, poison: int) -> np.ndarray[Any, Any]:
+        """Returns what it holds before a call."""
+        if self.region is None:
+            return self.original
+        filled = self.original.copy()
+        pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
+        filled[self.region] = pattern[self.region]
+        return filled
+
+    def in_region(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns what a call left, with zeros for what it need not write."""
+        import numpy as np
+
+        looked = np.zeros_like(found)
+        looked[self.region] = found[self.region]
+        return looked
+
+    def changed(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Says of each element whether a call changed it that it must not."""
+        raw = f"V{found.dtype.itemsize}"
+        differ: np.ndarray[Any, Any] = found.view(raw) != self.original.view(raw)
+        differ[self.region] = False
+        return differ
 
 
 @dataclass
@@ -52,7 +101,8 @@ class Call:
 
     Attributes:
         place: which call it is, in words.
-        outputs: declared outputs, poisoned, by name.
+        outputs: declared outputs, poisoned or put back, by name.
+        before: of those that are not poisoned all over, what they hold.
         inputs: every other array among the arguments, by name.
         given: each argument that is an array, as it was passed.
         digests: hash of each input before the call; none where only what is returned is looked at, as long
@@ -64,6 +114,7 @@ class Call:
     function: Callable[..., Any]
     place: str
     outputs: dict[str, UsersArray]
+    before: dict[str, Before]
     inputs: dict[str, UsersArray]
     given: list[Any]
     digests: dict[str, str | None]
@@ -88,6 +139,8 @@ class CheckedCalls:
         fixed: whether every call has the same arguments.
         repeats: whether a call with nothing declared is made again for what it returns.
         poisons: what outputs are filled with in turn.
+        inout: positions and names of the arguments that the call updates in place.
+        written: output → index or mask of what the call writes of it.
 
     Attributes:
         seen: what the calls left in each output.
@@ -104,8 +157,12 @@ class CheckedCalls:
         fixed: bool = True,
         repeats: bool = True,
         poisons: tuple[int, int] = POISONS,
+        inout: Sequence[int | str] = (),
+        written: Mapping[int | str, Any] | None = None,
     ) -> None:
-        self._outputs = outputs
+        self._outputs, self._inout, self._written = outputs, inout, dict(written or {})
+        self._declares = bool(outputs or inout)
+        self._before: dict[str, Before] = {}
         self._determinism = determinism
         self._where = where
         self._synchronize = synchronize
@@ -121,34 +178,68 @@ class CheckedCalls:
     def begin(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str
     ) -> Call:
-        """Poisons the declared outputs and hashes every other array, once the device is idle.
+        """Poisons the declared outputs, puts updated ones back and hashes every other array.
 
         Raises:
-            ValueError: the call has no such argument.
+            ValueError: the call has no such argument, or a region is none of its output.
             TypeError: a declared output is no array that can be written.
             IncorrectError: outputs share memory with inputs, or with each other.
         """
         self._synchronize()
-        declared = declared_outputs(self._outputs, function, args, kwargs, self._where)
-        outputs = {name: self._writable(name, value) for name, value in declared}
-        rest = [
-            leaf
-            for name, value in arguments_of(args, kwargs)
-            if name not in outputs
-            for leaf in leaves(name, value)
-        ]
-        arrays = {name: (value, users_array(value)) for name, value in rest}
-        inputs = {name: array for name, (_, array) in arrays.items() if array is not None}
+
+        def named(option: str, names: Sequence[int | str]) -> list[Argument]:
+            return declared_arguments(option, names, function, args, kwargs, self._where)
+
+        written = named("outputs", self._outputs)
+        updated = {name for name, _ in named("inout", self._inout)}
+        declared = [*written, *named("inout", self._inout)]
+        outputs = {name: self._writable(name, value, updated) for name, value in declared}
+        if len(outputs) < len(declared):
+            raise ValueError(f"{self._where}: gpu_benchmark(outputs=…, inout=…): {updated} is named by both")
+        regions = {}
+        for key, region in self._written.items():
+            for name, _ in named("written", [key]):
+                regions[name] = self._region(name, region, outputs, updated)
+        rest = [leaf for name, value in arguments_of(args, kwargs) for leaf in leaves(name, value)]
+        arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
+        inputs = {
+            name: array
+            for name, (_, array) in arrays.items()
+            if array is not None and not any(array.overlaps(outputs[other]) for other in updated)
+        }
         given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
         others = tuple(_comparable(value) for value, array in arrays.values() if array is None)
         self.seen.given_empty |= not all(array.nbytes for array in (*outputs.values(), *inputs.values()))
-        _refuse_shared(outputs, inputs)
+        _refuse_shared(outputs, inputs, updated)
+        if not (self._fixed and self._before):
+            self._before = {
+                name: Before(array.fetch(), regions.get(name))
+                for name, array in outputs.items()
+                if name in updated or name in regions
+            }
         poison = next(self._poisons)
-        for array in outputs.values():
-            array.poison(poison)
+        for name, array in outputs.items():
+            _fill(array, self._before.get(name), poison)
         # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
-        digests = _digests(inputs) if self._outputs or self._returns_new else {}
-        return Call(function, place, outputs, inputs, given, digests, others, poison)
+        digests = _digests(inputs) if self._declares or self._returns_new else {}
+        return Call(function, place, outputs, self._before, inputs, given, digests, others, poison)
+
+    def _region(
+        self, name: str, region: Any, outputs: Mapping[str, UsersArray], updated: Collection[str]
+    ) -> Any:
+        """Returns the index or mask of what is written of an output, where it is one."""
+        import numpy as np
+
+        label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
+        if name not in outputs or name in updated:
+            raise ValueError(f"{label} is not declared by outputs=")
+        try:
+            some = np.empty(outputs[name].shape, bool)[region].size
+        except (IndexError, TypeError) as error:
+            raise ValueError(f"{label}: {error}") from None
+        if not some and outputs[name].nbytes:
+            raise ValueError(f"{label}: no element of an array of shape {outputs[name].shape}")
+        return region
 
     def end(self, call: Call, returned: Any) -> None:
         """Checks what a call did, once it has returned.
@@ -161,8 +252,11 @@ class CheckedCalls:
         same_inputs = first or inputs == self._first_inputs
         values = dict(zip(call.outputs, call.given, strict=False))
         for name, array in call.outputs.items():
-            output = self.seen.outputs.setdefault(name, SeenOutput(values[name], array, declared=True))
-            self._look_at(name, output, array, call.place, call.poison, same_inputs=same_inputs)
+            before = call.before.get(name)
+            poisoned = before is None or before.region is not None
+            made = SeenOutput(values[name], array, declared=True, poisoned=poisoned)
+            output = self.seen.outputs.setdefault(name, made)
+            self._look_at(name, output, array, call.place, call.poison, before, same_inputs=same_inputs)
         if call.outputs:
             digests = _digests(call.inputs)
             changed = [name for name, digest in digests.items() if digest != call.digests[name]]
@@ -173,7 +267,7 @@ class CheckedCalls:
         self._look_at_returned(call, returned, same_inputs=same_inputs)
         if first:
             after = _digests(call.inputs) if self._returns_new else {}
-            self._first_inputs = inputs if self._outputs else (after, call.scalars)
+            self._first_inputs = inputs if self._declares else (after, call.scalars)
         for name, output in self.seen.outputs.items():
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
@@ -188,7 +282,7 @@ class CheckedCalls:
                 f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
                 "array; declare those that it writes, as outputs=2 or outputs=('out',)"
             )
-        declared = bool(self._outputs) or self._determinism is not None
+        declared = self._declares or self._determinism is not None
         if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS:
             return False
         if calls > 1:
@@ -204,23 +298,49 @@ class CheckedCalls:
     @property
     def wanted_after_timing(self) -> bool:
         """Says whether there is something to check of a call after timing."""
-        return bool(self._outputs) or self._returns_new
+        return self._declares or self._returns_new
+
+    def restored(self, executions: Executions) -> Executions:
+        """Returns the executions; each finds what it updates put back, where that is the same in all.
+
+        Raises:
+            ValueError: they are rounds, or what is updated lies on the device and not in C order.
+        """
+        if not (self._inout and self._fixed):
+            return executions
+        if isinstance(executions, Rounds):
+            raise ValueError(
+                f"{self._where}: gpu_benchmark(inout=…) puts back what each call updates, which rounds do "
+                "not: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
+            )
+        for name, output in self.seen.outputs.items():
+            if name in self._before and output.array.on_device and output.array.strides is not None:
+                raise ValueError(f"{self._where}: gpu_benchmark(inout=…): {name} does not lie in C order")
+        return _Restored(executions, self)
 
     def timed(self, executions: Executions) -> Executions:
         """Returns the executions; each batch finds the outputs poisoned, where they are the same in all."""
-        return _Poisoned(executions, self) if self._outputs and self._fixed else executions
+        return _Poisoned(executions, self) if self._declares and self._fixed else executions
 
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Looks at what a timed call left in the outputs; None where each call has others."""
-        return self._look_at_timed if self._outputs and self._fixed else None
+        return self._look_at_timed if self._declares and self._fixed else None
 
     def poison(self) -> None:
         """Fills the outputs of the last call with the poison whose turn it is."""
         self._timed_poison = next(self._poisons)
-        for output in self.seen.outputs.values():
+        for name, output in self.seen.outputs.items():
             if output.declared:
-                output.array.poison(self._timed_poison)
+                _fill(output.array, self._before.get(name), self._timed_poison)
+
+    def putting_back(self) -> list[Callable[[], Any]]:
+        """Returns what queues that the arrays which a call updates hold again what they held."""
+        return [
+            self.seen.outputs[name].array.queueing(before.original)
+            for name, before in self._before.items()
+            if before.region is None and before.original.nbytes
+        ]
 
     def _look_at_timed(self) -> None:
         """Raises IncorrectError where an element was not written since the batch began."""
@@ -228,38 +348,51 @@ class CheckedCalls:
         for name, output in self.seen.outputs.items():
             if output.declared:
                 poison = self._timed_poison
-                self._look_at(name, output, output.array, "in a timed call", poison, same_inputs=True)
+                before = self._before.get(name)
+                self._look_at(name, output, output.array, "in a timed call", poison, before, same_inputs=True)
                 _raise(diagnose_launches(name, output.bits, self._determinism))
 
-    def _writable(self, name: str, value: Any) -> UsersArray:
+    def _writable(self, name: str, value: Any, updated: Collection[str]) -> UsersArray:
         array = users_array(value)
         label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None or not array.holds_numbers:
+        if array is None or not (array.holds_numbers or name in updated):
             shown = f"{value!r}"[:60]
             raise TypeError(
                 f"{label} {shown}, no array of numbers that the call can write: name arrays of NumPy's, of "
-                "CuPy's and so on; of a kernel that takes its arguments in one tuple, measure a function "
-                "that takes them apart"
+                "CuPy's and so on; one in a tuple or dict is named by its place, as '2[1]'"
             )
         if array.read_only:
             raise TypeError(f"{label}, which is read-only, and an output is written: pass one that can be")
         return array
 
     def _look_at(
-        self, name: str, output: SeenOutput, array: UsersArray, place: str, poison: int, *, same_inputs: bool
+        self,
+        name: str,
+        output: SeenOutput,
+        array: UsersArray,
+        place: str,
+        poison: int,
+        before: Before | None,
+        *,
+        same_inputs: bool,
     ) -> None:
         """Notes what a declared output holds after a call; raises IncorrectError for what was not written."""
         bits = array.bits()
         known = output.results.get(bits) if bits is not None else None
         found = array.fetch() if known is None else known
-        last, output.last = output.last, (found, poison)
+        looked = found
+        if before is not None and before.region is not None:
+            looked = before.in_region(found)
+            _raise(diagnose_changed(name, before.changed(found)), f", {place}")
+        last, output.last = output.last, (looked, poison)
         if (
-            last is not None
+            output.poisoned
+            and last is not None
             and last[0] is not found
             and last[0].shape == found.shape
             and last[0].dtype == found.dtype
         ):
-            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(found, poison, *last))
+            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(looked, poison, *last))
             _raise(diagnosis, f", {place}; {UNWRITTEN_ON_PURPOSE}")
         if not same_inputs:
             return
@@ -281,7 +414,7 @@ class CheckedCalls:
             if any(array.overlaps(output) for output in call.outputs.values()):
                 continue
             shared = [other for other, theirs in call.inputs.items() if array.overlaps(theirs)]
-            part = [other for other in shared if self._outputs or array.span != call.inputs[other].span]
+            part = [other for other in shared if self._declares or array.span != call.inputs[other].span]
             _raise(diagnose_shared(name, part, "declare what it writes by outputs="))
             if shared:
                 self._note_view(name, array, shared[0], call)
@@ -331,10 +464,47 @@ class _Poisoned:
         return self._executions.take(count, cold=cold)
 
 
-def _refuse_shared(outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray]) -> None:
+class _Restored:
+    """Executions ahead of each of which what the call updates is put back."""
+
+    def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
+        self._executions = executions
+        self._checks = checks
+        self.largest_batch = executions.largest_batch
+        self.buffer_sets = executions.buffer_sets
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """The next `count` executions."""
+        putting_back = self._checks.putting_back()
+
+        def before() -> None:
+            for put_back in putting_back:
+                put_back()
+
+        return [_behind(before, each) for each in self._executions.take(count, cold=cold)]
+
+
+def _behind(before: Callable[[], None], iteration: Iteration) -> Iteration:
+    """Returns an execution that is to be made only behind `before`, each time."""
+    return Iteration(iteration.run, before, functools.partial(_behind, before, iteration))
+
+
+def _fill(array: UsersArray, before: Before | None, poison: int) -> None:
+    """Fills an output with what it is to hold before a call."""
+    if before is None:
+        array.poison(poison)
+    else:
+        array.put(before.contents(poison))
+
+
+def _refuse_shared(
+    outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray], updated: Collection[str]
+) -> None:
     """Raises IncorrectError where an output shares memory with an input or with another output."""
-    others = dict(inputs)
+    others = {**inputs, **{name: outputs[name] for name in updated}}
     for name, array in outputs.items():
+        if name in updated:
+            continue
         shared = (other for other, theirs in others.items() if array.overlaps(theirs))
         _raise(diagnose_shared(name, shared, _IN_PLACE))
         others[name] = array
@@ -413,39 +583,73 @@ def leaves(place: str, value: Any) -> Iterator[Argument]:
         yield Argument(place, value)
 
 
-def declared_outputs(
-    outputs: Sequence[int | str],
+_PLACE = re.compile(r"(-?\d+|[^\W\d]\w*)((?:\[[^\[\]]+\])*)")
+
+
+def declared_arguments(
+    option: str,
+    declared: Sequence[int | str],
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     where: str,
 ) -> list[Argument]:
-    """Returns the arguments that a marker's `outputs` names by position, from either end, or by name.
+    """Returns the arguments that a marker's option names by position, from either end, or by name.
 
-    The name of one that is passed by position is found where the function tells its signature.
+    The name of one that is passed by position is found where the function tells its signature. Behind either
+    may follow a place in a tuple, list or dict; of one that is named whole, every array in it is meant.
 
     Raises:
         ValueError: the call has no such argument, or one is named twice.
     """
     found: list[Argument] = []
-    for output in outputs:
-        at = output if isinstance(output, int) else _position(function, output, len(args))
-        if isinstance(output, str) and output in kwargs:
-            argument = Argument(output, kwargs[output])
-        elif at is not None and -len(args) <= at < len(args):
-            argument = Argument(f"argument {at % len(args)}", args[at])
-        else:
+    for name in declared:
+        argument = _argument(name, function, args, kwargs)
+        if argument is None:
             raise ValueError(
-                f"{where}: gpu_benchmark(outputs={output!r}): the call has no such argument; it has "
+                f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
                 f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or the name that an array "
                 "is passed by"
             )
-        if any(argument.place == other.place for other in found):
-            raise ValueError(
-                f"{where}: gpu_benchmark(outputs={tuple(outputs)!r}): {argument.place} is named twice"
-            )
-        found.append(argument)
+        inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
+        for each in inside or [argument]:
+            if any(each.place == other.place for other in found):
+                raise ValueError(
+                    f"{where}: gpu_benchmark({option}={tuple(declared)!r}): {each.place} is named twice"
+                )
+            found.append(each)
     return found
+
+
+def _argument(
+    name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Argument | None:
+    """Returns the argument of a position or name, or what is in it at a place; None where there is none."""
+    parts = _PLACE.fullmatch(str(name))
+    if parts is None:
+        return None
+    base, steps = parts.groups()
+    if base in kwargs:
+        argument = Argument(base, kwargs[base])
+    else:
+        number = base.removeprefix("-").isdecimal()
+        at = int(base) if number else _position(function, base, len(args))
+        if at is None or not -len(args) <= at < len(args):
+            return None
+        argument = Argument(f"argument {at % len(args)}", args[at])
+    for text in re.findall(r"\[([^\[\]]+)\]", steps):
+        place, value = argument
+        try:
+            step = ast.literal_eval(text)
+            if isinstance(value, (tuple, list)):
+                argument = Argument(f"{place}[{range(len(value))[step]}]", value[step])
+            elif isinstance(value, dict):
+                argument = Argument(f"{place}[{step!r}]", value[step])
+            else:
+                return None
+        except (ValueError, SyntaxError, LookupError, TypeError):
+            return None
+    return argument
 
 
 def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
@@ -464,8 +668,16 @@ def _position(function: Callable[..., Any], name: str, given: int) -> int | None
 
 def _what_there_is(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     last = f", 0 to {len(args) - 1}" if len(args) > 1 else ", 0" if args else ""
-    positional = f"{len(args)} positional{last}"
-    return f"{positional}, and {', '.join(kwargs)}" if kwargs else positional
+    there = f"{len(args)} positional{last}"
+    if kwargs:
+        there += f", and {', '.join(kwargs)}"
+    inside = [
+        leaf.place
+        for place, value in arguments_of(args, kwargs)
+        for leaf in leaves(place, value)
+        if leaf.place != place and users_array(leaf.value) is not None
+    ]
+    return f"{there}, with {', '.join(inside)}" if inside else there
 
 
 @dataclass
@@ -476,6 +688,7 @@ class SeenOutput:
         value: the array, where it is the same in every call, or the first that was returned.
         array: where that lies.
         declared: whether it is an argument; else it was returned.
+        poisoned: whether it held a poison before each call, or a part of it did.
         bits: hash after each call on the inputs of the first.
         results: contents that differ bit by bit, by that hash; of what is returned without the first, which
             `value` holds.
@@ -485,6 +698,7 @@ class SeenOutput:
     value: Any
     array: UsersArray
     declared: bool
+    poisoned: bool = False
     bits: list[str | None] = field(default_factory=list)
     results: dict[Any, np.ndarray[Any, Any]] = field(default_factory=dict)
     last: tuple[np.ndarray[Any, Any], int] | None = None
@@ -553,7 +767,7 @@ class SeenOutputs:
             if bits == verified:  # the test has compared that itself
                 continue
             found = compare(output.array.values(result), reference, tolerance, poison=None)
-            diagnosis = diagnose_values(name, found, tolerance, poisoned=output.declared)
+            diagnosis = diagnose_values(name, found, tolerance, poisoned=output.poisoned)
             if diagnosis is not None:
                 told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
                 return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
@@ -569,15 +783,19 @@ class SeenOutputs:
         for name, output in self.outputs.items():
             if not output.declared or name in self._verified or len(output.results) < 2:
                 continue
+            if not output.array.holds_numbers:  # records, such as random states, have no tolerance
+                continue
             first, *others = (output.array.values(result) for result in output.results.values())
             is_bfloat16 = BFLOAT16 in output.array.read_as
             tolerance = default_tolerance(first, BFLOAT16 if is_bfloat16 else first.dtype)
             for other in others:
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if found is not None:
-                    told = (
-                        "  calls on the same inputs differ, whose outputs held different patterns before; "
-                        'verify the output with its own tolerance, or declare determinism="tolerant"'
+                    held = ", whose outputs held different patterns before" if output.poisoned else ""
+                    return Diagnosis(
+                        found.fault,
+                        f"{found.message}\n  calls on the same inputs differ{held}; verify the output with "
+                        "its own tolerance, or declare what a call updates by inout=, or "
+                        'determinism="tolerant"',
                     )
-                    return Diagnosis(found.fault, f"{found.message}\n{told}")
         return None

@@ -14,6 +14,8 @@ from pytest_gpukern.values.determinism import Determinism, of_launches
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy as np
+
     from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
     from pytest_gpukern.arrays.memory import Damage, Span, Strides
     from pytest_gpukern.problems.problem import Output
@@ -107,12 +109,16 @@ def diagnose_values(
 
 
 def _adds_to_poison(mismatch: Extreme) -> bool:
-    """Says whether an integer of four or eight bytes is as far from its reference as a poison is from 0."""
+    """Says whether an integer of four or eight bytes is about as far from its reference as a poison from 0.
+
+    By how much it may differ from that is what an array may hold that is counted into.
+    """
     if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
         return False
     difference = mismatch.actual - int(mismatch.expected)
-    low, high = difference % 2**32, difference % 2**64 >> 32
-    return may_be_poison(low) and (abs(difference) < 2**32 or low == high)
+    if abs(difference) >= 2**32:
+        return may_be_poison(difference % 2**64 >> 32)
+    return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
 def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
@@ -197,6 +203,16 @@ def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int
     where = _at(first, shape)
     told = f"{name}: {Fault.NOT_WRITTEN}: {count} of {math.prod(shape)} elements, the first at {where}"
     return Diagnosis(Fault.NOT_WRITTEN, told)
+
+
+def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
+    """Says how many elements a call changed that it is declared not to write; None for no element."""
+    count = int(changed.sum())
+    if not count:
+        return None
+    where = _at(int(changed.argmax()), changed.shape)
+    told = f"{_count(count, 'element')} changed that written= leaves out, the first at {where}"
+    return Diagnosis(Fault.WRONG_VALUES, f"{name}: {Fault.WRONG_VALUES}: {told}")
 
 
 def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:

@@ -78,7 +78,7 @@ def check_against_reference(
     bits = bits_of(found) if hashes else None
     output = None if seen is None else seen.name_of(actual, found)
     determinism = None
-    poisoned = seen is not None and output is not None and seen.outputs[output].declared
+    poisoned = seen is not None and output is not None and seen.outputs[output].poisoned
     diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
     if seen is not None and output is not None:
         determinism = seen.determinism(output)

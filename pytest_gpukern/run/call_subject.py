@@ -146,6 +146,8 @@ class CallSubject:
                 fixed=target.fixed,
                 repeats=self.is_timed or not target.runs_once,
                 poisons=context.environment.poisons,
+                inout=marker.inout,
+                written=marker.written,
             )
         self._first_call_ns: float | None = None
         self._notes: dict[str, None] = {}
@@ -231,6 +233,8 @@ class CallSubject:
             if each < executions.iterations:
                 asked = f"iterations={executions.iterations} was asked for"
                 found.add_note(f"{asked}: one call a sample, since each needs a cold cache")
+        if self._checks is not None:
+            executions = self._checks.restored(executions)
 
         def once() -> None:
             executions.take(1, cold=cache == "cold")[0].execute()

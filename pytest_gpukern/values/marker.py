@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.options import SettingsError, parse_threshold, parse_timeout
 from pytest_gpukern.values.timer_table import TIMERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,12 @@ class MarkerOptions:
         timeout: seconds that the test may take in the process that measures; `inf` for "off".
         outputs: arguments that are arrays and that each call writes all of: positions, counted from 0 or,
             negative, from the end, and names, such as `outputs=3` or `outputs=(2, "out")`. They are poisoned
-            before each call that is checked, and every other array must stay as it is.
+            before each call that is checked, and every other array must stay as it is. What is in a tuple,
+            list or dict is named by its place in it: `outputs="2[1]"`, or `"params['out']"`.
+        inout: arguments that are arrays and that each call updates in place, named likewise. They hold what
+            they held before the first call again before every other one, also a timed one.
+        written: output → index or mask of the elements that a call writes of it, as in
+            `written={"out": numpy.s_[1:-1]}`; the rest must stay as it is.
         determinism: `bitwise` or `run-to-run` where calls on the same inputs must give the same bits;
             `tolerant` where they need not.
         scope: `kernel`, the default, or `launch`: what the call costs the host until it returns.
@@ -45,6 +48,8 @@ class MarkerOptions:
     group: str | None = None
     timeout: float | None = None
     outputs: tuple[int | str, ...] = ()
+    inout: tuple[int | str, ...] = ()
+    written: Mapping[int | str, Any] = field(default_factory=dict, compare=False)
     determinism: Determinism | None = None
     scope: str | None = None
 
@@ -97,17 +102,24 @@ class MarkerOptions:
             raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
         if values.get("determinism") is not None:
             values["determinism"] = Determinism(values["determinism"])
-        values["outputs"] = () if values.get("outputs") is None else _outputs(values["outputs"], where)
+        for name in ("outputs", "inout"):
+            values[name] = () if values.get(name) is None else _arguments(name, values[name], where)
+        values["written"] = values.get("written") or {}
+        if not isinstance(values["written"], Mapping):
+            raise SettingsError(
+                f"{where}: gpu_benchmark(written={values['written']!r}): an output with the index or mask of "
+                "what is written of it, such as written={'out': numpy.s_[1:-1]}"
+            )
         return cls(**values)
 
 
-def _outputs(value: Any, where: str) -> tuple[int | str, ...]:
+def _arguments(name: str, value: Any, where: str) -> tuple[int | str, ...]:
     """Reads positions and names of arguments, given as one of them or several."""
     several = value if isinstance(value, (tuple, list)) else (value,)
     right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
     if not (several and all(right)) or len(set(several)) < len(several):
         raise SettingsError(
-            f"{where}: gpu_benchmark(outputs={value!r}): positions, counted from 0, and names of the "
-            "arguments that the call writes, each once, such as outputs=3 or outputs=(2, 'out')"
+            f"{where}: gpu_benchmark({name}={value!r}): positions, counted from 0, and names of the "
+            f"arguments that the call writes, each once, such as {name}=3 or {name}=(2, 'out')"
         )
     return tuple(several)

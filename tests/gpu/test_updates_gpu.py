@@ -106,3 +106,107 @@ def test_a_problem_whose_outputs_are_updated_or_written_in_part(pytester, plugin
     pytester.makepyfile(test_updates=PROBLEMS)
     result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
     result.assert_outcomes(passed=8)
+
+
+PLAIN = r"""
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+
+N = 100_003
+data = np.random.default_rng(0).integers(0, 64, N).astype(np.int32)
+before = np.arange(64, dtype=np.int32)
+after = before + np.bincount(data, minlength=64)
+x = np.random.default_rng(1).random(N, dtype=np.float32)
+
+@cuda.jit
+def count(data, counts):
+    i = cuda.grid(1)
+    if i < data.size:
+        cuda.atomic.add(counts, data[i], 1)
+
+@cuda.jit
+def inner(x, out):
+    i = cuda.grid(1)
+    if 0 < i < out.size - 1:
+        out[i] = x[i - 1] + x[i + 1]
+
+@cuda.jit
+def draw(states, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = xoroshiro128p_uniform_float32(states, i)
+
+def of_numba(array):
+    return cuda.to_device(array)
+
+def of_cupy(array):
+    return pytest.importorskip("cupy").asarray(array)
+
+def of_torch(array):
+    return pytest.importorskip("torch").as_tensor(array, device="cuda")
+
+libraries = pytest.mark.parametrize("made", [of_numba, of_cupy, of_torch])
+launch = lambda kernel: kernel[-(-N // 256), 256]
+
+@libraries
+@pytest.mark.gpu_benchmark(inout=1, determinism="bitwise")
+def test_update(gpu_benchmark, made):
+    counts = made(before.copy())
+    gpu_benchmark(launch(count), made(data), counts)
+    gpu_benchmark.verify(counts, after)
+
+@libraries
+@pytest.mark.gpu_benchmark(outputs="out", written={"out": np.s_[1:-1]})
+def test_in_part(gpu_benchmark, made):
+    out = made(np.full(N, 7, np.float32))
+    def run(x, out):
+        launch(inner)(x, out)
+    gpu_benchmark(run, made(x), out)
+    expected = np.full(N, 7.0)
+    expected[1:-1] = x[:-2].astype(np.float64) + x[2:]
+    gpu_benchmark.verify(out, expected, rtol=1e-6)
+
+@pytest.mark.gpu_benchmark(inout=0, outputs=1, determinism="bitwise")
+def test_random_states(gpu_benchmark):
+    states, out = create_xoroshiro128p_states(N, seed=1), cuda.device_array(N, np.float32)
+    gpu_benchmark(launch(draw), states, out)
+    first = out.copy_to_host()
+    launch(draw)(create_xoroshiro128p_states(N, seed=1), out)
+    gpu_benchmark.verify(first, out.copy_to_host().astype(np.float64), rtol=1e-6)
+
+@pytest.mark.gpu_benchmark(outputs="2[1]")
+def test_in_a_tuple(gpu_benchmark):
+    cupy = pytest.importorskip("cupy")
+    source = '''
+extern "C" __global__ void twice(const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+}'''
+    kernel = cupy.RawKernel(source, "twice")
+    y = cupy.empty(N, cupy.float32)
+    gpu_benchmark(kernel, (-(-N // 256),), (256,), (cupy.asarray(x), y, np.int32(N)))
+    gpu_benchmark.verify(y, 2 * x.astype(np.float64), rtol=1e-6)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--gpu-benchmark",), ("--gpu-benchmark", "--gpukern-cache=hot", "--gpukern-timer=event")],
+    ids=["checked", "cold", "hot by events"],
+)
+def test_calls_that_update_write_in_part_or_into_a_tuple(pytester, plugin_option, options):
+    pytester.makepyfile(test_plain=PLAIN)
+    result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
+    result.assert_outcomes(passed=8)
+
+
+def test_calls_that_do_not_keep_to_what_they_declare(pytester, plugin_option):
+    wrong = PLAIN.replace("if 0 < i < out.size - 1:", "if 0 < i < out.size - 2:")
+    wrong = wrong.replace("outputs=1, determinism", "determinism").replace("inout=0", "outputs=1")
+    pytester.makepyfile(test_plain=wrong)
+    result = pytester.runpytest_subprocess(*plugin_option, "-rA")
+    result.assert_outcomes(passed=4, failed=4)
+    result.stdout.fnmatch_lines(["INCORRECT: * not written: 1 of 100003 elements, the first at [[]100001]*"])
+    result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed argument 0*"])

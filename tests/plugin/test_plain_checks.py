@@ -119,7 +119,68 @@ def test_it(gpu_benchmark):
     gpu_benchmark(double, y, out=y)
 """
     )
-    result.stdout.fnmatch_lines(["INCORRECT: out: aliased: it shares memory with argument 0; *pedantic*"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: aliased: it shares memory with argument 0; *by inout="])
+
+
+UPDATES = """
+def counts(data, into):
+    np.add.at(into, data, 1)
+
+def inner(arrays):
+    arrays[1][1:-1] = 2 * arrays[0][1:-1]
+
+data = np.array([0, 1, 1, 2, 3])
+
+@pytest.mark.gpu_benchmark(inout="into")
+def test_update(gpu_benchmark):
+    into = np.array([10, 20, 30, 40])
+    gpu_benchmark(counts, data, into)
+    gpu_benchmark.verify(into, [11, 22, 31, 41])
+
+@pytest.mark.gpu_benchmark(outputs="0[1]", written={"0[1]": np.s_[1:-1]})
+def test_in_part(gpu_benchmark):
+    out = np.full(N, 7.0)
+    gpu_benchmark(inner, (x, out))
+    gpu_benchmark.verify(out, np.concatenate([[7], 2 * x[1:-1], [7]]))
+"""
+
+
+def test_what_is_updated_or_written_in_part_in_a_tuple_is_declared_and_right(plain, pytester):
+    plain(UPDATES).assert_outcomes(passed=2)
+    assert {found["correctness"] for found in found_in(pytester).values()} == {"PASSED"}
+    assert all(
+        error["determinism"] == "bitwise"
+        for f in found_in(pytester).values()
+        for error in f["errors"].values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        (
+            "np.add.at(into, data, 1)",
+            "into[:] = np.bincount(data)",
+            "INCORRECT: output: wrong values: 4 of 4 *",
+        ),
+        (
+            "arrays[1][1:-1] = 2 * arrays[0][1:-1]",
+            "arrays[1][1:] = 2",
+            "INCORRECT: argument 0[[]1]: wrong values: *",
+        ),
+        (
+            "arrays[1][1:-1] = 2 * arrays[0][1:-1]",
+            "pass",
+            "INCORRECT: argument 0[[]1]: not written: 7 of 9 *",
+        ),
+        ('inout="into"', 'outputs="into"', "  before the launch it held a pattern, *is declared by inout="),
+    ],
+)
+def test_what_does_not_keep_to_what_is_declared_is_incorrect(plain, right, wrong, message):
+    assert right in UPDATES
+    result = plain(UPDATES.replace(right, wrong))
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([message])
 
 
 def test_a_call_whose_answer_depends_on_what_was_there_fails_also_where_it_is_never_verified(plain, pytester):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from types import MethodType, SimpleNamespace
 
+import numpy as np
 import pytest
 
-from pytest_gpukern.check.check_call import arguments_of, captured_by, declared_outputs, leaves
+from pytest_gpukern.check.check_call import arguments_of, captured_by, declared_arguments, leaves
 
 HERE = object()
 
@@ -17,7 +18,8 @@ def launch(a, x, y, out):
 
 
 def places(outputs, *args, function=launch, **kwargs):
-    return [place for place, _ in declared_outputs(outputs, function, args, kwargs, "test_it")]
+    found = declared_arguments("outputs", outputs, function, args, kwargs, "test_it")
+    return [place for place, _ in found]
 
 
 def test_arguments_are_called_by_their_position_or_name():
@@ -53,6 +55,41 @@ def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_
     for function in (print, lambda *args: None, dict.fromkeys):
         with pytest.raises(ValueError, match="no such argument; it has 1 positional, 0:"):
             places(("out",), 1, function=function)
+
+
+ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
+GRID = ((2,), (64,), (ONE, {"x": TWO, "steps": [THREE, 7]}))
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("2[0]", ["argument 2[0]"]),
+        ("-1[-2]", ["argument 2[0]"]),
+        ("2[1]['x']", ["argument 2[1]['x']"]),
+        ("2[1]['steps']", ["argument 2[1]['steps'][0]"]),
+        (2, ["argument 2[0]", "argument 2[1]['x']", "argument 2[1]['steps'][0]"]),
+        ("params[1]", ["params[1]"]),
+        ("arrays[0]", ["argument 0[0]"]),
+    ],
+)
+def test_an_array_in_a_tuple_list_or_dict_is_named_by_its_place(output, found):
+    if str(output).startswith(("params", "arrays")):
+        assert places((output,), [ONE, TWO], function=lambda arrays: None, params=(ONE, TWO)) == found
+    else:
+        assert places((output,), *GRID) == found
+
+
+@pytest.mark.parametrize("output", ["2[2]", "2[0][0][0]", "2['x']", "2[1][y]", "2[", "2[1]['z']", "0[0][0]"])
+def test_a_place_that_is_not_there_is_refused_with_those_that_are(output):
+    with pytest.raises(ValueError, match=r"no such argument; it has 3 positional, 0 to 2, with ") as error:
+        places((output,), *GRID)
+    assert "argument 2[0], argument 2[1]['x'], argument 2[1]['steps'][0]: give a" in str(error.value)
+
+
+def test_one_array_of_a_container_under_two_names_is_refused():
+    with pytest.raises(ValueError, match=r"argument 2\[0\] is named twice"):
+        places((2, "2[0]"), *GRID)
 
 
 def test_one_argument_under_two_names_is_refused():

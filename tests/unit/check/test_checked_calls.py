@@ -11,14 +11,20 @@ import pytest
 from pytest_gpukern import Tolerance
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
+from pytest_gpukern.measure.measure import Repeated
+from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.values.determinism import Determinism
 
 X = np.linspace(1, 2, 9)
 
 
-def checked(function, *args, calls=3, determinism=None, outputs=(), fixed=True, **kwargs):
+def checked(
+    function, *args, calls=3, determinism=None, outputs=(), fixed=True, inout=(), written=None, **kwargs
+):
     """Makes so many checked calls; returns the checks and what the first call returned."""
-    checks = CheckedCalls(outputs, determinism, "test_it", lambda: None, fixed=fixed)
+    checks = CheckedCalls(
+        outputs, determinism, "test_it", lambda: None, fixed=fixed, inout=inout, written=written
+    )
     first = None
     for number in range(calls):
         call = checks.begin(function, args, kwargs, f"in call {number + 1}")
@@ -123,7 +129,7 @@ def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_pois
     ):
         diagnosis = rejected(double, *args, outputs=("out",))
         assert diagnosis.fault is Fault.ALIASED
-        assert f"argument 1: aliased: it shares memory with {what}; a call that updates" in diagnosis.message
+        assert f"argument 1: aliased: it shares memory with {what}; what a call updates" in diagnosis.message
     two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
     assert "argument 1: aliased: it shares memory with argument 0" in two.message
     assert np.array_equal(both, np.arange(10.0))
@@ -374,3 +380,164 @@ def test_timed_batches_find_the_outputs_poisoned_and_what_is_left_so_is_found():
         IncorrectError, match=r"not written: 5 of 9 elements, the first at \[4\], in a timed call"
     ):
         checks.inspect()
+
+
+# updated in place, written in part, inside containers
+
+
+def counts(data, into):
+    np.add.at(into, data, 1)
+
+
+DATA = np.array([0, 1, 1, 3, 3, 3])
+
+
+@pytest.mark.parametrize("inout", [(1,), ("into",)])
+def test_what_a_call_updates_is_put_back_before_each(inout):
+    into = np.array([10, 20, 30, 40])
+    checks, _ = checked(counts, DATA, into, inout=inout)
+    assert into.tolist() == [11, 22, 30, 43], "updated once, however often it was called"
+    assert verified(checks, into, np.array([11, 22, 30, 43])) is None
+    assert checks.seen.unsettled() is None
+    assert checks.seen.determinism("argument 1") is Determinism.BITWISE
+
+
+def test_an_update_that_is_another_in_one_call_is_found_by_verify_and_without_it():
+    calls = itertools.count()
+
+    def once_wrong(data, into):
+        counts(data, into)
+        into[0] += next(calls) == 1
+
+    into = np.zeros(4, int)
+    checks, _ = checked(once_wrong, DATA, into, inout=(1,))
+    assert "  calls on the same inputs differ; verify" in checks.seen.unsettled().message
+    assert "in one of 3 calls" in verified(checks, into, np.array([1, 2, 0, 3])).message
+
+
+def test_in_place_an_array_may_be_given_twice_and_no_other_may_change():
+    x = X.copy()
+    checks, _ = checked(lambda a, b, out: np.add(a, b, out=out), x, X, x, inout=("out",))
+    assert np.array_equal(x, 2 * X)
+    assert verified(checks, x, 2 * X) is None
+
+    def tramples(data, into):
+        counts(data, into)
+        data[0] = 1
+
+    diagnosis = rejected(tramples, DATA.copy(), np.zeros(4, int), inout=(1,))
+    assert "the call changed argument 0" in diagnosis.message
+
+
+def test_an_update_in_arguments_made_for_each_call_is_left_alone():
+    into = np.zeros(4, int)
+    checks = CheckedCalls((), None, "test_it", lambda: None, fixed=False, inout=(1,))
+    for _ in range(2):
+        call = checks.begin(counts, (DATA, into), {}, "in a call")
+        counts(DATA, into)
+        checks.end(call, None)
+    assert into.tolist() == [2, 4, 0, 6]
+    assert checks.restored(SOME) is SOME
+
+
+SOME = Repeated(lambda: None)
+
+
+def test_each_timed_execution_finds_an_update_put_back_also_one_that_is_made_again():
+    into = np.array([10, 20, 30, 40])
+    checks, _ = checked(counts, DATA, into, inout=(1,))
+    executions = checks.timed(checks.restored(Repeated(functools.partial(counts, DATA, into))))
+    for iteration in executions.take(3, cold=False):
+        for one in (iteration, iteration.again()):
+            one.execute()
+            assert into.tolist() == [11, 22, 30, 43]
+    checks.inspect()
+    assert checks.seen.determinism("argument 1") is Determinism.BITWISE
+
+
+def test_records_such_as_random_states_may_be_updated_too():
+    states = np.zeros(3, [("s0", "u8"), ("has", "?")])
+
+    def draws(states, out):
+        states["s0"] += 1
+        out[...] = states["s0"]
+
+    out = np.empty(3)
+    checks, _ = checked(draws, states, out, outputs=(1,), inout=("states",))
+    assert out.tolist() == states["s0"].tolist() == [1, 1, 1]
+    assert checks.seen.unsettled() is None
+    assert rejected(draws, states, out, outputs=(1,)).fault is Fault.INPUT_MODIFIED
+
+
+def test_rounds_do_not_put_back_what_is_updated():
+    checks, _ = checked(counts, DATA, np.zeros(4, int), inout=(1,))
+    with pytest.raises(ValueError, match=r"gpu_benchmark\(inout=…\) puts back .*, which rounds do not: call"):
+        checks.restored(Rounds(counts))
+
+
+def inner(x, out):
+    out[1:-1] = 2 * x[1:-1]
+
+
+MASK = np.arange(9) % 8 > 0
+
+
+@pytest.mark.parametrize("region", [np.s_[1:-1], MASK, (slice(1, -1),)], ids=["slice", "mask", "tuple"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
+def test_what_a_call_writes_in_part_is_poisoned_there_and_stays_elsewhere(region, dtype):
+    out = np.ones(9, dtype)
+    checks, _ = checked(inner, X.astype(dtype), out, outputs=(1,), written={1: region})
+    expected = np.ones(9, dtype)
+    inner(X.astype(dtype), expected)
+    assert np.array_equal(out, expected)
+    assert verified(checks, out, expected) is None
+    assert checks.seen.unsettled() is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "fault", "message"),
+    [
+        (9, Fault.WRONG_VALUES, "1 element changed that written= leaves out, the first at [8], in the call"),
+        (7, Fault.NOT_WRITTEN, "1 of 9 elements, the first at [7], in call 2"),
+    ],
+)
+def test_writing_beyond_the_declared_part_or_less_than_it_is_wrong(stop, fault, message):
+    def writes(x, out):
+        out[1:stop] = 2 * x[1:stop]
+
+    diagnosis = rejected(writes, X, np.ones(9), outputs=("out",), written={"out": np.s_[1:-1]})
+    assert diagnosis.fault is fault
+    assert message.replace("in the call", "in call 1") in diagnosis.message
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"outputs": (1,), "written": {0: np.s_[1:]}}, "argument 0 is not declared by outputs="),
+        ({"inout": (1,), "written": {1: np.s_[1:]}}, "argument 1 is not declared by outputs="),
+        ({"outputs": (1,), "written": {1: np.s_[9:]}}, r"no element of an array of shape \(9,\)"),
+        ({"outputs": (1,), "written": {1: np.ones(8, bool)}}, "boolean index did not match"),
+        ({"outputs": (1,), "inout": ("out",)}, "is named by both"),
+        ({"inout": (7,)}, r"gpu_benchmark\(inout=7\): the call has no such argument"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_the_call_is_refused(declared, message):
+    with pytest.raises(ValueError, match=message):
+        checked(double, X, np.empty(9), **declared)
+
+
+def in_a_tuple(grid, arrays):
+    double(*arrays)
+
+
+def test_an_output_in_a_tuple_is_poisoned_and_the_input_beside_it_must_stay():
+    out = 2 * X
+    checks, _ = checked(in_a_tuple, (1,), (X, out), outputs=("1[1]",))
+    assert verified(checks, out, 2 * X) is None
+    assert rejected(lambda grid, arrays: None, (1,), (X, 2 * X), outputs=("1[1]",)).fault is Fault.NOT_WRITTEN
+
+    def tramples(grid, arrays):
+        double(*arrays)
+        arrays[0][0] = 5
+
+    assert "argument 1[0]" in rejected(tramples, (1,), (X.copy(), out), outputs=("arrays[1]",)).message

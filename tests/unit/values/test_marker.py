@@ -101,9 +101,17 @@ def test_a_test_may_take_as_long_as_its_marker_says(value, expected):
     [(3, (3,)), (-1, (-1,)), ("out", ("out",)), ((2, "out"), (2, "out")), ([0, 1], (0, 1)), (None, ())],
 )
 def test_outputs_are_one_position_or_name_or_several(given, read_as):
-    assert read(outputs=given).outputs == read_as
+    assert read(outputs=given).outputs == read(inout=given).inout == read_as
 
 
 @pytest.mark.parametrize("value", [True, 1.5, (), "", ("out", 2.0), (1, 1), {"out"}, ((1, 2),)])
 def test_outputs_that_are_no_positions_and_names_are_refused(value):
     assert f"gpu_benchmark(outputs={value!r}): positions, counted from 0, and names" in refused(outputs=value)
+    assert f"gpu_benchmark(inout={value!r}): positions, counted from 0, and names" in refused(inout=value)
+
+
+def test_what_is_written_of_an_output_is_said_by_output():
+    assert read(written={"out": slice(1, -1)}).written == {"out": slice(1, -1)}
+    assert "gpu_benchmark(written=slice(1, 2, None)): an output with the index" in refused(
+        written=slice(1, 2)
+    )
