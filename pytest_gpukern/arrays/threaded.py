@@ -46,16 +46,18 @@ def random_array(
     Args:
         rng: the problem's seeded generator.
         shape: of the array.
-        dtype: float32 or float64.
+        dtype: float16, rounded from float32, float32 or float64.
         distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1).
 
     Raises:
-        ValueError: the distribution is neither.
+        ValueError: the distribution or the dtype is none of these.
     """
     import numpy as np
 
     if distribution not in ("uniform", "normal"):
         raise ValueError(f"distribution={distribution!r}: one of uniform, normal")
+    if np.dtype(dtype).name not in ("float16", "float32", "float64"):
+        raise ValueError(f"dtype={dtype!r}: one of float16, float32, float64; rng.integers draws integers")
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     array = np.empty(dims, dtype=dtype)
     flat = array.reshape(-1)
@@ -64,7 +66,10 @@ def random_array(
     def fill(index: int) -> None:
         part = flat[index * _CHUNK : (index + 1) * _CHUNK]
         draw = children[index].random if distribution == "uniform" else children[index].standard_normal
-        draw(out=part, dtype=part.dtype)
+        drawn = part.astype(np.float32) if part.itemsize == 2 else part  # NumPy draws no float16
+        draw(out=drawn, dtype=drawn.dtype)
+        if drawn is not part:
+            part[:] = drawn
 
     map_in_threads(fill, range(len(children)))
     return array

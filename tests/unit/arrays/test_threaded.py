@@ -50,3 +50,17 @@ def test_in_large_arrays_the_share_that_changes_is_the_same(monkeypatch):
     one = random_array(np.random.default_rng(5), 10_500)
     other = random_array(few_changed(np.random.default_rng(5)), 10_500)
     assert 200 < (one != other).sum() < 350
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_half_precision_is_drawn_as_float32_and_rounded(distribution):
+    half, single = (
+        random_array(np.random.default_rng(5), 100, dtype, distribution=distribution)
+        for dtype in ("float16", "float32")
+    )
+    assert np.array_equal(half, single.astype("float16"))
+
+
+def test_what_is_no_float_is_refused_with_what_draws_it():
+    with pytest.raises(ValueError, match=r"dtype='int32': one of float16, .*; rng.integers draws integers"):
+        random_array(np.random.default_rng(5), 100, "int32")
