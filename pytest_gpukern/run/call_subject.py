@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,6 +195,7 @@ class CallSubject:
             ValueError: the marker names an output that the call has not, or `determinism` of nothing.
             TypeError: an output is no array that can be written.
         """
+        __tracebackhide__ = True
         simulated_before = Launches.made
         try:
             made = self._call("in the first call")
@@ -358,10 +360,20 @@ class CallSubject:
 
     def _judge(self, found: Found, made: _Made, when: str) -> None:
         """Has the test's own check look at a call."""
-        if self._target.check is None:
+        __tracebackhide__ = True
+        check, (_, args, kwargs) = self._target.check, made.turn
+        if check is None:
             return
+        with suppress(ValueError):  # no Python function, and no signature
+            try:
+                inspect.signature(check).bind(made.returned, *args, **kwargs)
+            except TypeError as error:
+                raise TypeError(
+                    "pedantic(check=…) is called as check(returned, *args, **kwargs), with what the call "
+                    f"returned and took, {1 + len(args) + len(kwargs)} arguments here: {error}"
+                ) from None
         try:
-            self._target.check(made.returned, *made.turn.args, **made.turn.kwargs)
+            check(made.returned, *args, **kwargs)
         except Exception as error:
             found.fails(f"check {when}: {error}")
             raise

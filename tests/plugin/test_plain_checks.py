@@ -122,6 +122,21 @@ def test_it(gpu_benchmark):
     result.stdout.fnmatch_lines(["INCORRECT: out: aliased: it shares memory with argument 0; *by inout="])
 
 
+def test_a_check_that_does_not_take_what_it_is_given_says_so_in_one_sentence(plain, pytester):
+    result = plain(
+        """
+def test_it(gpu_benchmark):
+    gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E * TypeError: pedantic(check=*) is called as check(returned, *, 3 arguments *"]
+    )
+    result.stdout.fnmatch_lines(["test_doubling.py:*: TypeError"])
+    result.stdout.no_fnmatch_line("*call_subject.py*")
+
+
 UPDATES = """
 def counts(data, into):
     np.add.at(into, data, 1)
