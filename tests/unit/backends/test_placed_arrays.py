@@ -1,0 +1,165 @@
+"""Arrays that are misaligned or strided: where they lie on the host and the device, and damage."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_gpu_backend import driver, runtime  # noqa: F401 - fixtures
+
+from pytest_gpukern import Output
+from pytest_gpukern.arrays.compare import POISON
+from pytest_gpukern.arrays.memory import (
+    GUARD_BYTES,
+    INPUT_GUARD,
+    LAYOUTS,
+    OUTPUT_GUARD,
+    Damage,
+    Placed,
+    Placement,
+    placements,
+)
+from pytest_gpukern.backends.gpu_backend import CudaWorkspace, PlacedDeviceArray
+from pytest_gpukern.backends.host import PlacedArray
+from pytest_gpukern.check.diagnosis import diagnose_damage
+
+# where they lie
+
+
+def test_misaligned_arrays_begin_at_odd_numbers_of_elements_that_differ():
+    found = placements("misaligned", ["a", "b", "c"])
+    assert [placement.offset for placement in found.values()] == [1, 3, 5]
+    assert {placement.step for placement in found.values()} == {1}
+
+
+def test_strided_arrays_have_strides_of_their_own():
+    assert placements("strided", ["a", "b"]) == {"a": Placement(step=2), "b": Placement(step=3)}
+
+
+FORMS = pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((), "f4"),
+        ((0,), "f8"),
+        ((3,), "f2"),
+        ((5, 7), "f4"),
+        ((2, 3, 4), "u1"),
+        ((4,), "c16"),
+        ((3,), "i4,f8"),
+    ],
+)
+PLACES = pytest.mark.parametrize("placement", [Placement(1), Placement(3), Placement(0, 2), Placement(0, 3)])
+
+
+@FORMS
+@PLACES
+def test_a_placed_array_lies_where_it_should_and_holds_what_is_put_into_it(shape, dtype, placement):
+    placed = Placed(shape, np.dtype(dtype), placement, INPUT_GUARD)
+    allocation = np.empty(placed.nbytes, np.uint8)
+    placed.fill(allocation)
+    contents = np.frombuffer(np.random.default_rng(1).bytes(placed.nbytes), np.uint8)
+    contents = np.ndarray(shape, dtype, contents.copy())
+    placed.put(allocation, contents)
+    assert placed.view(allocation).tobytes() == contents.tobytes()
+    assert placed.start == GUARD_BYTES + placement.offset * np.dtype(dtype).itemsize
+    assert placed.damage("a", allocation) == []
+    if placement.step > 1 and shape and contents.size > 1:
+        assert not placed.view(allocation).flags.c_contiguous
+
+
+@given(
+    shape=st.sampled_from([(), (1,), (5,), (3, 4)]),
+    dtype=st.sampled_from(["u1", "f2", "f4", "f8"]),
+    placement=st.sampled_from([Placement(1), Placement(3), Placement(0, 2), Placement(0, 3)]),
+    at=st.integers(0, 10**6),
+)
+def test_every_byte_that_is_no_element_is_looked_at(shape, dtype, placement, at):
+    placed = Placed(shape, np.dtype(dtype), placement, OUTPUT_GUARD)
+    allocation = np.empty(placed.nbytes, np.uint8)
+    placed.fill(allocation)
+    at = (at if at % 2 else at // 2 % 200 + placed.start - 100) % placed.nbytes  # often near the array
+    before = placed.view(allocation).tobytes()
+    allocation[at] ^= 0xFF
+    is_element = placed.view(allocation).tobytes() != before
+    found = placed.damage("out", allocation)
+    assert bool(found) is not is_element
+    assert [each.changed_bytes for each in found] == [1] * len(found)
+
+
+def test_damage_says_before_between_and_behind():
+    array = PlacedArray((3,), "f4", OUTPUT_GUARD, Placement(step=2))
+    wider = np.lib.stride_tricks.as_strided(array.array, (6,), (4,))
+    wider[3] = 1
+    assert array.damage("out") == [Damage("out", True, 4, 1, 3, between=True)]
+    wider[5] = 1
+    assert array.damage("out")[1] == Damage("out", True, 4, 3, 3)
+    message = diagnose_damage(array.damage("out")).message
+    assert "4 bytes between the elements of out written, the first behind flat index 1 of 3" in message
+
+
+# on the device
+
+
+EVERY_SECOND = Placement(step=2)
+
+
+def placed_on_device(placement=EVERY_SECOND, shape=(2, 3), dtype=np.float32):
+    return PlacedDeviceArray(shape, dtype, guard=OUTPUT_GUARD, placement=placement)
+
+
+@FORMS
+@PLACES
+def test_a_device_array_says_where_its_elements_are(driver, shape, dtype, placement):  # noqa: F811
+    array = placed_on_device(placement, shape, dtype)
+    contents = np.ndarray(shape, dtype, np.random.default_rng(1).bytes(4096))
+    array.upload(contents)
+    assert array.download().tobytes() == contents.tobytes()
+    interface = array.__cuda_array_interface__
+    (allocation,) = driver.allocated
+    assert interface["data"][0] - allocation == GUARD_BYTES + placement.offset * array.dtype.itemsize
+    raw = np.ctypeslib.as_array((ctypes.c_ubyte * array.allocated_bytes).from_address(allocation))
+    offset = interface["data"][0] - allocation
+    seen = np.ndarray(interface["shape"], interface.get("descr") or dtype, raw, offset, interface["strides"])
+    assert seen.tobytes() == contents.tobytes()
+    assert array.damage("a") == []
+    array.free()
+    assert driver.used_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8"])
+def test_a_poison_is_what_it_would_be_in_c_order(driver, dtype):  # noqa: F811
+    array = placed_on_device(shape=(7,), dtype=dtype)
+    array.fill(POISON)
+    expected = np.full(14, POISON, np.uint32).view(dtype)[:7]
+    assert array.download().tobytes() == expected.tobytes()
+    assert array.damage("out") == []
+
+
+def test_a_write_into_a_gap_on_the_device_is_damage(driver):  # noqa: F811
+    array = placed_on_device()
+    ctypes.memset(array.pointer + 4, 0, 4)
+    (found,) = array.damage("out")
+    assert (found.between, found.index, found.changed_bytes) == (True, 0, 4)
+
+
+def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    array = placed_on_device(Placement(offset=1), (3,))
+    assert len(driver.allocated[array.pointer - 4]) == 16
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monkeypatch):  # noqa: F811
+    inputs, specs = {"a": np.arange(6.0).reshape(2, 3)}, {"out": Output((5,), np.float32)}
+    monkeypatch.setattr(type(runtime), "hash", lambda self, array: array.download().tobytes(), raising=False)
+    made = CudaWorkspace(inputs, specs, lambda array: array, placements(layout, ["a", "out"]))
+    assert made.digest() == made.digest_of(inputs)
+    assert made.damage() == []
+    made.arrays["out"].upload(np.arange(5, dtype=np.float32))
+    assert made.fetch("out").tolist() == [0, 1, 2, 3, 4]
+    made.fill({"a": -inputs["a"]})
+    assert made.digest() != made.digest_of(inputs)
+    made.close()
