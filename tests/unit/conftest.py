@@ -30,6 +30,7 @@ def gpu(events, monkeypatch):
         l2_bytes=2**10,
     )
     monkeypatch.setattr(cuda, "runtime", lambda: runtime)
+    monkeypatch.setattr(cuda, "works_elsewhere", lambda: False)
     return FakeGpu(events)
 
 
