@@ -260,7 +260,10 @@ class CallSubject:
                 count=count,
                 calls_a_sample=each,
             )
-            measurements += self._by_timers(timed) if on_gpu else self._by_host(timed)
+            if on_gpu:
+                measurements += self._by_timers(timed)
+            else:
+                measurements.append(timed.by(HostTimer(self._synchronize), beside=False))
         if inspect is not None:
             inspect()
         found.add_measurements(tuple(measurements))
@@ -277,9 +280,6 @@ class CallSubject:
             any_stream=True,
             refuses_host_calls=self._target.leaves_host_calls,
         )
-
-    def _by_host(self, timed: Timed) -> list[Measurement]:
-        return [timed.by(HostTimer(self._synchronize), beside=False)]
 
     def _scopes(self) -> tuple[str, ...]:
         """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""

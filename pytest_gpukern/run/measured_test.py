@@ -110,7 +110,7 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            raise pytest.fail.Exception(error.located, pytrace=False) from None
+            self._fail(error.located)
         self.found = found
         self._fail_where_incorrect()
 
@@ -127,10 +127,10 @@ class MeasuredTest:
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
-            raise pytest.fail.Exception(error.located, pytrace=False) from None
+            self._fail(error.located)
         complaint = why_not_rejected(case, found.diagnosis)
         if complaint is not None:
-            _fail(complaint)
+            self._fail(complaint)
 
     def verify(
         self, actual: Any, expected: Any, rtol: float | None, atol: float | None, *, expect_failure: bool
@@ -181,7 +181,7 @@ class MeasuredTest:
         if wrong is None and self.result is not None and self.result.correctness is Correctness.INCORRECT:
             wrong = f"INCORRECT: {self.result.diagnosis}"  # as a `check` of the test's own said
         if wrong is not None:
-            _fail(f"{wrong}\n  {_WENT_ON}")
+            pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
         if self.found is None:
             return None
         diagnosis = None if self.seen is None else self.seen.unsettled()
@@ -220,11 +220,7 @@ class MeasuredTest:
         """Fails the test, at its end again if it goes on."""
         __tracebackhide__ = True
         self._failed_with = message
-        _fail(message)
-
-
-def _fail(message: str) -> NoReturn:
-    pytest.fail(message, pytrace=False)
+        raise pytest.fail.Exception(message, pytrace=False) from None  # and is shown once
 
 
 class ObservedFromOutside:

@@ -141,6 +141,10 @@ def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(h
             "FAILED *right_after_all/n=8? - *",
         ]
     )
+    swallowed = "    try:\n        gpu_benchmark.reject(case)\n    except:\n        pass\n"
+    swallowing = BROKEN_ON_PURPOSE.replace("    gpu_benchmark.reject(case)\n", swallowed)
+    pytester.makepyfile(test_doubling=HOST_PROBLEM + swallowing)
+    host("-k", "rejected and 8").assert_outcomes(passed=1, failed=2, deselected=7)
 
 
 def test_a_case_that_is_not_selected_or_too_large_is_skipped_with_the_reason(host, pytester):
