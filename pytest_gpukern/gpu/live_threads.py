@@ -71,6 +71,11 @@ def note_starter(where: str) -> None:
         _started_in.setdefault(thread, where)
 
 
+def new_threads() -> list[threading.Thread]:
+    """Returns the threads that nobody has noted yet: those that the test at hand has started."""
+    return [thread for thread in _enumerate() if thread not in _started_in and _works(thread)]
+
+
 def threads_by_id(identities: Iterable[int | None]) -> str:
     """Names the threads with these ids, of which CUPTI tells the lower 32 bits, as far as they are known."""
     wanted = {identity & 0xFFFFFFFF for identity in identities if identity is not None}

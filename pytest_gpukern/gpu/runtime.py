@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,6 +176,7 @@ class CudaRuntime:
         self.device.set_current()
         self.context = checked("cuCtxGetCurrent")
         self._kept = int(checked("cuMemAlloc", 16))
+        _write_at_random(self._kept)
         self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
@@ -221,11 +223,10 @@ class CudaRuntime:
         try:
             if not _current():  # somebody took it off: nobody else's is in the way
                 checked("cuCtxSetCurrent", self.context)
-            if _current() != int(self.context) and not another_may_stay:
-                return "it left another context current"
+            if _current() != int(self.context):
+                return None if another_may_stay else "it left another context current"
         except CudaError:
             return closed
-        # No two allocations of a process have one identity, so one of a context that was closed is gone.
         return None if _identity(self._kept) == self._identity else closed
 
     @functools.cached_property
@@ -385,14 +386,29 @@ def _current() -> int:
     return int(checked("cuCtxGetCurrent"))
 
 
-def _identity(pointer: int) -> int | None:
-    """Returns what tells a device allocation from every other one of this process; None where it is gone."""
+def _identity(pointer: int) -> tuple[int, bytes] | None:
+    """Returns what tells an allocation of 16 random bytes from one at its address in a newer context.
+
+    None where it is gone. The numbers of allocations begin anew with a context.
+    """
+    import numpy as np
     from cuda.bindings import driver
 
-    status, identity = driver.cuPointerGetAttribute(
-        driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer
-    )
-    return int(identity) if status == driver.CUresult.CUDA_SUCCESS else None
+    held, attribute = np.zeros(16, np.uint8), driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
+    try:
+        number = int(checked("cuPointerGetAttribute", attribute, pointer))
+        checked("cuMemcpyDtoH", held.ctypes.data, pointer, held.nbytes)
+    except CudaError:
+        return None
+    return number, held.tobytes()
+
+
+def _write_at_random(pointer: int) -> None:
+    """Writes 16 bytes that nobody else writes."""
+    import numpy as np
+
+    held = np.frombuffer(os.urandom(16), np.uint8)
+    checked("cuMemcpyHtoD", pointer, held.ctypes.data, held.nbytes)
 
 
 def works_elsewhere() -> bool:

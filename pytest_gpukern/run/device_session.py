@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.settings import Settings
 
 
+_TO_LAUNCH_S = 0.05
+"""What a thread that a test left behind is given to launch something."""
+
+
 class DeviceSession:
     """The GPU of this process, the simulator in its place, or none; everything is found on first use.
 
@@ -297,6 +301,14 @@ class DeviceSession:
         from pytest_gpukern.gpu.runtime import context_fault
 
         return context_fault()
+
+    def launching_threads(self) -> str:
+        """Names threads that launch something on the GPU now, where kernels are timed; nothing for none."""
+        if not self.measures or self.elsewhere is not None:
+            return ""
+        from pytest_gpukern.timers.cupti.timer import launching_threads
+
+        return launching_threads(_TO_LAUNCH_S)
 
     def current_context(self) -> int:
         """Returns the address of this thread's CUDA context; 0 where there is none."""

@@ -26,6 +26,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import take_entries
+from pytest_gpukern.gpu.live_threads import Threads, threads_left
 from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
 from pytest_gpukern.values.untrusted_json import own_json
@@ -51,7 +53,11 @@ TELLS_WHERE = signal.SIGUSR1
 def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec as it is told to; the exit status is pytest's."""
     become_child(spec)
-    return int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
+    status = int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
+    mine = Threads(frozenset({threading.main_thread()}), None)
+    if any(not thread.daemon for thread in threads_left(mine)):
+        os._exit(status)  # Python would wait for them, maybe for ever
+    return status
 
 
 class MeasuringChild:

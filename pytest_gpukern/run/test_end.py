@@ -150,6 +150,24 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
         passed = test.ended
         _complain(item, test, test.observed.finish(passed=passed, let_go=values.clear))
+    _fail_where_threads_go_on_launching(item, failed=test is not None and test.failed_by_the_gate)
+
+
+def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> None:
+    """Fails a test whose threads would be in the next one's times; that has another process, if it can."""
+    config = item.config
+    if ENVIRONMENT not in config.stash or LOST in config.stash:
+        return
+    from pytest_gpukern.gpu.live_threads import new_threads
+
+    who = environment_of(config).gpu.launching_threads() if new_threads() else ""
+    if not who:
+        return
+    told = f"{who} that it left behind goes on launching on the GPU"
+    if is_replaceable(config):
+        config.stash[LOST] = LostContext(item.nodeid, told)
+    if not failed:
+        pytest.fail(f"{told}; have the test join it", pytrace=False)
 
 
 def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:

@@ -167,21 +167,21 @@ def beats():
         cuda.synchronize()
         time.sleep(0.0005)
 threading.Thread(target=beats, name="heartbeat", daemon=True).start()
-doubled(gpu_benchmark, 64)
 """
 
 
-def test_a_thread_that_goes_on_launching_is_named_with_the_test_that_started_it(project):
-    """The one that started it is INVALID as well: its own thread works between its calls."""
-    result = project("\n    ".join(HEARTBEAT.strip().splitlines()))
-    result.assert_outcomes(passed=2, failed=2)
-    which = "launched by a thread"
-    result.stdout.fnmatch_lines(
-        [
-            f"*INVALID*{which} (heartbeat) that also works between the calls*",
-            f"*INVALID*{which} (heartbeat of test_it.py::test_broken) that also works between the calls*",
-        ]
-    )
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_thread_that_goes_on_launching_is_the_fault_of_the_test_that_left_it_alone(project, measured):
+    lines = [*HEARTBEAT.strip().splitlines(), *(["doubled(gpu_benchmark, 64)"] if measured else [])]
+    result = project("\n    ".join(lines))
+    if measured:
+        result.assert_outcomes(passed=3, failed=1)
+        result.stdout.fnmatch_lines(["*INVALID*launched by a thread (heartbeat) that also works between *"])
+    else:
+        result.assert_outcomes(passed=4, errors=1)
+        result.stdout.fnmatch_lines(
+            ["*a thread (heartbeat) that it left behind goes on launching on the GPU*"]
+        )
 
 
 def test_a_module_may_work_in_a_context_of_its_own(project, pytester):

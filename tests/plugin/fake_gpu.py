@@ -36,6 +36,8 @@ ELSEWHERE = []
 """Whether the test is in a CUDA context of its own."""
 CONTEXTS = [0]
 """What a test has made current, innermost last."""
+LAUNCHING = []
+"""Threads that launch something all the time, by their names."""
 NO_CUPTI = "cupti-python is not installed"
 
 
@@ -201,6 +203,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(device_memory, "accounts", lambda: [Account()])
     monkeypatch.setattr(device_memory, "synchronize", lambda: None)
     monkeypatch.setattr(DeviceSession, "ceilings", None)
+    monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")
     monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", lambda self, name: None)
     monkeypatch.setattr(

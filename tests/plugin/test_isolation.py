@@ -200,6 +200,22 @@ def test_a_context_that_a_test_leaves_costs_a_process_and_one_of_its_modules_fix
     assert len(set(own_ones.values())) == 1
 
 
+@pytest.mark.parametrize("launches", [True, False])
+def test_a_thread_that_goes_on_launching_fails_the_test_that_left_it_and_no_other(
+    project, pytester, launches
+):
+    starts = "__import__('threading').Thread(target=time.sleep, args=(600,), name='heartbeat').start()"
+    notes = "fake_gpu.LAUNCHING.append('a thread (heartbeat)'); " if launches else ""
+    result = project(notes + starts)
+    result.assert_outcomes(passed=7, errors=int(launches))
+    ran = pids(pytester)
+    assert (ran["test_broken"] != ran["test_second"]) == launches
+    assert not any(is_alive(int(pid)) for pid in ran.values() if pid != ran["test_here_before"])
+    if launches:
+        why = "a thread (heartbeat) that it left behind goes on launching on the GPU; have the test join it"
+        assert f"test_broken - Failed: {why}"[:60] in failure(result, "ERROR")
+
+
 def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
     result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
     result.assert_outcomes(passed=4, errors=3)

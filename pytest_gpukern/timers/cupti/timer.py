@@ -18,6 +18,7 @@ import functools
 import itertools
 import math
 import statistics
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -275,6 +276,24 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
     if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
         raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
     return trace
+
+
+def launching_threads(within_s: float) -> str:
+    """Names the threads that launch something within a while, as far as CUPTI is in use; nothing for none."""
+    if not activity_trace.cache_info().currsize:
+        return ""
+    try:
+        trace = activity_trace()
+        trace.follow_threads()
+        trace.open(concurrently=True)
+        try:
+            time.sleep(within_s)
+            runtime().synchronize()
+        finally:
+            strangers = _strangers(trace.close())
+    except TimerUnavailable:
+        return ""
+    return _who(strangers) if strangers else ""
 
 
 @functools.cache

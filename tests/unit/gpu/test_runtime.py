@@ -1,5 +1,6 @@
 """Whether a process can go on in the CUDA context that it began with; the driver is made up."""
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +11,13 @@ from pytest_gpukern.gpu.runtime import CudaRuntime, works_elsewhere
 driver = pytest.importorskip("cuda.bindings.driver")
 FINE, BAD = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
 OURS, THEIRS, ALLOCATION = 7, 8, 77
+HELD = bytes(range(16))
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """A driver with a current context and an allocation of ours, whose context may be made current or not."""
-    state = SimpleNamespace(current=OURS, identity=1, alive=True)
+    state = SimpleNamespace(current=OURS, number=1, alive=True, held=HELD)
 
     def set_current(context):
         if not state.alive:
@@ -25,13 +27,19 @@ def machine(monkeypatch):
 
     def attribute(kind, pointer):
         assert (kind.name, pointer) == ("CU_POINTER_ATTRIBUTE_BUFFER_ID", ALLOCATION)
-        return (FINE, state.identity) if state.identity is not None else (BAD, None)
+        return (FINE, state.number) if state.number is not None else (BAD, None)
+
+    def copy(into, pointer, nbytes):
+        assert (pointer, nbytes) == (ALLOCATION, len(HELD))
+        ctypes.memmove(into, state.held, nbytes)
+        return (FINE,)
 
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (FINE, state.current))
     monkeypatch.setattr(driver, "cuCtxSetCurrent", set_current)
     monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    monkeypatch.setattr(driver, "cuMemcpyDtoH", copy)
     runtime = CudaRuntime.__new__(CudaRuntime)
-    runtime.context, runtime._kept, runtime._identity = OURS, ALLOCATION, 1
+    runtime.context, runtime._kept, runtime._identity = OURS, ALLOCATION, (1, HELD)
     monkeypatch.setattr(module, "runtime_in_use", lambda: runtime)
     state.change = runtime.change
     return state
@@ -52,7 +60,7 @@ def test_another_context_is_a_change_where_it_may_not_stay_and_is_left_as_it_is(
 
 
 @pytest.mark.parametrize(
-    "closed", [{"identity": None}, {"identity": 2}, {"current": 0, "alive": False}], ids=str
+    "closed", [{"number": None}, {"number": 2}, {"held": bytes(16)}, {"current": 0, "alive": False}], ids=str
 )
 def test_a_context_that_was_closed_is_known_though_a_new_one_has_its_address(machine, closed):
     vars(machine).update(closed)

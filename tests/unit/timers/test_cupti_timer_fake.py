@@ -448,6 +448,21 @@ def test_work_that_escapes_only_later_makes_the_measurement_invalid(machine, mon
     assert "theirs" in found.invalid
 
 
+def test_threads_that_go_on_launching_are_named_once_cupti_is_in_use(machine, heart, monkeypatch):
+    monkeypatch.setattr(cupti, "runtime", lambda: machine)
+    monkeypatch.setattr(cupti.time, "sleep", lambda _: heart())
+    assert cupti.launching_threads(0.0) == "", "nothing has asked for CUPTI yet"
+    CuptiTimer(machine)
+    assert cupti.launching_threads(0.0) == "a thread (heart_0)"
+    assert unused(machine)
+
+
+def test_where_no_thread_launches_none_is_named(machine, monkeypatch):
+    monkeypatch.setattr(cupti, "runtime", lambda: machine)
+    CuptiTimer(machine)
+    assert cupti.launching_threads(0.0) == ""
+
+
 # what cannot be timed
 
 
