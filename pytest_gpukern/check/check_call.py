@@ -190,12 +190,13 @@ class CheckedCalls:
         def named(option: str, names: Sequence[int | str]) -> list[Argument]:
             return declared_arguments(option, names, function, args, kwargs, self._where)
 
-        written = named("outputs", self._outputs)
-        updated = {name for name, _ in named("inout", self._inout)}
-        declared = [*written, *named("inout", self._inout)]
+        poisoned, put_back = named("outputs", self._outputs), named("inout", self._inout)
+        updated = {name for name, _ in put_back}
+        for name, _ in poisoned:
+            if name in updated:
+                raise ValueError(f"{self._where}: gpu_benchmark: {name} is named by outputs= and by inout=")
+        declared = [*poisoned, *put_back]
         outputs = {name: self._writable(name, value, updated) for name, value in declared}
-        if len(outputs) < len(declared):
-            raise ValueError(f"{self._where}: gpu_benchmark(outputs=…, inout=…): {updated} is named by both")
         regions = {}
         for key, region in self._written.items():
             for name, _ in named("written", [key]):

@@ -517,7 +517,7 @@ def test_writing_beyond_the_declared_part_or_less_than_it_is_wrong(stop, fault, 
         ({"inout": (1,), "written": {1: np.s_[1:]}}, "argument 1 is not declared by outputs="),
         ({"outputs": (1,), "written": {1: np.s_[9:]}}, r"no element of an array of shape \(9,\)"),
         ({"outputs": (1,), "written": {1: np.ones(8, bool)}}, "boolean index did not match"),
-        ({"outputs": (1,), "inout": ("out",)}, "is named by both"),
+        ({"outputs": (1,), "inout": ("out",)}, "argument 1 is named by outputs= and by inout="),
         ({"inout": (7,)}, r"gpu_benchmark\(inout=7\): the call has no such argument"),
     ],
 )
