@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nvml import state
-from fakes import FakeEnvironment, case_of, measuring, right, run
+from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
 
+from pytest_gpukern import Output
 from pytest_gpukern.gpu.nvml import DeviceState
 from pytest_gpukern.measure import energy as energy_module
 from pytest_gpukern.measure.energy import (
@@ -18,6 +19,7 @@ from pytest_gpukern.measure.energy import (
     NO_COUNTER,
     NOT_ASKED,
     OF_INVALID,
+    OF_UPDATES,
     TOO_SHORT,
     Energy,
     energy_of_a_call,
@@ -148,11 +150,11 @@ def told(gpu, timer, monkeypatch):
     monkeypatch.setattr(Observers, "observe", lambda *args, **kwargs: [])
     gpu.timed_stream = SimpleNamespace(record=None)
 
-    def run_with(*, asks=True, **settings):
+    def run_with(*, asks=True, problem=None, **settings):
         environment = FakeEnvironment(gpu, settings=measuring(**{"energy": True, **settings}))
         if asks:
             environment.instruments = SimpleNamespace(states=SimpleNamespace(state=None))
-        result = run(case_of(right), environment)
+        result = run(case_of(right, problem=problem), environment)
         return [Energy(each.energy_mj, each.mean_power_w, each.energy_untold) for each in result.measurements]
 
     return run_with
@@ -172,6 +174,11 @@ def test_where_it_cannot_be_asked_for_there_is_a_reason(told, timer):
     assert told(asks=False) == [Energy(untold=NOT_ASKED)]
     timer.suspicious = "work on another stream"
     assert told() == [Energy(untold=OF_INVALID)]
+
+
+def test_a_call_that_updates_its_arrays_is_not_run_back_to_back(told):
+    in_part = {"outputs": lambda n: {"out": Output(n, "float32", written=slice(None))}}
+    assert told(problem=doubling(**in_part)) == [Energy(untold=OF_UPDATES)]
 
 
 def test_a_call_that_launches_nothing_has_a_reason_too(told, monkeypatch, timer):
