@@ -55,7 +55,8 @@ class GpuBenchmark:
     ) -> Any:
         """Measures in rounds, or with fresh arguments for every call; takes what pytest-benchmark's takes.
 
-        A kernel that updates in place needs only `setup` and `check`. Then arguments are made for a batch of
+        A kernel that updates in place needs only `setup` and `check`, or the marker's `inout=` without
+        `pedantic`. Then arguments are made for a batch of
         calls ahead, and sampling ends once the median is known. With `args`, `teardown`, `rounds`,
         `warmup_rounds` or `iterations`, each round is set up, called and torn down before the next begins.
 
