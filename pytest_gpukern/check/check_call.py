@@ -654,7 +654,12 @@ def _argument(
 
 
 def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
-    """Returns the position of a parameter that is passed by position, where that can be told."""
+    """Returns the position of a parameter that is passed by position, where that can be told.
+
+    `kernel[grid, block]` of Numba's tells the parameters of its Python function only.
+    """
+    dispatcher = getattr(function, "dispatcher", function)
+    function = getattr(dispatcher, "py_func", function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # no Python function

@@ -7,7 +7,6 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.cli.exits import print_anywhere
 from pytest_gpukern.package import __version__
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ With `takes_pytest_options=True` the arguments that the parser does not know are
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `gpukern` and returns its exit status."""
+    from pytest_gpukern.cli.exits import print_anywhere
+
     print_anywhere()
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(

@@ -109,16 +109,22 @@ class MachineCode:
             return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
         return codes[0] if len(codes) == 1 else None
 
-    def launches_from_device(self, kernel: str, registers: int) -> bool:
-        """Whether a kernel may be of a module that launches kernels from the device; as `sha256`."""
-        modules, _ = self._candidates(kernel, registers)
-        return any(self._read(module).launches for module in modules)
+    def launches_from_device(self, kernel: str) -> bool:
+        """Whether a kernel, by its mangled name, may be of a module that launches kernels from the device.
+
+        Registers rule no module out: a kernel that calls functions takes more than its own code says.
+        """
+        return any(self._read(module).launches for module in self._loaded_with(self._from.of(kernel)))
 
     def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
         """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
         origin = self._from.of(kernel)
-        loaded = {self._modules[number] for number in origin.modules if number in self._modules}
+        loaded = self._loaded_with(origin)
         return {module for module in loaded if self._read(module).may_take(registers, kernel)}, origin.each
+
+    def _loaded_with(self, origin: Origin) -> set[str]:
+        """Hashes of the modules of an origin that were seen when they were loaded."""
+        return {self._modules[number] for number in origin.modules if number in self._modules}
 
     def _read(self, module: str) -> _Known:
         """What is known of a module's code, by its hash; it is read when it is first asked for."""

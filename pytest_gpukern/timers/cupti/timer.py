@@ -244,7 +244,7 @@ class CuptiTimer:
             kernel = activity.kernel
             if kernel is None or activity.name in self._whole:
                 continue
-            if code is not None and code.launches_from_device(activity.name, kernel.registers):
+            if code is not None and code.launches_from_device(activity.name):
                 launches = "is of a module that launches kernels from the device"
                 raise TimerUnavailable(f"{kernel.name} {launches}, which CUPTI does not record")
             self._whole.add(activity.name)

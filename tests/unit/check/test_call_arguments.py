@@ -51,6 +51,23 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
     assert "it has 4 positional, 0 to 3, and out, stream: give a position" in str(error.value)
 
 
+def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
+    """`kernel[grid, block]` is called with any number of arguments; its dispatcher holds the function."""
+
+    def kernel(x, out):
+        out[0] = x[0]
+
+    class Configured:
+        dispatcher = SimpleNamespace(py_func=kernel)
+
+        def __call__(self, *args):
+            kernel(*args)
+
+    x, out = np.zeros(2), np.zeros(2)
+    (found,) = declared_arguments("outputs", ["out"], Configured(), (x, out), {}, "test_it")
+    assert found.value is out
+
+
 def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_number():
     for function in (print, lambda *args: None, dict.fromkeys):
         with pytest.raises(ValueError, match="no such argument; it has 1 positional, 0:"):
