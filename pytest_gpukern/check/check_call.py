@@ -6,14 +6,11 @@ second, and so on in turn. What a call returns is new memory, of a type that doe
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import itertools
 import numbers
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import (
     BFLOAT16,
@@ -25,6 +22,7 @@ from pytest_gpukern.arrays.compare import (
 )
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
+from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, leaves
 from pytest_gpukern.check.diagnosis import (
     UNWRITTEN_ON_PURPOSE,
     Diagnosis,
@@ -41,12 +39,13 @@ from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Tolerance
     from pytest_gpukern.backends.foreign_array import UsersArray
+    from pytest_gpukern.check.call_arguments import Argument
     from pytest_gpukern.timers.timer import Executions
 
 
@@ -531,159 +530,6 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
 def _comparable(value: Any) -> Any:
     """Returns what tells a scalar of one call from that of another; of anything else, which object it is."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
-
-
-class Argument(NamedTuple):
-    """One argument of a call; its place is `argument 2`, counted from 0, or the name that it is passed by."""
-
-    place: str
-    value: Any
-
-
-def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
-    """Returns each argument of a call."""
-    return [
-        *(Argument(f"argument {n}", value) for n, value in enumerate(args)),
-        *map(Argument._make, kwargs.items()),
-    ]
-
-
-def captured_by(function: Any) -> Iterator[Any]:
-    """Yields what a callable has at hand: variables that it closes over, globals that it names, and what a
-    partial or a method is bound to, with the attributes of that."""
-    if isinstance(function, functools.partial):
-        yield from function.args
-        yield from function.keywords.values()
-        yield from captured_by(function.func)
-        return
-    owner = getattr(function, "__self__", None)
-    if owner is not None:
-        yield owner
-        yield from getattr(owner, "__dict__", {}).values()
-    function = getattr(function, "__func__", function)
-    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    for name in code.co_names if code is not None else ():
-        if name in names:
-            yield names[name]
-
-
-def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or what is in the tuple, list or dict that it is, each with its place."""
-    if isinstance(value, (tuple, list)):
-        for number, each in enumerate(value):
-            yield from leaves(f"{place}[{number}]", each)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from leaves(f"{place}[{key!r}]", each)
-    else:
-        yield Argument(place, value)
-
-
-_PLACE = re.compile(r"(-?\d+|[^\W\d]\w*)((?:\[[^\[\]]+\])*)")
-
-
-def declared_arguments(
-    option: str,
-    declared: Sequence[int | str],
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    where: str,
-) -> list[Argument]:
-    """Returns the arguments that a marker's option names by position, from either end, or by name.
-
-    The name of one that is passed by position is found where the function tells its signature. Behind either
-    may follow a place in a tuple, list or dict; of one that is named whole, every array in it is meant.
-
-    Raises:
-        ValueError: the call has no such argument, or one is named twice.
-    """
-    found: list[Argument] = []
-    for name in declared:
-        argument = _argument(name, function, args, kwargs)
-        if argument is None:
-            raise ValueError(
-                f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
-                f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or the name that an array "
-                "is passed by"
-            )
-        inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
-        for each in inside or [argument]:
-            if any(each.place == other.place for other in found):
-                raise ValueError(
-                    f"{where}: gpu_benchmark({option}={tuple(declared)!r}): {each.place} is named twice"
-                )
-            found.append(each)
-    return found
-
-
-def _argument(
-    name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Argument | None:
-    """Returns the argument of a position or name, or what is in it at a place; None where there is none."""
-    parts = _PLACE.fullmatch(str(name))
-    if parts is None:
-        return None
-    base, steps = parts.groups()
-    if base in kwargs:
-        argument = Argument(base, kwargs[base])
-    else:
-        number = base.removeprefix("-").isdecimal()
-        at = int(base) if number else _position(function, base, len(args))
-        if at is None or not -len(args) <= at < len(args):
-            return None
-        argument = Argument(f"argument {at % len(args)}", args[at])
-    for text in re.findall(r"\[([^\[\]]+)\]", steps):
-        place, value = argument
-        try:
-            step = ast.literal_eval(text)
-            if isinstance(value, (tuple, list)):
-                argument = Argument(f"{place}[{range(len(value))[step]}]", value[step])
-            elif isinstance(value, dict):
-                argument = Argument(f"{place}[{step!r}]", value[step])
-            else:
-                return None
-        except (ValueError, SyntaxError, LookupError, TypeError):
-            return None
-    return argument
-
-
-def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
-    """Returns the position of a parameter that is passed by position, where that can be told.
-
-    `kernel[grid, block]` of Numba's tells the parameters of its Python function only.
-    """
-    dispatcher = getattr(function, "dispatcher", function)
-    function = getattr(dispatcher, "py_func", function)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # no Python function
-        return None
-    for position, parameter in enumerate(parameters[:given]):
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            return None
-        if parameter.name == name:
-            return position
-    return None
-
-
-def _what_there_is(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    last = f", 0 to {len(args) - 1}" if len(args) > 1 else ", 0" if args else ""
-    there = f"{len(args)} positional{last}"
-    if kwargs:
-        there += f", and {', '.join(kwargs)}"
-    inside = [
-        leaf.place
-        for place, value in arguments_of(args, kwargs)
-        for leaf in leaves(place, value)
-        if leaf.place != place and users_array(leaf.value) is not None
-    ]
-    return f"{there}, with {', '.join(inside)}" if inside else there
 
 
 @dataclass
