@@ -205,7 +205,18 @@ def device_notes(
     foreign = states[-1].foreign
     if foreign:
         notes.append(f"on the device besides this run, as far as can be told idle: {_named(foreign)}")
+    copied = _copied(states)
+    if copied >= _COPIES_BYTES_PER_S and not foreign:
+        notes.append(
+            f"up to {copied / 1e9:.1f} GB/s were copied over PCIe while this run waited, by a thread of its "
+            "own or a process that NVML does not name: kernels may read slower for it"
+        )
     return tuple(notes)
+
+
+def _copied(states: Sequence[DeviceState]) -> float:
+    """Returns the most bytes a second that went over PCIe while this process waited, as far as counted."""
+    return max(state.pcie_bytes_per_s or 0.0 for state in states)
 
 
 def _throttled(before: DeviceState, after: DeviceState) -> Disturbance | None:
@@ -262,9 +273,11 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
     there = {process.pid for process in before.foreign}
     new = [process for process in after.foreign if process.pid not in there]
     busy = [process for process in after.foreign if (process.sm_percent or 0) >= _BUSY_PERCENT]
-    copied = max(before.pcie_bytes_per_s or 0.0, after.pcie_bytes_per_s or 0.0)
-    if copied >= _COPIES_BYTES_PER_S and not busy:
-        by = _named(after.foreign) or "NVML names no process; it may be a thread of this one"
+    copied = _copied((before, after))
+    if (
+        copied >= _COPIES_BYTES_PER_S and after.foreign and not busy
+    ):  # else it may be a thread of ours: a note
+        by = _named(after.foreign)
         seen = f"another process copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {by}"
         return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
     if not (new or busy):

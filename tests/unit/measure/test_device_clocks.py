@@ -149,22 +149,26 @@ def test_a_process_that_runs_kernels_is_a_fault_however_long_it_was_there(
         )
 
 
-@pytest.mark.parametrize(
-    ("foreign", "named"), [((STRANGER,), "pid 4711 (train.py"), ((), "names no process")]
-)
-def test_what_copies_over_pcie_while_this_process_waits_is_a_fault(
-    foreign: tuple[GpuProcess, ...], named: str
-) -> None:
+def test_a_process_that_copies_over_pcie_while_this_one_waits_is_a_fault() -> None:
     quiet, copying = {"pcie_bytes_per_s": 2e7}, {"pcie_bytes_per_s": 12.34e9}
-    there = {"foreign": foreign}
+    there = {"foreign": (STRANGER,)}
     assert fault(before=state(0, **there, **quiet), **there, **quiet) is None, "its mere presence is none"
     assert fault(before=state(0, **there)) is None, "nobody tells"
     for before, after in ((quiet, copying), (copying, quiet)):
         found = fault(before=state(0, **there, **before), **there, **after)
         assert found is not None
         assert found.kind == "other process"
-        assert "copied 12.3 GB/s over PCIe while this one waited: " in found.seen
-        assert named in found.seen
+        assert "copied 12.3 GB/s over PCIe while this one waited: pid 4711 (train.py" in found.seen
+
+
+def test_copies_of_no_process_that_is_named_may_be_a_threads_of_ours_and_are_a_note() -> None:
+    copying = {"pcie_bytes_per_s": 12.34e9}
+    assert fault(before=state(0, **copying), **copying) is None
+    (note,) = notes({}, copying, {})
+    assert note.startswith(
+        "up to 12.3 GB/s were copied over PCIe while this run waited, by a thread of its own"
+    )
+    assert notes({"pcie_bytes_per_s": 2e7}) == ()
 
 
 # notes
