@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from pytest_gpukern.arrays.compare import Tolerance
+    from pytest_gpukern.arrays.compare import Comparison, Tolerance
     from pytest_gpukern.arrays.memory import Span
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
@@ -288,13 +288,14 @@ def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> N
         worst = prepared.errors.get(name)
         if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
             prepared.errors[name] = comparison.error
-        updated = name in dataset.updated
+        updated, told = name in dataset.updated, ""
+        if updated and comparison.mismatches:
+            found = prepared.workspace.fetch(name)
+            comparison, told = with_what_was_there(comparison, found, dataset, name, tolerance)
         diagnosis = diagnose_values(name, comparison, tolerance, poisoned=not updated)
         if diagnosis is None:
             continue
-        if updated:
-            told = what_was_there(prepared.workspace.fetch(name), dataset, name, tolerance)
-            diagnosis = Diagnosis(diagnosis.fault, f"{diagnosis.message}{told}")
+        diagnosis = Diagnosis(diagnosis.fault, f"{diagnosis.message}{told}")
         for old in earlier or []:
             if (
                 old.expected is not None
@@ -308,21 +309,34 @@ def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> N
         raise IncorrectError(diagnosis, prepared.errors)
 
 
-def what_was_there(found: np.ndarray[Any, Any], dataset: Dataset, name: str, tolerance: Tolerance) -> str:
-    """Says of wrong elements of an updated output how many are as they were, or should have stayed so."""
+def with_what_was_there(
+    comparison: Comparison,
+    found: np.ndarray[Any, Any],
+    dataset: Dataset,
+    name: str,
+    tolerance: Tolerance,
+) -> tuple[Comparison, str]:
+    """Returns the comparison of an updated output with what was never written, and more lines about it.
+
+    In the part that is declared as written, wrong elements that are as they were before the launch are such.
+    """
     import numpy as np
 
     assert dataset.expected is not None
     before, expected, spec = dataset.inputs[name], dataset.expected[name], dataset.specs[name]
     with np.errstate(all="ignore"):
         wrong = ~np.isclose(found, expected, tolerance.rtol, tolerance.atol, equal_nan=True)
-    left = int((wrong & (found == before)).sum())
-    told = f"\n  {left} of them hold what was there before the launch" if left else ""
-    if spec.written is not None:
-        wrong[spec.written] = False
-        beyond = int(wrong.sum())
-        told += f"\n  {beyond} of them lie outside what is declared as written" if beyond else ""
-    return told
+    left = wrong & (found == before)
+    if spec.written is None:
+        count = int(left.sum())
+        return comparison, f"\n  {count} of them hold what was there before the launch" if count else ""
+    wrong[spec.written] = False
+    places, beyond = np.flatnonzero(left), int(wrong.sum())
+    if places.size:
+        comparison = dataclasses.replace(
+            comparison, unwritten=int(places.size), first_unwritten=int(places[0])
+        )
+    return comparison, f"\n  {beyond} of them lie outside what is declared as written" if beyond else ""
 
 
 def _check_written(prepared: Prepared) -> None:
