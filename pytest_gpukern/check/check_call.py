@@ -449,14 +449,18 @@ class CheckedCalls:
         output.bits.append(bits)
 
 
-class _Poisoned:
-    """Executions in batches before each of which the outputs are poisoned, while the device is idle."""
+class _Checked:
+    """Executions of a call whose outputs are prepared before they are taken."""
 
     def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
         self._executions = executions
         self._checks = checks
         self.largest_batch = executions.largest_batch
         self.buffer_sets = executions.buffer_sets
+
+
+class _Poisoned(_Checked):
+    """Poisons the outputs before each batch, while the device is idle."""
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """The next `count` executions."""
@@ -464,14 +468,8 @@ class _Poisoned:
         return self._executions.take(count, cold=cold)
 
 
-class _Restored:
-    """Executions ahead of each of which what the call updates is put back."""
-
-    def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
-        self._executions = executions
-        self._checks = checks
-        self.largest_batch = executions.largest_batch
-        self.buffer_sets = executions.buffer_sets
+class _Restored(_Checked):
+    """Puts back before each execution what the call updates."""
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """The next `count` executions."""
