@@ -1,4 +1,4 @@
-"""Supplies scikit-cuda 0.5.3 with what it needs while it is imported, and is gone since 2019."""
+"""Supplies scikit-cuda 0.5.3, while it is imported, with what Python and NumPy have dropped since 2019."""
 
 from __future__ import annotations
 

@@ -316,9 +316,9 @@ def with_what_was_there(
     name: str,
     tolerance: Tolerance,
 ) -> tuple[Comparison, str]:
-    """Returns the comparison of an updated output with what was never written, and more lines about it.
+    """Returns the comparison of an updated output, its unwritten elements counted, and more lines about it.
 
-    In the part that is declared as written, wrong elements that are as they were before the launch are such.
+    An element of the declared part is unwritten where it is wrong and still what it was before the launch.
     """
     import numpy as np
 

@@ -215,7 +215,7 @@ def device_notes(
 
 
 def _copied(states: Sequence[DeviceState]) -> float:
-    """Returns the most bytes a second that went over PCIe while this process waited, as far as counted."""
+    """Returns the highest rate over PCIe while this process waited, in bytes a second; 0 if not known."""
     return max(state.pcie_bytes_per_s or 0.0 for state in states)
 
 

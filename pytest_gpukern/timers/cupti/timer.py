@@ -170,8 +170,8 @@ class CuptiTimer:
             return True
         if not self._apart and (self._any_stream or self._marker is not None) and overlapping(activities):
             # Only the timed stream waits behind the blocking kernel: elsewhere the calls ran ahead, at once.
-            # What that stream waits for is done before the marker here, and what it does not is seen here
-            # best: short work of calls that are launched one by one is done before the host is.
+            # Look before the queue is given up. Work that the timed stream waits for ends before the marker.
+            # Other work outlasts it, also short work, which is done too early once calls are launched singly.
             self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
             self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
