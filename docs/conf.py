@@ -21,7 +21,7 @@ copyright = "2026, MIT licence"
 release = version = __version__
 default_role = "code"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_generated", "recorded", "workflows", "examples"]
+exclude_patterns = ["_build", "_generated", "recorded", "examples"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nitpicky = False

@@ -32,9 +32,9 @@ HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", 
 
 
 def modules():
-    """Dotted name without the package's own → file."""
+    """Dotted name without the package's own → file; templates are no modules, but become a user's files."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(set(PACKAGE.rglob("*.py")) - set(PACKAGE.glob("cli/templates/*"))):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
