@@ -11,7 +11,7 @@ EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
 # Tests share out the processors where they do not have to share a GPU.
 PARALLEL := $(if $(CUDA),,-n auto)
 
-.PHONY: benchmark test check lint clean
+.PHONY: benchmark test check lint docs clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -23,7 +23,7 @@ test: $(VENV)/.dev
 	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
 
 ## check: what a change must pass
-check: lint test
+check: lint docs test
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -31,8 +31,12 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+## docs: build the site into docs/_build; a warning fails
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) docs/_build docs/_generated build dist *.egg-info
 
 $(VENV)/.%: EXTRAS = $*
 $(VENV)/.dev: EXTRAS = dev,$(EXTRA)

@@ -1,19 +1,24 @@
-"""Configures the site, and writes the pages that are made from tables of the code: options and commands."""
+"""Configures the site, and writes the parts of pages that are made from the code: options and commands."""
+
+from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import os
 import pkgutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from pytest_gpukern.cli.main import COMMANDS  # noqa: E402
 from pytest_gpukern.package import __version__  # noqa: E402
-from pytest_gpukern.values.options import OPTIONS  # noqa: E402
+from pytest_gpukern.values.options import OPTIONS, Option  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sphinx.application import Sphinx
 
 project = "pytest-gpukern"
 author = "the authors of pytest-gpukern"
@@ -21,52 +26,63 @@ copyright = "2026, MIT licence"
 release = version = __version__
 default_role = "code"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_generated", "recorded", "examples"]
-myst_enable_extensions = ["colon_fence"]
+exclude_patterns = ["_build", "_generated", "examples"]
 myst_heading_anchors = 3
-nitpicky = False
+nitpick_ignore = [("py:class", "DTypeLike"), ("py:class", "Point"), ("py:class", "MeasuredTest")]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
 html_theme = "furo"
 html_title = "pytest-gpukern"
 html_show_sphinx = False
 
 
-def option_table() -> str:
-    """Returns the table of options, in Markdown."""
-    rows = ["| option | values | what it does |", "|---|---|---|"]
-    for option in OPTIONS:
-        values = option.metavar or ", ".join(f"`{choice}`" for choice in option.choices)
-        if option.metavar:
-            values = f"`{option.metavar.replace('|', '` or `')}`"
-        elif option.flag:
-            values = "a flag"
-        text = option.help.replace("%%", "%").replace("|", "\\|")
-        rows.append(f"| `{option.cli}` | {values} | {text[0].upper()}{text[1:]} |")
-    return "\n".join(rows) + "\n"
+def options() -> str:
+    """Returns every option with its values, its meaning and its ini twin, in MyST."""
+    return "\n\n".join(described(option) for option in OPTIONS) + "\n"
 
 
-def command_help() -> str:
-    """Returns what `gpukern COMMAND --help` prints of each command, in Markdown."""
-    os.environ["COLUMNS"] = "100"
-    sections = []
-    for name, (function, summary) in COMMANDS.items():
-        parser = argparse.ArgumentParser(prog=f"gpukern {name}", allow_abbrev=False)
-        pkgutil.resolve_name(function)(parser)
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            parser.print_help()
-        text = printed.getvalue().rstrip()
-        sections.append(
-            f"## `gpukern {name}`\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{text}\n```\n"
-        )
-        nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-        for own, sub in (item for action in nested for item in action.choices.items()):
-            sections.append(f"### `gpukern {name} {own}`\n\n```text\n{sub.format_help().rstrip()}\n```\n")
-    return "\n".join(sections)
+def described(option: Option) -> str:
+    """Returns one option, in MyST."""
+    values = option.metavar or ",".join(option.choices)
+    written = "" if option.flag else f" {values}" if option.metavar else f" {{{values}}}"
+    text = option.help.replace("%%", "%")
+    return f"```{{option}} {option.cli}{written}\n{text[0].upper()}{text[1:]}.\nIni: `{option.ini}`.\n```"
 
 
-GENERATED = HERE / "_generated"
-GENERATED.mkdir(exist_ok=True)
-(GENERATED / "options.md").write_text(option_table(), encoding="utf-8")
-(GENERATED / "commands.md").write_text(command_help(), encoding="utf-8")
+def commands() -> str:
+    """Returns what `gpukern COMMAND --help` prints of each command, in MyST."""
+    return "\n".join(help_of_commands())
+
+
+def help_of_commands() -> Iterator[str]:
+    """Yields a section for each command, and for each command inside it."""
+    for name, (declare, summary) in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"gpukern {name}", allow_abbrev=False, formatter_class=Wide)
+        pkgutil.resolve_name(declare)(parser)
+        yield f"## `gpukern {name}`\n\n{summary[0].upper()}{summary[1:]}.\n\n{shown(parser)}"
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for own, inside in action.choices.items():
+                    yield f"### `gpukern {name} {own}`\n\n{shown(inside)}"
+
+
+class Wide(argparse.HelpFormatter):
+    """Wraps at the same width, whatever terminal the site is built in."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=88)
+
+
+def shown(parser: argparse.ArgumentParser) -> str:
+    """Returns the help of a parser as a block."""
+    parser.formatter_class = Wide
+    return f"```text\n{parser.format_help().rstrip()}\n```\n"
+
+
+def setup(app: Sphinx) -> None:  # noqa: ARG001
+    """Writes what pages include, before Sphinx reads them."""
+    generated = HERE / "_generated"
+    generated.mkdir(exist_ok=True)
+    (generated / "options.md").write_text(options(), encoding="utf-8")
+    (generated / "commands.md").write_text(commands(), encoding="utf-8")

@@ -411,7 +411,7 @@ def _recordable(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An element passes where |actual − expected| ≤ atol + rtol · |expected|; expected is the reference.
+    """An element passes where ``|actual − expected| ≤ atol + rtol · |expected|``; expected is the reference.
 
     Raises:
         ValueError: a bound is negative or not finite.

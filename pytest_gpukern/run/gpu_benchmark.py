@@ -104,10 +104,11 @@ class GpuBenchmark:
     ) -> None:
         """Compares an output with its reference, records the error, and fails the test where it is outside.
 
-        An element passes where |actual − expected| ≤ atol + rtol · |expected|; `expected` is the reference,
-        in the same or a higher precision. NaN passes only where the reference is NaN. Without bounds they are
-        those of `Tolerance.for_dtype` for the dtype of `actual`, the absolute one at most a hundredth of the
-        largest reference value. What else would have passed, zeros or a lower precision, is a note.
+        An element passes where ``|actual − expected| ≤ atol + rtol · |expected|``. `expected` is the
+        reference, in the same or a higher precision. NaN passes only where the reference is NaN. Without
+        bounds they are those of `Tolerance.for_dtype` for the dtype of `actual`, the absolute one at most a
+        hundredth of the largest reference value. What else would have passed, zeros or a lower precision, is
+        a note.
 
         Args:
             actual: array on the device or the host, any shape.
