@@ -205,9 +205,9 @@ def _with_objects(data: JsonDict) -> JsonDict:
         times: Any = session.get("times")
         for key, row in times.items() if isinstance(times, dict) else ():
             if not isinstance(row, list):
-                raise unexpected("a list of values, one a column", row).inside(f"{where}.times[{key!r}]")
+                raise unexpected("a list of values, one per column", row).inside(f"{where}.times[{key!r}]")
             if len(row) > len(columns):
-                wanted = f"{len(columns)} values at most, one a column"
+                wanted = f"{len(columns)} values at most, one per column"
                 raise unexpected(wanted, len(row)).inside(f"{where}.times[{key!r}]")
             named = zip(columns, row, strict=False)
             times[key] = {name: value for name, value in named if value is not None}
@@ -300,7 +300,7 @@ def _migrated(content: Any, path: Path) -> JsonDict:
         raise FileError(
             path,
             f"written by a newer pytest-gpukern (schema {version}, this one reads {SCHEMA})",
-            "Upgrade pytest-gpukern, or compare with --gpukern-baseline-dir on files that this one wrote",
+            "Upgrade pytest-gpukern, or name a folder of older baselines with --gpukern-baseline-dir",
             where="schema",
         )
     data = content

@@ -167,7 +167,7 @@ class Merge:
             if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
                 self._refuse(case, "its sessions differ in problem version or measured point")
             elif session.session is not None and own & seen:
-                self._refuse(case, f"session {session.session} of it is recorded already")
+                self._refuse(case, f"session {session.session} is recorded already")
             else:
                 seen |= own
                 fitting.append(entry)

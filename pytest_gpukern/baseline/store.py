@@ -126,7 +126,7 @@ class Store:
             (_MODEL, model_key, "device model key"),
         ):
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
-                dots = " and, inside, single dots" if pattern is _NAME else ""
+                dots = ", and single dots inside" if pattern is _NAME else ""
                 remedy = f"Use letters, digits, '_', '-', '+'{dots}"
                 raise FileError(folder, f"{what} {name!r} cannot name a file here", remedy)
         return folder / f"{baseline_name}.{model_key}.json"
@@ -297,7 +297,7 @@ class Store:
             codec.parse(codec.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
-            raise FileError(path, problem, "Rename what has this character in its name") from error
+            raise FileError(path, problem, "Rename the file that has this character in its name") from error
 
     def _cached(self, path: Path, name: str, model_key: str) -> Baseline | None:
         if path not in self._read:
@@ -332,7 +332,7 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
     ):
         if named != held:
             problem = f"the file is named for {named!r} but holds {held!r}"
-            raise FileError(path, problem, "Give it its own name back, or delete it", where=where)
+            raise FileError(path, problem, "Give the file its own name back, or delete it", where=where)
     return baseline
 
 

@@ -233,13 +233,13 @@ def undecided_words(change: Change, limit: float, detectable: float) -> str:
     if change.low > 0 or change.high < 0:
         doubt = f"perhaps by less than {bound}"
         if change.least() <= 0:
-            doubt = "recorded on other devices, which differ by as much in some case"
+            doubt = "recorded on other devices, and these differ by as much"
         known = f"{'slower' if change.low > 0 else 'faster'}, but {doubt}"
     elif change.high <= limit:
         known = f"not slower by {bound}, but {percent(change.low)} is possible"
     else:
         known = f"no significant change, but {percent(change.high)} is possible"
-    seen = f"a slowdown is caught with 95 % from {percent(detectable)} on"
+    seen = f"slowdowns from {percent(detectable)} are caught (95 %)"
     return f"{known}; {seen}; {_settling_words(change, limit)}"
 
 

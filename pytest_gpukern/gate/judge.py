@@ -28,7 +28,7 @@ from pytest_gpukern.gate.change import (
     undecided_words,
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference
-from pytest_gpukern.gate.spread import spread_key, spread_of_ratios
+from pytest_gpukern.gate.spread import FEWEST_CASES, spread_key, spread_of_ratios
 from pytest_gpukern.values.result import Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         since_opening = basis.change(basis.opening, fresh)
         crept = _screened(since_opening, threshold, confirming=FRESH_SESSIONS, since=basis.since_opening)
         if crept.kind is VerdictKind.SLOWER:
-            verdict = dataclasses.replace(crept, reason=f"{crept.reason}; {numbers(change)} since all")
+            reason = f"{crept.reason}; {numbers(change)} since all {change.recorded}"
+            verdict = dataclasses.replace(crept, reason=reason)
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
@@ -190,14 +191,15 @@ def _confirmed(
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     """Returns INVALID, which fails: a suspicion must not pass because nothing could be said about it."""
     change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
-    reason = f"suspected {change}, and the sessions that should confirm it failed: {problem}"
+    reason = f"suspected {change}, but the sessions to confirm it failed: {problem}"
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
 def of_host(verdict: Verdict) -> Verdict:
     """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
-    slower = verdict.kind is VerdictKind.SLOWER
-    reason = f"{verdict.reason}; a host's time fails no test" if slower else verdict.reason
+    reason = verdict.reason
+    if verdict.kind is VerdictKind.SLOWER:
+        reason += "; a host time fails no test by default (--gpukern-gate-on)"
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
@@ -324,10 +326,10 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
     """Returns the verdict where a time has no ratio; JSON makes None of one that is not finite."""
     known = [time for time in medians_ns if time is not None and math.isfinite(time)]
     if len(known) < len(medians_ns):
-        return Verdict(VerdictKind.UNDECIDED, "a median that is not finite has no ratio")
+        return Verdict(VerdictKind.UNDECIDED, "a median is not finite, so there is nothing to compare")
     if min(known) > 0:
         return None
-    reason = f"a median of {min(known):g} ns has no ratio: below what the timer resolves"
+    reason = f"a median is {min(known):g} ns, less than the timer resolves"
     return Verdict(VerdictKind.UNDECIDED, reason)
 
 
@@ -375,7 +377,7 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
     elif len(devices) > 1:
         remarks.append("recorded partly on other devices of this model")
     if not (change.spread.alone or (shared is not None and shared.cases)):
-        remarks.append("spread between sessions assumed")
+        remarks.append(f"spread assumed (under {FEWEST_CASES} cases recorded twice)")
     if len(reference) < FEWEST:
         remarks.append(f"reported, not gated: {len(reference)} of {FEWEST} sessions recorded")
     if basis.remark:
@@ -404,7 +406,7 @@ def _decided(
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:
         text = f"{numbers(change)}{since}, threshold {100 * threshold:g} %"
-        sessions = f"at least {percent(sure)} with 97.5 % by {_sessions(change)} that confirmed it"
+        sessions = f"{_sessions(change)} confirmed at least {percent(sure)} (97.5 %)"
         return dataclasses.replace(
             again,
             kind=VerdictKind.SLOWER,
@@ -418,9 +420,8 @@ def _decided(
         detectable = change.detectable(limit, screening=1, confirming=change.fresh)
         words = undecided_words(change, limit, detectable)
         if sure >= limit:
-            words = (
-                f"not each of them was slower than {'the recorded ones' if change.recorded else 'its base'}"
-            )
+            than = "the recorded ones" if change.recorded else "its base"
+            words = f"not every fresh session was slower than {than}"
         reason = "; ".join([f"{numbers(change)}: {words}", *remarks])
         again = dataclasses.replace(again, kind=VerdictKind.UNDECIDED, reason=reason)
     return _unconfirmed(suspicion, again, _sessions(change))

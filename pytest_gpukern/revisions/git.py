@@ -88,7 +88,7 @@ def resolve(revision: str, folder: Path, environ: Mapping[str, str] = os.environ
     top = _top(folder, environ)
     head = _commit("HEAD", top, environ)
     if head is None:
-        raise GitError(f"{top} has no commit yet, so that there is nothing to measure it against")
+        raise GitError(f"{top} has no commit yet, so there is nothing to measure it against")
     commit = _commit(revision, top, environ)
     if commit is None:
         raise GitError(_unknown(revision, top, environ))
@@ -122,7 +122,7 @@ def run(
         GitError: there is no git, or it ended with another status.
     """
     if shutil.which("git") is None:
-        raise GitError("there is no git here: install it, or make sure that it is on the PATH")
+        raise GitError("there is no git here: install it, or put it on PATH")
     env = without_git(environ) | {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
@@ -187,7 +187,7 @@ def _unknown(revision: str, top: Path, environ: Mapping[str, str]) -> str:
     there = f"; known here: {', '.join(known[:_REFS_SHOWN])}" if known else ""
     more = ", …" if len(known) > _REFS_SHOWN else ""
     remedy = _UNSHALLOW if _is_shallow(top, environ) else f"fetch it: {_fetch(revision)}"
-    return f"{revision!r} is no commit known in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
+    return f"{revision!r} names no commit in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
 
 
 def _fetch(revision: str) -> str:
@@ -200,10 +200,10 @@ def _fetch(revision: str) -> str:
 def _no_merge_base(revision: str, top: Path, environ: Mapping[str, str]) -> str:
     if _is_shallow(top, environ):
         return (
-            f"this shallow clone does not reach back to where {revision} and HEAD parted: {_UNSHALLOW}, "
+            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
             f"and fetch {revision}"
         )
-    return f"{revision} and HEAD have no commit in common: name a revision of this history"
+    return f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
 
 
 def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tupl
     texts = (run(["show", f"{commit}:{path}"], top, environ) for path in attributes)
     if any("filter=lfs" in text for text in texts):
         remedy = '--gpukern-against-setup="git lfs pull"'
-        notes.append(f"files of git-lfs are pointers in the base's worktree ({remedy})")
+        notes.append(f"git-lfs files are pointers in the base's worktree ({remedy})")
     return tuple(notes)
 
 
@@ -276,8 +276,8 @@ class Worktree:
         )
         if done.returncode != 0:
             raise GitError(
-                f"--gpukern-against-setup={command}: it ended with status {done.returncode} in a worktree "
-                f"of the base:\n{last_lines(done.stdout, 15)}"
+                f"--gpukern-against-setup={command}: ended with status {done.returncode} in the base's "
+                f"worktree:\n{last_lines(done.stdout, 15)}"
             )
 
     def remove(self) -> None:

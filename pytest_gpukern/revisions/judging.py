@@ -127,7 +127,7 @@ class Conclusion:
             return cls("failed", failure, case.shown, {})
         last = next((told for told in reversed(case.head) if told is not None), None)
         if last is None:
-            return cls("failed", "no session of the working tree told anything of it", None, {})
+            return cls("failed", "no session of the working tree reported this test", None, {})
         shown = case.shown
         gated = hosts or shown is None or shown.case.on_gpu
         told = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
@@ -141,7 +141,7 @@ def failure_of(case: CaseRuns) -> str | None:
             failed = sum(1 for each in case.head if each is not None and each.outcome == "failed")
             if failed == len(case.head):
                 return told.text
-            return f"in session {number} of the working tree ({failed} of {len(case.head)}): {told.text}"
+            return f"failed in {failed} of {len(case.head)} sessions, first in session {number}: {told.text}"
     return None
 
 
@@ -265,7 +265,7 @@ def _barred(case: CaseRuns, key: str) -> Verdict | None:
     invalid = next((each.invalid for pair in pairs for each in pair if each.invalid), "not measured")
     return Verdict(
         VerdictKind.UNCOMPARABLE,
-        f"of {len(pairs)} pairs of sessions {len(_valid(pairs))} are valid: {invalid}",
+        f"{len(_valid(pairs))} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}",
     )
 
 
@@ -293,7 +293,8 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"
     if not case.pairs(key):
-        return f"measured as {', '.join(m.key for m in base.measurements)} on the base, here as {key}"
+        measured = ", ".join(each.key for each in base.measurements)
+        return f"measured as {measured} on the base, as {key} in the working tree"
     return None
 
 

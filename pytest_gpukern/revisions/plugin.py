@@ -177,10 +177,10 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
     """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
     lines = [f"gpukern: working tree against {revisions}, {sessions} sessions A-B-B-A"]
     if revisions.identical:
-        lines.append("  the working tree is that commit, without changes: what differs is noise (A/A)")
+        lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
     lines += [f"  {line}" for line in code]
     lines += [f"  {note}" for note in revisions.notes]
-    return [*lines, "  times below are of the working tree; stored baselines take no part", ""]
+    return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
 def closing(
@@ -203,7 +203,7 @@ def closing(
     lines = []
     if known:
         some = f" ({_some(changed)})" if changed else ""
-        unknown = f", not known in {len(same_code) - len(known)}" if len(known) < len(same_code) else ""
+        unknown = f", unknown in {len(same_code) - len(known)}" if len(known) < len(same_code) else ""
         equal = len(known) - len(changed)
         same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")

@@ -98,7 +98,7 @@ class Turns:
                 some = ", ".join(nodeids)[:_SHOWN]
                 raise AgainstError(f"{side.label} has none of the tests, so nothing is compared: {some}")
             if combined_hash(runs[-1].modules, side)[0] == 0:
-                raise AgainstError(f"{side.label} loaded no module from {side.top}: that is not what was run")
+                raise AgainstError(f"{side.label} loaded no module from {side.top}: other code was run")
 
     def take_head(self, nodeids: Sequence[str], why: str) -> None:
         """Runs one session of the working tree alone, or raises as `take` does."""
@@ -142,7 +142,7 @@ class Turns:
         if on_base and run.uncollected:  # else its tests would pass for new ones
             problem = could_not_collect(run.uncollected)
         if problem is not None:
-            build = "\nWhere the base has to be built first: --gpukern-against-setup=CMD"
+            build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
             raise AgainstError(f"a session of {side.label} failed: {problem}{hint}")
         wrong = misplaced(run.modules, side, other)
@@ -167,7 +167,7 @@ def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
         elif not run.ended_early:
             found.append(None)
         else:
-            found.append(Told("failed", f"its session broke off: {run.problem}", None))
+            found.append(Told("failed", f"its session ended early: {run.problem}", None))
     return tuple(found)
 
 
@@ -275,11 +275,11 @@ def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
         if places and places[0].is_relative_to(tree.top):
             folder = str(places[0].parent.relative_to(tree.top))
     return (
-        f'Let each side find its code by its path: `pythonpath = ["{folder}"]` in pytest\'s ini, or '
-        f"PYTHONPATH={folder} (entries below the working tree are mapped to the other side); then "
-        f"`pip uninstall {' '.join(packages)}`, where it is an editable install or a copy. Code that has to "
-        "be built: --gpukern-against-setup='pip install --no-deps --target=build/against .', the same for "
-        "the working tree, and PYTHONPATH=build/against"
+        f'Let each side find its code by path: set `pythonpath = ["{folder}"]` in pytest\'s ini, or '
+        f"PYTHONPATH={folder} (we map paths in the working tree to the other side). Then run "
+        f"`pip uninstall {' '.join(packages)}` if an editable install or a copy is there. If the code has to "
+        "be built, give --gpukern-against-setup='pip install --no-deps --target=build/against .', run the "
+        "same pip command in the working tree, and set PYTHONPATH=build/against"
     )
 
 

@@ -110,15 +110,15 @@ def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | No
     if evidence.problem is not None:
         return evidence.problem
     if evidence.status is None:
-        return f"{tool} was ended for its silence: {log.last_words}"
+        return f"{tool} was stopped, since it said nothing for too long: {log.last_words}"
     if log.count is None:
         return f"{tool} ended {end_in_words(evidence.status)} without its summary: {log.last_words}"
     if damage is not None:
         return f"{tool}: {damage}"
     if evidence.xml is None:
-        return f"{tool} saved no XML, which it does where it finds nothing, too"
+        return f"{tool} saved no XML, but it saves one even if it finds nothing"
     if evidence.status == ERRORS_FOUND:
-        return f"{tool} ended with status {ERRORS_FOUND}, which means errors, and its summary has none"
+        return f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
     if evidence.status not in _OF_PYTEST:
         return f"{tool} ended {end_in_words(evidence.status)}: {log.last_words}"
     return None
@@ -128,7 +128,7 @@ def _only_in_the_log(tool: str, log: Log) -> Finding:
     """Returns a finding for errors that the summary counts, and the XML lacks."""
     lines = [line.strip("= \t") for line in log.text.splitlines()]
     said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
-    text = f"{log.count} errors by {tool}'s summary, none in its XML: {said}"
+    text = f"{tool}'s summary counts {log.count} errors, its XML has none: {said}"
     return Finding(kind="log", text=text, record=log.text)
 
 

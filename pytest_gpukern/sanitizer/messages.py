@@ -57,9 +57,9 @@ def _of_broken(test: TestRun, tool: str) -> Told:
         return Told("passed", rejected=True)
     if test.judgement.state is State.FOUND:
         said = "; ".join(finding.text for finding in test.judgement.findings)
-        return Told("failed", f"broken on purpose, and {tool} names no kernel that it rejects: {said}")
+        return Told("failed", f"broken on purpose, but {tool} names no kernel: {said}")
     if test.judgement.state is State.CLEAN:
-        return Told("failed", f"broken on purpose, to be rejected by {tool}, and {tool} found nothing")
+        return Told("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
     return Told("failed", f"not checked by {tool}: {test.judgement.reason}")
 
 
@@ -71,11 +71,9 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
         return []
     lines = list(in_lines(tool, judgement.findings, home))
     if judgement.count > len(judgement.findings):
-        lines.append(f"  {tool} counted {judgement.count}, of which it saved {len(judgement.findings)}")
+        lines.append(f"  {tool} counted {judgement.count} and saved {len(judgement.findings)}")
     if test.together > 1:
-        lines.append(
-            f"  found only where {test.together} tests ran in one process, so that any may be to blame"
-        )
+        lines.append(f"  found only with {test.together} tests in one process: any may be to blame")
     if test.outcome is not None and test.outcome[0] == "failed":
         lines.append(f"  and the test failed: {test.outcome[1]}")
     return lines

@@ -50,8 +50,8 @@ class Sanitizer:
         refuse_distribution(config, self._option, "the sessions under a tool")
         if not environment_of(config).gpu.has_gpu:
             raise pytest.UsageError(
-                f"{self._option}: compute-sanitizer looks into kernels on a GPU: "
-                f"{environment_of(config).gpu.why_no_gpu}; drop it here"
+                f"{self._option}: compute-sanitizer needs a GPU: "
+                f"{environment_of(config).gpu.why_no_gpu}; drop the option here"
             )
         try:
             self._program = find_tool()
@@ -153,7 +153,7 @@ class Sanitizer:
         self._took_s[tool] = time.monotonic() - start_s
         why = why_nothing_was_checked(list(self._found[tool].values()))
         if why is not None:
-            self._controller.problems.append(f"{self._option}: {tool} has checked nothing: {why}")
+            self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
         """Returns what each tool has to say of a test."""

@@ -54,8 +54,8 @@ def why_not_believed(
     if found.is_in_a_kernel:
         return None
     said = "; ".join(finding.text for finding in found.findings)
-    reason = found.reason or said or "it says that there is no error"
-    return f"{tool} did not find the fault that was planted for it: {reason}"
+    reason = found.reason or said or "it reports no error"
+    return f"{tool} missed the fault that we planted to test it: {reason}"
 
 
 THREADS = 64

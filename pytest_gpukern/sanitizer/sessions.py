@@ -122,7 +122,7 @@ def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) 
 def _of(nodeid: str, session: ToolRun) -> TestRun:
     outcome, judgement = session.outcomes.get(nodeid), session.judgement
     if outcome is None and judgement.state is State.CLEAN:
-        judgement = Judgement(State.UNCHECKED, reason="the test never ran in the session under the tool")
+        judgement = Judgement(State.UNCHECKED, reason="the test did not run under the tool")
     if outcome is not None and outcome[0] == "skipped" and judgement.state is State.UNCHECKED:
         judgement = Judgement(State.CLEAN)  # it launched nothing that a tool could vouch for
     return TestRun(judgement, outcome, session.results.get(nodeid))

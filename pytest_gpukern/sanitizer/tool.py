@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "compute-sanitizer"
 WHEEL = "nvidia-cuda-sanitizer-api"
-REMEDY = f"pip install {WHEEL} of the driver's CUDA version, or put the CUDA toolkit's {NAME} on PATH"
+REMEDY = f"pip install {WHEEL} for the driver's CUDA version, or put the CUDA toolkit's {NAME} on PATH"
 PADDING_BYTES = 512
 """Behind each allocation, to memcheck alone: what runs over the end of one does not land in the next."""
 MOST_RECORDS = 100

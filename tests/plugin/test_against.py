@@ -194,7 +194,7 @@ def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(
     assert head
     assert f"the base ({head[1]}) loaded 2 modules of its own" in changed.out
     assert f"against {head[1]}: 1 same, 1 slower, 1 uncomparable, 1 new" in changed.out
-    assert "stored baselines take no part" in changed.out
+    assert "stored baselines are not used" in changed.out
     assert verdict(changed, "first")["reason"].endswith(f"; against merge-base {head[1]} of main")
     assert "because: against" not in changed.out
 
@@ -251,7 +251,7 @@ def test_without_a_change_everything_is_the_same_and_marked_tests_are_what_they_
     repository.commit(test_marked=MARKED)
     found = run(repository, "-k", "not mended", "-rA")
     assert found.status == pytest.ExitCode.TESTS_FAILED
-    assert "the working tree is that commit, without changes" in found.out
+    assert "the working tree is that commit, unchanged" in found.out
     assert "the modules of both are the same" in found.out
     assert re.search(r"against \w{7}: 2 same$", found.out, re.MULTILINE)
     assert "suspected" not in found.out + found.err
@@ -291,7 +291,7 @@ def test_a_base_that_cannot_be_collected_ends_the_run_with_its_last_words(tmp_pa
 
 def test_an_unknown_revision_is_refused_before_anything_runs(repository):
     text = refusal(run(repository, "--gpukern-against=origin/main"))
-    assert "--gpukern-against=origin/main: 'origin/main' is no commit known in" in text
+    assert "--gpukern-against=origin/main: 'origin/main' names no commit in" in text
 
 
 def test_a_failing_set_up_ends_the_run_with_what_it_said(repository):

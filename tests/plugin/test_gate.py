@@ -89,7 +89,7 @@ def test_an_update_accepts_what_is_slower_and_says_so_loudly(recorded, slower, p
     result.stdout.fnmatch_lines(
         [
             "gpukern: 2 passed · baseline: 1 same, 1 slower",
-            f"{accepted}by 2 fresh sessions that confirmed it*",
+            f"{accepted}; 2 fresh sessions confirmed at least *",
         ]
     )
     assert verdict_of(pytester.path / "run.json", FIRST) == "SLOWER"
@@ -219,7 +219,7 @@ def hosts_that_sleep(pytester, gpu, monkeypatch):
 def test_a_host_variant_fails_where_that_is_asked_for_once_fresh_sessions_confirm_it(hosts_that_sleep):
     result = hosts_that_sleep("--gpukern-gate-on=time,host", "-rf")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * that confirmed it*"])
+    result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * confirmed at least *"])
     result.stdout.no_fnmatch_line("*fails no test*")
 
 

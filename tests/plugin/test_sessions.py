@@ -157,7 +157,7 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = recorded()
     result.assert_outcomes(passed=1, failed=1)
-    failed = "suspected +10.0 %, and the sessions that should confirm it failed"
+    failed = "suspected +10.0 %, but the sessions to confirm it failed"
     result.stdout.fnmatch_lines(
         [f"INVALID (kernel/event/cold): {failed}: session 1: it ended by SIGSEGV while running *"]
     )

@@ -161,7 +161,7 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
         ((*TIME, 2), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
         ((*TIME, 4), None, "q05_ns: is missing"),
         ((*TIME, 4), 60_000, "expected q05_ns ≤ q25_ns ≤ q50_ns ≤ q75_ns ≤ q95_ns, found [60000.0"),
-        (TIME, [1] * 30, "15 values at most, one a column"),
+        (TIME, [1] * 30, "15 values at most, one per column"),
         ((*SESSION, "times"), {}, "times: expected at least one measurement"),
         ((*SESSION, "times", "kernel"), [], "expected a key of the form scope/timer/cache"),
         ((*SESSION, "recorded"), "yesterday", "recorded: expected a time such as 2026-11-20T10:00:00Z"),

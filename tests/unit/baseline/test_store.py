@@ -475,7 +475,7 @@ def test_a_session_counts_once(tmp_path, mode):
 def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
     report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
     assert ids(tmp_path) == [["00000001", "00000002"]]
-    assert report.refused == (Refusal(CASE, "session 00000001 of it is recorded already"),)
+    assert report.refused == (Refusal(CASE, "session 00000001 is recorded already"),)
 
 
 def later(folder, *results):

@@ -69,7 +69,7 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
     again = CaseRuns((told(), on_base), sessions(times(1.1)[:2]))
     verdict = only_verdict(suspect, again=again)
     assert (verdict.kind, verdict.suspected) == (VerdictKind.INVALID, False)
-    words = "suspected +10.0 %, and the sessions that should confirm it failed: of "
+    words = "suspected +10.0 %, but the sessions to confirm it failed: "
     assert verdict.reason.startswith(words)
 
 
@@ -78,7 +78,7 @@ def test_a_suspect_that_fails_when_it_is_measured_again_fails():
     again = CaseRuns(sessions(BASE_NS[:2]), (told(), Told("failed", "INCORRECT: y", None)))
     (conclusion,), _ = concluded(suspect, again=again)
     assert conclusion.outcome == "failed"
-    assert conclusion.text == "in session 2 of the working tree (1 of 2): INCORRECT: y"
+    assert conclusion.text == "failed in 1 of 2 sessions, first in session 2: INCORRECT: y"
 
 
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
@@ -104,7 +104,10 @@ def test_what_only_the_working_tree_has_is_new():
             Told("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
             "measured point {'n': 10} on the base, {'n': 1000} in the working tree",
         ),
-        (told(timer="cupti"), "measured as kernel/cupti/cold on the base, here as kernel/event/cold"),
+        (
+            told(timer="cupti"),
+            "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
+        ),
     ],
 )
 def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
@@ -134,7 +137,7 @@ def test_times_that_are_invalid_in_every_session_are_invalid():
 def test_times_that_are_invalid_on_the_base_are_not_comparable():
     verdict = only_verdict(CaseRuns(sessions(BASE_NS, invalid="throttled"), sessions(BASE_NS)))
     assert verdict.kind is VerdictKind.UNCOMPARABLE
-    assert verdict.reason == "of 4 pairs of sessions 0 are valid: throttled"
+    assert verdict.reason == "0 of 4 pairs of sessions are valid, 2 needed: throttled"
 
 
 def test_a_slower_host_variant_is_told_and_never_suspected():

@@ -101,7 +101,7 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
     found.take([A, other], 1)
     cases = found.cases([A, other])
     assert cases[A].head[0].outcome == "passed"
-    assert cases[other].head[0].text == "its session broke off: it ended by SIGSEGV"
+    assert cases[other].head[0].text == "its session ended early: it ended by SIGSEGV"
 
 
 def test_a_base_without_any_of_the_tests_is_found_after_one_session(sides):

@@ -59,7 +59,7 @@ def test_a_folder_outside_a_repository_is_refused(tmp_path, monkeypatch):
 
 def test_an_unknown_revision_is_refused_with_what_there_is_and_how_to_fetch_it(repository):
     text = refusal("origin/mian", repository.top)
-    assert text.startswith(f"'origin/mian' is no commit known in {repository.top}; known here: main. ")
+    assert text.startswith(f"'origin/mian' names no commit in {repository.top}; known here: main. ")
     assert text.endswith("Fetch it: git fetch origin mian:refs/remotes/origin/mian")
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_revision_is_refused_with_what_there_is_and_how_to_fetch_it(r
     "revision", ["--output=stolen", "-h", "", " ", "main\n", "main..main", "^main", "HEAD:kernel.py", "a b"]
 )
 def test_what_is_no_single_commit_is_refused_and_never_an_option(repository, revision):
-    assert "is no commit known" in refusal(revision, repository.top)
+    assert "names no commit" in refusal(revision, repository.top)
     assert not (repository.top / "stolen").exists()
 
 
@@ -83,7 +83,7 @@ def test_a_shallow_clone_names_the_way_to_its_history(repository, tmp_path):
     repository.commit(kernel="first = 2")
     shallow = cloned_shallow(repository, tmp_path / "shallow")
     text = refusal("origin/main", shallow)
-    assert text.startswith("this shallow clone does not reach back to where origin/main and HEAD parted")
+    assert text.startswith("this shallow clone lacks the last common commit of origin/main and HEAD")
     assert "`fetch-depth: 0`" in text
     assert "git fetch --unshallow" in text
     assert "fetch-depth: 0" in refusal("origin/absent", shallow)
@@ -116,4 +116,4 @@ def test_what_a_worktree_will_lack_is_said(repository):
     repository.git("commit", "--quiet", "--message", "submodule")
     submodules, lfs = resolve("main", repository.top).notes
     assert submodules.startswith("submodules are not checked out")
-    assert lfs.startswith("files of git-lfs are pointers")
+    assert lfs.startswith("git-lfs files are pointers")

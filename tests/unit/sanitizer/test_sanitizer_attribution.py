@@ -86,7 +86,7 @@ def test_a_tool_that_does_not_work_here_is_not_asked_again_for_each_test():
 def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
     found = attributed(["a", "b"], lambda nodeids: ToolRun(CLEAN, {"a": ("passed", "")}))
     assert states(found) == {"a": "clean", "b": "not checked"}
-    assert "never ran" in found["b"].judgement.reason
+    assert "did not run" in found["b"].judgement.reason
 
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
@@ -118,7 +118,7 @@ def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, 
 def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_may_be():
     found = told({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, detected_by=None, home=HOME)
     assert found.text.splitlines()[1:] == [
-        "  found only where 3 tests ran in one process, so that any may be to blame",
+        "  found only with 3 tests in one process: any may be to blame",
         "  and the test failed: INCORRECT",
     ]
 
@@ -142,7 +142,7 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
             "racecheck: RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; read by thread "
             "(32, 0, 0), kernels.py:25; block (0, 0, 0) (2 records)"
         ),
-        "  racecheck counted 257, of which it saved 2",
+        "  racecheck counted 257 and saved 2",
     ]
     turned = dataclasses.replace(hazards[0], accesses=hazards[0].accesses[::-1])
     judgement = Judgement(State.FOUND, (*hazards, turned))
@@ -161,9 +161,9 @@ def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(c
         (ended(FOUND), Told("passed", rejected=True)),
         (TestRun(FOUND), Told("passed", rejected=True)),
         (TestRun(Judgement(State.FOUND, (Finding("New", "It broke"),))),
-         Told("failed", f"broken on purpose, and {RACE} names no kernel that it rejects: It broke")),
+         Told("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
         (ended(FOUND, "failed", "the context is gone"), Told("passed", rejected=True)),
-        (ended(), Told("failed", f"broken on purpose, to be rejected by {RACE}, and {RACE} found nothing")),
+        (ended(), Told("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
         (TestRun(UNCHECKED), Told("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
         (ended(outcome="skipped", text="no pycuda"), Told("skipped", "no pycuda")),
     ],

@@ -45,25 +45,25 @@ def test_a_tool_is_believed_that_finds_the_planted_fault(told):
 @pytest.mark.parametrize(
     ("said", "status", "reason"),
     [
-        (log(), 0, "it says that there is no error"),
+        (log(), 0, "it reports no error"),
         (log(said=MADE_UP_ADMISSION), 0, "memcheck says: Error: made up: this tool does not know the device"),
         ("", 3, "memcheck ended with status 3 without its summary"),
     ],
 )
 def test_a_tool_that_finds_nothing_is_not_believed_whatever_it_says(told, said, status, reason):
     doubt = told(log=said, status=status)
-    assert doubt.startswith(f"memcheck did not find the fault that was planted for it: {reason}")
+    assert doubt.startswith(f"memcheck missed the fault that we planted to test it: {reason}")
 
 
 def test_a_record_that_names_no_kernel_is_not_what_was_planted(told):
     doubt = told(
         "<record><kind>New</kind><what><text>It broke</text></what></record>", log=log(errors=1), status=86
     )
-    assert doubt == "memcheck did not find the fault that was planted for it: It broke"
+    assert doubt == "memcheck missed the fault that we planted to test it: It broke"
 
 
 def test_a_tool_that_hangs_is_ended_and_not_believed(told):
-    assert "was ended for its silence" in told(log="", sleep=60, timeout_s=1.0)
+    assert "was stopped, since it said nothing for too long" in told(log="", sleep=60, timeout_s=1.0)
 
 
 @pytest.mark.parametrize("tool", SANITIZERS)

@@ -225,7 +225,7 @@ def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved)
     assert found.state is State.FOUND
     assert not found.is_in_a_kernel
     assert found.findings[0].text == (
-        "1 errors by memcheck's summary, none in its XML: Invalid __global__ write of size 4 bytes"
+        "memcheck's summary counts 1 errors, its XML has none: Invalid __global__ write of size 4 bytes"
     )
 
 
@@ -235,10 +235,10 @@ def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved)
         ({"log": ""}, "memcheck ended with status 0 without its summary: it said nothing"),
         ({"log": "========= COMPUTE-SANITIZER\n"}, "without its summary: COMPUTE-SANITIZER"),
         ({"status": -11, "log": ""}, "memcheck ended by SIGSEGV without its summary"),
-        ({"status": None}, "memcheck was ended for its silence"),
-        ({"status": ERRORS_FOUND}, "with status 86, which means errors, and its summary has none"),
+        ({"status": None}, "memcheck was stopped, since it said nothing for too long"),
+        ({"status": ERRORS_FOUND}, "with status 86, which means errors, but its summary counts none"),
         ({"status": 255}, "memcheck ended with status 255"),
-        ({"xml": None}, "memcheck saved no XML, which it does where it finds nothing, too"),
+        ({"xml": None}, "memcheck saved no XML, but it saves one even if it finds nothing"),
         ({"xml": "<torn"}, "memcheck: its XML is not whole"),
         ({"problem": "it ended by SIGSEGV while running a"}, "it ended by SIGSEGV while running a"),
         ({"log": log(said=MADE_UP_ADMISSION)}, "memcheck says: Error: made up: this tool does not know"),
