@@ -197,7 +197,7 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
     tile = 16 * BLOCK * WORDS
     size = min(max(_DEVICE_COPY_BYTES, 8 * cuda.l2_bytes), cuda.free_bytes() // 4) // tile * tile
     if size < 2 * cuda.l2_bytes or not size:
-        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
+        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too little")
     kernel = cuda.kernel(copy_source(), "gpukern_copy")
     with allocated(size) as source, allocated(size) as target:
         fill = cuda.kernel(copy_source(), "gpukern_fill")
@@ -218,7 +218,7 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
             cuda.synchronize()
             fastest = min(fastest, _best_ns(cuda, work))
             if cuda.hash(source) != cuda.hash(target):
-                raise NotMeasuredError("source and target differ after it")
+                raise NotMeasuredError("source and target differ after the copy")
     return {"device_copy_bytes_per_s": 2.0 * size / fastest * 1e9}
 
 
@@ -383,7 +383,7 @@ def _copy(cuda: CudaRuntime) -> Iterator[Call]:
     if cuda.free_bytes() < 2 * size:
         cuda.forget_copies()
     if cuda.free_bytes() < 2 * size:
-        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too few")
+        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too little")
     with allocated(size) as source, allocated(size) as target:
         fill = cuda.kernel(copy_source(), "gpukern_fill")
         cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))

@@ -52,8 +52,8 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
     if not missing:
         return ()
     more = len(missing) - 1
-    others = f" and {more} {'kernel' if more == 1 else 'kernels'} more" if more else ""
-    why = refused or "its loading was not seen, or not which of several with its name was launched"
+    others = f" and {more} more {'kernel' if more == 1 else 'kernels'}" if more else ""
+    why = refused or "we did not see it loaded, or several kernels share its name"
     return (f"no hash of the machine code of {missing[0]}{others}: {why}",)
 
 

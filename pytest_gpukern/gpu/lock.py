@@ -253,8 +253,8 @@ def default_directory(environ: Mapping[str, str]) -> Path:
         if folder.is_absolute():
             return folder
         raise DeviceError(
-            f"{DIRECTORY_VARIABLE}={str(folder)!r} is no absolute path, so each process could mean another "
-            f"folder. Set it to one that all users of the GPU can write to, or unset it."
+            f"{DIRECTORY_VARIABLE}={str(folder)!r} is not an absolute path, so each process could use "
+            f"another folder. Set it to an absolute path that all users of the GPU can write to, or unset it."
         )
     common = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
     return common / "gpukern-locks"

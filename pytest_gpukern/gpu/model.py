@@ -134,15 +134,15 @@ class NvmlValues:
     @functools.cached_property
     def _cuda_device(self) -> CudaDevice:
         if self._environ.get("CUDA_VISIBLE_DEVICES") != self._uuid and not self._cuda.is_initialized():
-            raise DeviceError(f"CUDA is not asked about {self._uuid} before the device is pinned")
+            raise DeviceError(f"pin {self._uuid} before asking CUDA about it")
         try:
             seen = self._cuda.devices()
         except CudaError as error:
-            raise DeviceError(f"CUDA does not describe {self._uuid}: {error}") from error
+            raise DeviceError(f"CUDA cannot describe {self._uuid}: {error}") from error
         for device in seen:
             if device.uuid == bare_uuid(self._uuid):
                 return device
-        raise DeviceError(f"CUDA does not describe {self._uuid}: it shows no such device")
+        raise DeviceError(f"CUDA cannot describe {self._uuid}: it shows no such device")
 
 
 def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:

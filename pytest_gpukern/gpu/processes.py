@@ -48,7 +48,7 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
         return None
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
     named = ", ".join(str(process) for process in processes)
-    return f"{others} used {device} before this run, which makes its times unreliable: {named}"
+    return f"{others} used {device} when this run began, so its times are unreliable: {named}"
 
 
 def remaining(

@@ -88,7 +88,7 @@ def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[D
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
-_NVML_NUMBERING = "numbered as by nvidia-smi"
+_NVML_NUMBERING = "numbered as nvidia-smi does"
 _DOCUMENTATION = (
     "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
 )
@@ -135,7 +135,7 @@ def visible_devices(
         entries = entries[: entries.index("-1")]
     by_index = any(_is_index(entry) for entry in entries)
     if by_index:
-        reading = _Reading(value, _in_cuda_order(gpus, environ, cuda_order), "numbered as by CUDA here")
+        reading = _Reading(value, _in_cuda_order(gpus, environ, cuda_order), "numbered as CUDA does here")
     else:
         reading = _Reading(value, gpus, _NVML_NUMBERING)
     return tuple(device_of(nvml, gpu, mig) for gpu, mig in reading.of(entries))
@@ -227,16 +227,16 @@ class _Reading:
             form, gpu, mig = self._one(entry)
             forms.add(form)
             if len(forms) > 1:
-                raise self._error(entry, "is of another form than the first entry, and CUDA stops there")
+                raise self._error(entry, "has another form than the first entry, and CUDA stops there")
             uuid = gpu.uuid if mig is None else mig.uuid
             if uuid in seen:
                 raise self._error(
-                    entry, f"names the same device as {seen[uuid]!r}, for which CUDA hides every device"
+                    entry, f"names the same device as {seen[uuid]!r}, so CUDA hides every device"
                 )
             seen[uuid] = entry
             if mig is not None and len(seen) > 1:
                 raise self._error(
-                    entry, "adds to a MIG instance, and CUDA shows a process one MIG instance only"
+                    entry, "comes beside a MIG instance, and CUDA shows a process only one instance"
                 )
             found.append((gpu, mig))
         return found
@@ -253,7 +253,7 @@ class _Reading:
     def _by_index(self, entry: str) -> GpuRecord:
         digits = entry.lstrip("+0") or "0"
         if len(digits) > _MOST_DIGITS or int(digits) >= len(self._gpus):
-            raise self._error(entry, f"is out of range: there is only 0 to {len(self._gpus) - 1}")
+            raise self._error(entry, f"is out of range: valid are 0 to {len(self._gpus) - 1}")
         return self._gpus[int(digits)]
 
     def _by_prefix(self, entry: str) -> GpuRecord:
@@ -261,7 +261,7 @@ class _Reading:
         if len(matches) == 1:
             return matches[0]
         raise self._error(
-            entry, f"is the start of {len(matches)} UUIDs" if matches else "is no GPU's UUID or its start"
+            entry, f"is the start of {len(matches)} UUIDs" if matches else "starts no GPU's UUID"
         )
 
     def _by_mig_id(self, entry: str) -> tuple[GpuRecord, MigRecord]:
@@ -270,7 +270,7 @@ class _Reading:
                 legacy = f"MIG-{gpu.uuid}/{mig.gpu_instance_id}/{mig.compute_instance_id}"
                 if entry in {mig.uuid, legacy}:
                     return gpu, mig
-        raise self._error(entry, "is no MIG instance's UUID")
+        raise self._error(entry, "is not the UUID of a MIG instance")
 
     def _whole(self, entry: str, gpu: GpuRecord) -> tuple[GpuRecord, MigRecord | None]:
         """Returns a GPU, or its first instance where MIG splits it: CUDA then takes the first available."""
@@ -294,7 +294,7 @@ class _Reading:
 
 
 def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
-    lines = [f"Devices there are, {numbering}:"]
+    lines = [f"Devices, {numbering}:"]
     for position, gpu in enumerate(gpus):
         lines.append(f"  {position}: {gpu.name}, {gpu.uuid}")
         lines.extend(f"     {mig.name}, {mig.uuid}" for mig in gpu.mig_instances)

@@ -206,7 +206,7 @@ class Peaks:
             self.memory_bytes_per_s,
             "B",
             "the memory's theoretical bandwidth",
-            f" of {_si(traffic_bytes, 'B')}, what the L2 cannot hold,",
+            f" of {_si(traffic_bytes, 'B')} (the L2 can hold the rest)",
         )
 
 

@@ -59,7 +59,7 @@ def measured_by(
         except NothingLaunched:
             raise
         except TimerUnavailable as reason:
-            why = f"the timer {wanted!r} cannot time it: {reason}; --gpukern-timer=auto takes one that can"
+            why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
             return [_by_the_host(by, stream, why)]
     warning = None
     for place, name in enumerate(auto):
@@ -102,8 +102,8 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
         )
         why = f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
-        found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: it has no record of some work"
-        why = "or the device waited ahead of it"
+        found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+        why = "or the device waited before the call"
     else:
         return [main, other]
     warning = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
@@ -112,7 +112,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
 
 def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
     """Measures by the host's clock what puts nothing on the device: INVALID as a time of the device's."""
-    remedy = "--gpukern-timer=host measures what runs on the host, as timer='host' in a test's marker does"
+    remedy = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
     return _by_the_host(by, stream, f"{reason}; {remedy}")
 
 

@@ -246,7 +246,7 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
 
 def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
     """Stores ceilings, whole or not at all; says so where that is not possible."""
-    problem = "this user has no home"
+    problem = "this user has no home folder"
     if path is not None:
         content = (
             own_json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"

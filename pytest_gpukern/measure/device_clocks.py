@@ -204,12 +204,12 @@ def device_notes(
         notes.append(f"clocks held down by {' and '.join(held)}{clocks}")
     foreign = states[-1].foreign
     if foreign:
-        notes.append(f"on the device besides this run, as far as can be told idle: {_named(foreign)}")
+        notes.append(f"other processes on the device, idle as far as we can tell: {_named(foreign)}")
     copied = _copied(states)
     if copied >= _COPIES_BYTES_PER_S and not foreign:
         notes.append(
-            f"up to {copied / 1e9:.1f} GB/s were copied over PCIe while this run waited, by a thread of its "
-            "own or a process that NVML does not name: kernels may read slower for it"
+            f"up to {copied / 1e9:.1f} GB/s were copied over PCIe while this run waited, by one of its "
+            "threads or by a process that NVML does not name: kernels may look slower"
         )
     return tuple(notes)
 
@@ -247,7 +247,7 @@ def _slow_clock(
         return None
     seen = f"the SM clock was {mhz:.0f} MHz, {100 * mhz / max_mhz:.0f} % of {max_mhz:.0f} MHz"
     remedy = (
-        "the driver saw an idle GPU: give it more work between pauses or lock its clocks (nvidia-smi -lgc)"
+        "the driver saw an idle GPU: give it more work a call, or lock its clocks (nvidia-smi -lgc)"
         if idle
         else "see what lowers it with nvidia-smi -q -d PERFORMANCE,CLOCK"
     )
@@ -353,7 +353,7 @@ class Recovery:
         remedies = "; ".join(dict.fromkeys(disturbance.remedy for disturbance in self._seen))
         return (
             f"could not be measured cleanly: {self._counted()}, "
-            f"in spite of {self._paused_s:.3g} s of pauses: {self._causes()}. Remedy: {remedies}"
+            f"even after {self._paused_s:.3g} s of pauses: {self._causes()}. Remedy: {remedies}"
         )
 
     @property

@@ -78,8 +78,8 @@ class MemoryObserver(Observer):
         kept = after - before if passed and after - before >= LEAST_KEPT_BYTES else 0
         figures = DeviceMemory(before, max(self._peak, before, after), after, kept)
         text = (
-            f"the test leaves {kept / 2**20:.4g} MiB of device memory alive behind its teardown: something "
-            "that outlives it, such as a global or a cache, still refers to it"
+            f"the test leaves {kept / 2**20:.4g} MiB of device memory allocated after its teardown: "
+            "something that outlives the test still refers to it, such as a global or a cache"
         )
         return SeenInTest(dataclasses.asdict(figures), Finding(MEMORY, text) if kept else None)
 

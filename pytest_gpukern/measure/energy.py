@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "NVML cannot be asked"
 OF_INVALID = "the time is INVALID"
-OF_UPDATES = "each call needs what it updates put back"
-OF_CALLABLES = "tests of callables of their own are not run for a second more"
+OF_UPDATES = "the call updates its arguments, so it cannot run back to back"
+OF_CALLABLES = "only cases of a Problem run for another second, not calls of a test's own"
 
 _LONG_ENOUGH_S = 1.2
 """The counter moves about every 0.1 s: in so long, an update more or less is under a tenth."""
@@ -150,12 +150,12 @@ UPDATE_S = 0.1
 """How often NVML's energy counter moves: about every 100 ms on recent data-centre GPUs, 20 ms on a V100
 (https://ml.energy/blog/energy/measurement/thermally-stable-profiling-for-accurate-gpu-energy-measurement)."""
 
-NO_COUNTER = "NVML counts no energy for this device, as for MIG instances and before Volta"
+NO_COUNTER = "NVML has no energy counter for this device; MIG instances and cards before Volta have none"
 COUNTER_STANDS = "NVML's energy counter did not move while the calls ran"
-TOO_SHORT = "the calls ran for too short a time: NVML's energy counter moves about every 0.1 s"
+TOO_SHORT = "the calls ran too briefly: NVML's energy counter moves about every 0.1 s"
 HOST_BOUND = (
-    "launching takes longer than the call, or the call waits for the device itself: so the device waits for "
-    "the host, and what the board draws is not the call's"
+    "launching takes longer than the call, or the call waits for the device: the GPU was idle in between, "
+    "so the board's energy is not the call's"
 )
 
 _WORST = 0.1

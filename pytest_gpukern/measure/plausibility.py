@@ -80,7 +80,7 @@ def below_floor(median_ns: float, floor: Floor | None, *, resolution_ns: float =
     if floor is None or median_ns + resolution_ns >= (1 - MARGIN) * floor.ns:
         return None
     return (
-        f"{_micros(median_ns)} is impossible: {floor.bound}, take {_micros(floor.ns)} at least. "
+        f"{_micros(median_ns)} is impossible: {floor.bound}, take at least {_micros(floor.ns)}. "
         "Either the timer missed work (on another stream, in a thread, not waited for), "
         "or the declared bytes or flops are more than the call needs, or its data were still in a cache"
     )
@@ -162,8 +162,8 @@ class ClockGuard:
         if abs(perf_ns - raw_ns) <= _SHARE * abs(raw_ns) + _SLACK_NS:
             return None
         return (
-            f"the host's clocks disagree: by time.perf_counter_ns {perf_ns / 1e6:.1f} ms passed, "
-            f"by CLOCK_MONOTONIC_RAW {raw_ns / 1e6:.1f} ms; "
+            f"the host's clocks disagree: time.perf_counter_ns saw {perf_ns / 1e6:.1f} ms pass, "
+            f"CLOCK_MONOTONIC_RAW {raw_ns / 1e6:.1f} ms; "
             "measure on a host whose clock runs evenly, without libfaketime"
         )
 

@@ -77,11 +77,11 @@ class Rounds:
             ("iterations", self.iterations, 1),
         ):
             if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"pedantic({name}={value!r}): a whole number from {least} on")
+                raise ValueError(f"pedantic({name}={value!r}): must be a whole number, at least {least}")
         if self.setup is not None and self.iterations > 1:
             raise ValueError(
-                f"pedantic(iterations={self.iterations}, setup=…): a setup serves one call; "
-                "drop it, or ask for more rounds"
+                f"pedantic(iterations={self.iterations}, setup=…): a setup prepares one call; "
+                "use iterations=1 and more rounds"
             )
         in_turn = self.setup is not None or self.teardown is not None
         self.largest_batch = 1 if in_turn else _LARGEST_BATCH
@@ -154,8 +154,8 @@ def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if isinstance(made, tuple):
         return made, {}
     raise TypeError(
-        f"setup returned {type(made).__name__}: it returns (args, kwargs), a tuple of positional arguments, "
-        "or nothing"
+        f"setup returned {type(made).__name__}: it must return (args, kwargs), a tuple of positional "
+        "arguments, or nothing"
     )
 
 

@@ -107,7 +107,7 @@ class StoppingRule:
             raise ValueError(f"target_half_width must be finite and ≥ 0, got {self.target_half_width!r}")
         if not 1 <= self.min_samples <= self.max_samples:
             raise ValueError(
-                f"1 ≤ min_samples ≤ max_samples is needed, got {self.min_samples} and {self.max_samples}"
+                f"1 ≤ min_samples ≤ max_samples must hold, got {self.min_samples} and {self.max_samples}"
             )
         if not self.budget_s >= 0:
             raise ValueError(f"budget_s must not be negative, got {self.budget_s!r}")
@@ -155,7 +155,7 @@ def student_t(probability: float, dof: float) -> float:
     spares a dependency on SciPy.
     """
     if not (0.5 <= probability < 1 and dof >= 1):
-        raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 are needed, got {probability!r} and {dof!r}")
+        raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 must hold, got {probability!r} and {dof!r}")
     if math.isinf(dof):
         return statistics.NormalDist().inv_cdf(probability)
     low, high = 0.0, 1.0
@@ -217,7 +217,7 @@ def _checked(samples_ns: Sequence[float]) -> list[float]:
         raise ValueError("no samples: nothing was measured")
     for index, sample in enumerate(samples):
         if not (math.isfinite(sample) and sample >= 0):
-            raise ValueError(f"sample {index} is {sample!r} ns: a time is finite and not negative")
+            raise ValueError(f"sample {index} is {sample!r} ns: a time must be finite and not negative")
     return samples
 
 
@@ -291,7 +291,7 @@ def _batches_differ(middles: Sequence[float], median: float) -> str | None:
     low, high = (100 * (middle / median - 1) for middle in (min(middles), max(middles)))
     return (
         f"its {len(middles)} batches differ by more than chance: "
-        f"their medians lie {low:+.1f} … {high:+.1f} % from that of all"
+        f"their medians lie {low:+.1f} … {high:+.1f} % from the overall median"
     ).replace("-", "−")
 
 
@@ -299,7 +299,9 @@ def _few(n: int) -> str | None:
     if n >= FEWEST_FOR_95_PERCENT:
         return None
     samples = "1 sample" if n == 1 else f"{n} samples"
-    return f"only {samples}: the interval is their range, which covers the median with less than 95 %"
+    return (
+        f"only {samples}: the interval is their range, which contains the median in less than 95 % of cases"
+    )
 
 
 def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:

@@ -110,7 +110,7 @@ class GraphTimer:
         batch = self._replayed(iterations, times_over, replays=replays, cold=cold)
         if cold and batch.iterations > 1 and len({iteration.run for iteration in iterations}) == 1:
             batch.warnings.append(
-                "the calls of a graph shared their buffers: what fits into the L2 was not cold"
+                "the graph's calls shared their buffers: data that fit into the L2 were not cold"
             )
         self._call_ns, self._iterations = statistics.median(batch.samples_ns), batch.iterations
         return batch
@@ -165,4 +165,4 @@ def _times_over(call_ns: float, calls: int) -> int:
 
 def _refuse_fresh(iteration: Iteration) -> None:
     if iteration.fresh is not None:
-        raise TimerUnavailable("each call needs fresh arguments, and a graph replays the same ones")
+        raise TimerUnavailable("each call needs fresh arguments, but a graph replays the same ones")

@@ -32,7 +32,7 @@ ENTRIES_OF_BEFORE = 4
 """Assumed of what comes before a call: a memset for each of a few outputs."""
 _QUEUEING_NS = 40_000_000
 """No more is queued after this time, well before the blocking kernel gives up."""
-LAUNCH_COST = "the call waits for the device, so the host's launch cost is in the number"
+LAUNCH_COST = "the call waits for the device, so its time contains the host's launch cost"
 
 
 class Marks(Protocol):
@@ -345,7 +345,7 @@ def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str
     escaped = shortest_lag - idle
     if escaped <= max(_ESCAPE_NS, _ESCAPE_SHARE * shortest_call):
         return None
-    return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; have the given stream wait for it"
+    return f"{escaped / 1e3:.0f} µs of work ran outside the timed stream; make the given stream wait for it"
 
 
 def _lag(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> tuple[float, float]:

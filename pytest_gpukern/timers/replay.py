@@ -139,7 +139,7 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
         try:
             executable = checked("cuGraphInstantiate", graph, 0)
         except CudaError as error:
-            raise TimerUnavailable(f"what was captured cannot be replayed: {error}") from error
+            raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
         try:
             checked("cuGraphUpload", executable, stream.handle)
             yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
@@ -177,7 +177,7 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
 
     if int(stream.handle) in LEGACY_STREAMS:
         raise TimerUnavailable(
-            "work on the legacy default stream cannot be captured; launch on a stream of its own"
+            "work on the legacy default stream cannot be captured; launch on another stream"
         )
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     graphs: list[Any] = []
@@ -227,17 +227,17 @@ def _refusal(added: Sequence[int], graph: Any) -> str | None:
         )
     total = checked("cuGraphGetNodes", graph)[1]
     if total != sum(added):
-        return f"{sum(added)} operations were captured, and the graph holds {total}"
+        return f"{sum(added)} operations were captured, but the graph holds {total}"
     kinds = Counter(
         checked("cuGraphNodeGetType", node) for node in checked("cuGraphGetNodes", graph, total)[0]
     )
     if kinds[driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC]:
-        return "the call allocates memory, which a graph that is replayed cannot do"
+        return "the call allocates memory, which a replayed graph cannot do"
     kernels = kinds[driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL]
     if len(set(added)) > 1 or kernels % calls:
         return (
-            f"the calls are not alike: {kernels} kernels among {total} operations were captured of {calls} "
-            f"calls, between {min(added)} and {max(added)} operations a call"
+            f"the calls are not alike: {calls} calls gave {kernels} kernels and {total} operations, between "
+            f"{min(added)} and {max(added)} operations a call"
         )
     return None
 

@@ -236,7 +236,7 @@ def test_a_call_that_forks_and_joins_is_queued_and_takes_its_span(runtime, timer
 def test_work_that_outlasts_the_timed_stream_is_found(runtime, timer, spin):
     found = timer.suspicion(Iteration(forked(runtime, spin, joins=False)))
     assert found.startswith("spin_again (")
-    assert "have the given stream wait for it" in found
+    assert "make the given stream wait for it" in found
 
 
 def test_what_threads_of_the_call_launch_is_in_its_time(timer, spin):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 MIB = 2**20
-LEFT = "of device memory alive behind its teardown"
+LEFT = "of device memory allocated after its teardown"
 
 CUPY = """
 import cupy

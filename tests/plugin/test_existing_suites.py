@@ -370,19 +370,19 @@ assert len(log) // 3 >= 1 + 2 + 5 + 1, "the first call, warm-up, samples, the la
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("rounds=0", "ValueError: pedantic(rounds=0): a whole number from 1 on"),
-        ("rounds=1.5", "ValueError: pedantic(rounds=1.5): a whole number from 1 on"),
-        ("warmup_rounds=-1", "ValueError: pedantic(warmup_rounds=-1): a whole number from 0 on"),
-        ("iterations=0", "ValueError: pedantic(iterations=0): a whole number from 1 on"),
+        ("rounds=0", "ValueError: pedantic(rounds=0): must be a whole number, at least 1"),
+        ("rounds=1.5", "ValueError: pedantic(rounds=1.5): must be a whole number, at least 1"),
+        ("warmup_rounds=-1", "ValueError: pedantic(warmup_rounds=-1): must be a whole number, at least 0"),
+        ("iterations=0", "ValueError: pedantic(iterations=0): must be a whole number, at least 1"),
         (
             "iterations=2, setup=dict",
-            "ValueError: pedantic(iterations=2, setup=…): a setup serves one call; *",
+            "ValueError: pedantic(iterations=2, setup=…): a setup prepares one call; *",
         ),
         (
             "args=(1,), setup=lambda: ((), {'b': 1})",
             "TypeError: pedantic: give args and kwargs, or a setup *",
         ),
-        ("setup=lambda: 3", "TypeError: setup returned int: it returns (args, kwargs), *"),
+        ("setup=lambda: 3", "TypeError: setup returned int: it must return (args, kwargs), *"),
     ],
 )
 def test_what_pytest_benchmark_refuses_is_refused(suite, arguments, message):

@@ -112,7 +112,7 @@ def test_list(gpu_benchmark):
     result.stdout.fnmatch_lines(
         [
             "E * TypeError: pedantic: give args and kwargs, or a setup that returns them, not both",
-            "E * TypeError: setup returned list: it returns (args, kwargs), *",
+            "E * TypeError: setup returned list: it must return (args, kwargs), *",
         ]
     )
 

@@ -45,8 +45,8 @@ def test_after(gpu_benchmark, own):
     gpu_benchmark(clean)
 """
 MIB = 2**20
-LEAK = "the test leaves * MiB of device memory alive behind its teardown: *"
-KEPT = "the test leaves 8 MiB of device memory alive behind its teardown: *"
+LEAK = "the test leaves * MiB of device memory allocated after its teardown: *"
+KEPT = "the test leaves 8 MiB of device memory allocated after its teardown: *"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ def original(owner: Any, name: str) -> Any:
     except AttributeError:
         where = getattr(owner, "__name__", repr(owner))
         raise SimulatorError(
-            f"numba-cuda {numba_cuda_version()} has no {where}.{name}, which pytest-gpukern must mend for "
+            f"numba-cuda {numba_cuda_version()} has no {where}.{name}, which pytest-gpukern must fix for "
             "the CUDA simulator to be right. Use numba-cuda 0.30.4, or --gpukern-simulator=never."
         ) from None
 

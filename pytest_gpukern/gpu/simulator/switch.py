@@ -97,7 +97,7 @@ def _mend() -> None:
         return
     if "numba.cuda.simulator_init" not in sys.modules:
         raise SimulatorError(
-            "NUMBA_ENABLE_CUDASIM=1 was set, but numba.cuda came up for a real GPU: it was loaded, or its "
+            "NUMBA_ENABLE_CUDASIM=1 was set, but numba.cuda started for a real GPU: it was loaded, or its "
             "configuration changed, before pytest-gpukern could switch the simulator on. Set "
             "NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts."
         )
@@ -139,16 +139,16 @@ def _wanted(
     if mode == "never":
         return SimulatorState(False, f"off: {OPTION}=never")
     if mode == "always":
-        return SimulatorState(True, f"asked by {OPTION}=always")
+        return SimulatorState(True, f"{OPTION}=always")
     if on:
-        return SimulatorState(True, f"{VARIABLE}={value} says so")
+        return SimulatorState(True, f"{VARIABLE}={value}")
     if loaded and on is None:
         return SimulatorState(True, "Numba was already loaded as the simulator")
     missing = gpu_missing()
     if missing is None:
         return SimulatorState(False, "off: a GPU is there")
     if on is False:
-        return SimulatorState(False, f"off: {VARIABLE}={value} says so (no GPU: {missing})")
+        return SimulatorState(False, f"off: {VARIABLE}={value} (no GPU: {missing})")
     return SimulatorState(True, f"no GPU: {missing}")
 
 

@@ -77,7 +77,7 @@ class HostLoop:
                     if self._overflow == "ignore":
                         raise
                     raise SimulatorUnsupported(
-                        "overflow beside small integers in a vectorized function"
+                        "overflow in a vectorized function of small integers"
                     ) from overflow
 
         return run
@@ -156,8 +156,8 @@ def _mend_broadcasting(vectorizers: Any) -> None:
             if ary.ndim < ndim and ary.size > 1:
                 warnings.warn(
                     f"numba-cuda broadcasts an array of shape {tuple(ary.shape)} to {ndim} dimensions with "
-                    "wrong strides (stride 0 along its last axis), on a GPU as here; give it its leading "
-                    "axes (array[np.newaxis])",
+                    "wrong strides (stride 0 along its last axis), also on a GPU; add the leading axes "
+                    "yourself (array[np.newaxis])",
                     stacklevel=2,
                 )
         return broadcast(self, arys)

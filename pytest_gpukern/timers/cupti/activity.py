@@ -41,8 +41,7 @@ _REMEDIES = {
     "ERROR_INSUFFICIENT_PRIVILEGES": "the driver lets only administrators profile "
     "(NVreg_RestrictProfilingToAdminUsers)",
     "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": "another profiler is attached to this process",
-    "ERROR_NOT_COMPATIBLE": "CUPTI and the driver are of versions that do not fit; install the cupti-python "
-    "of the driver's CUDA",
+    "ERROR_NOT_COMPATIBLE": "CUPTI does not fit the driver; install the cupti-python of the driver's CUDA",
     "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": "this virtual GPU does not allow profiling",
 }
 
@@ -507,7 +506,5 @@ def _functions() -> tuple[Any, Any]:
         try:
             found.append(prototype(pointer(exported[name], signature)))
         except (KeyError, ValueError) as error:
-            raise TimerUnavailable(
-                f"cupti-python exports no {name} of the signature that is known"
-            ) from error
+            raise TimerUnavailable(f"cupti-python exports no {name} that we can call") from error
     return found[0], found[1]

@@ -51,12 +51,9 @@ _FEW_BLOCKS = 4
 _NEAR_NS = 256.0
 _CALIBRATION = 64
 _OWN_STREAMS = (
-    "the call waits for the device or uses streams of its own, so the host's launch cost is in the number"
+    "the call waits for the device or uses streams of its own, so its time contains the host's launch cost"
 )
-_UNORDERED = (
-    "work on another stream does not wait for the given one: it may read what is still being written, and be "
-    "done later"
-)
+_UNORDERED = "work on another stream does not wait for the given one: it may start too early and end too late"
 _TICK_NS = TIMERS["cupti"].step_ns
 """Steps between durations that were seen on an H200: 32 ns, one more or less by rounding."""
 
@@ -129,7 +126,8 @@ class CuptiTimer:
             strangers = _strangers(activities)
             if strangers:
                 raise TimerUnavailable(
-                    f"{_who(strangers)} that is not the call's launched {_shown(strangers)}"
+                    f"the call itself launched nothing: {_who(strangers)} that also works between the calls "
+                    f"launched {_shown(strangers)}"
                 )
             raise NothingLaunched("the call puts nothing on the device: no kernel, copy or memset")
         if missing:
@@ -191,7 +189,7 @@ class CuptiTimer:
         text = "device time from the start of the call's first kernel or copy to the end of its last"
         if self._concurrently:
             return text
-        return f"{text}; recorded serially for its many blocks, and what that adds is taken off"
+        return f"{text}; recorded serially for its many blocks, and that cost is subtracted"
 
     def _recorded(
         self, iterations: Sequence[Iteration], *, cold: bool
@@ -218,8 +216,8 @@ class CuptiTimer:
         strangers = _strangers(activities)
         if strangers:
             return (
-                f"{_shown(strangers)} ran meanwhile, launched by {_who(strangers)} that also works between "
-                "the calls; let the call wait for it, or stop it while timing"
+                f"{_shown(strangers)} ran during the calls, launched by {_who(strangers)} that also works "
+                "between the calls; let the call wait for that thread, or stop it while timing"
             )
         if self._marker is None:
             return None
@@ -232,8 +230,8 @@ class CuptiTimer:
         ]
         if outlasting:
             return (
-                f"{_shown(outlasting)} ran outside the timed stream and still did when that was done; have "
-                "the given stream wait for it"
+                f"{_shown(outlasting)} ran outside the timed stream and outlasted it; make the given stream "
+                "wait for it"
             )
         return None
 
@@ -245,7 +243,7 @@ class CuptiTimer:
             if kernel is None or activity.name in self._whole:
                 continue
             if code is not None and code.launches_from_device(activity.name):
-                launches = "is of a module that launches kernels from the device"
+                launches = "comes from a module that launches kernels from the device"
                 raise TimerUnavailable(f"{kernel.name} {launches}, which CUPTI does not record")
             self._whole.add(activity.name)
 

@@ -389,7 +389,7 @@ LAUNCHES = {"launch_host_ns", "launch_gpu_ns"}
         (
             {"free": 400 * MIB},
             COPIES,
-            "copies within the device *: 400 MiB * are free, too few",
+            "copies within the device *: 400 MiB * are free, too little",
         ),
         ({"refused": ("cuMemHostAlloc",)}, PINNED, "copies of pinned memory *: cuMemHostAlloc: CUDA_ERROR_*"),
         ({"refused": ("cuMemcpyDtoHAsync",)}, PINNED, "copies of pinned memory *: cuMemcpyDtoHAsync: *"),
@@ -504,8 +504,8 @@ def test_where_cupti_cannot_be_used_events_time_them_under_names_of_their_own(se
 
 
 def test_what_cannot_be_measured_is_told_and_the_others_are(session):
-    found = session.measure({"copy": module.NotMeasuredError("12 MiB of device memory are free, too few")})
+    found = session.measure({"copy": module.NotMeasuredError("12 MiB of device memory are free, too little")})
     assert set(found.times_ns) == {"fma", "launch"}
     assert found.complaints == (
-        "the canary copy could not be measured: 12 MiB of device memory are free, too few",
+        "the canary copy could not be measured: 12 MiB of device memory are free, too little",
     )

@@ -58,7 +58,7 @@ def test_a_value_that_hides_everything_on_purpose_is_no_error(value: str) -> Non
     ("value", "entry", "problem"),
     [
         ("10DE 1B06 63933842", "10DE 1B06 63933842", "neither an index nor a UUID"),
-        ("7", "7", "out of range: there is only 0 to 1"),
+        ("7", "7", "out of range: valid are 0 to 1"),
         ("0,5,1", "5", "out of range"),
         ("0,-2", "-2", "neither an index nor a UUID"),
         ("0,,1", "", "is empty"),
@@ -71,7 +71,7 @@ def test_a_value_that_hides_everything_on_purpose_is_no_error(value: str) -> Non
         ("gpu-9942", "gpu-9942", "neither an index nor a UUID"),
         ("0,GPU-9e8d", "GPU-9e8d", "another form"),
         ("GPU-9e8d,0", "0", "another form"),
-        ("MIG-12345678", "MIG-12345678", "no MIG instance's UUID"),
+        ("MIG-12345678", "MIG-12345678", "not the UUID of a MIG instance"),
         ("²", "²", "neither an index nor a UUID"),
     ],
 )
@@ -137,7 +137,7 @@ def test_naming_a_split_gpu_as_a_whole_shows_its_first_instance(value: str) -> N
 
 
 def test_a_second_mig_instance_is_an_error_because_cuda_shows_only_one() -> None:
-    with pytest.raises(DeviceError, match="one MIG instance only"):
+    with pytest.raises(DeviceError, match="shows a process only one instance"):
         uuids(SPLIT, ",".join(MIG_UUIDS))
 
 

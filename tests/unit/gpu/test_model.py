@@ -55,14 +55,14 @@ def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned() ->
 
 def test_cuda_is_not_initialised_before_the_device_is_pinned() -> None:
     cuda = FakeCuda(inside=(SEEN,))
-    with pytest.raises(DeviceError, match="before the device is pinned"):
+    with pytest.raises(DeviceError, match=r"pin .* before asking CUDA"):
         _ = real(cuda, CUDA_VISIBLE_DEVICES="0,1").l2_bytes
     assert not cuda.initialized
 
 
 def test_the_device_is_found_by_uuid_among_those_an_initialised_cuda_shows() -> None:
     assert real(FakeCuda(initialized=True, inside=(OTHER, SEEN))).multiprocessor_count == 132
-    with pytest.raises(DeviceError, match=f"CUDA does not describe {UUIDS[0]}"):
+    with pytest.raises(DeviceError, match=f"CUDA cannot describe {UUIDS[0]}"):
         _ = real(FakeCuda(initialized=True, inside=(OTHER,))).l2_bytes
 
 

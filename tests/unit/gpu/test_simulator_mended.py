@@ -110,7 +110,7 @@ def check_vectorize_refuses_small_integers_that_overflow_since_numba_computes_in
     mean = cuda.vectorize(["int32(int32, int32)"])(named(lambda a, b: (a + b) // 2))
     np.testing.assert_array_equal(mean(np.array([7], "i4"), np.array([1], "i4")), [4])
     high = np.array([2**31 - 1], "i4")
-    refused("overflow beside small integers", lambda: mean(high, high))
+    refused("overflow in a vectorized function", lambda: mean(high, high))
 
 
 def check_vectorize_raises_no_floating_point_errors_or_warnings():

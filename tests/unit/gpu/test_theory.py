@@ -170,7 +170,7 @@ def test_large_traffic_is_bound_by_the_memory_less_what_the_l2_can_hold() -> Non
     found = floor(traffic_bytes=8e9)
     assert found.ns == pytest.approx((8e9 - 1.14 * 60 * 2**20) / 4916.7, rel=1e-3)
     assert found.bound == (
-        "7.93 GB of 8 GB, what the L2 cannot hold, at 4.92 TB/s, the memory's theoretical bandwidth"
+        "7.93 GB of 8 GB (the L2 can hold the rest) at 4.92 TB/s, the memory's theoretical bandwidth"
     )
 
 
@@ -190,7 +190,7 @@ def test_inputs_that_are_read_cannot_stay_unwritten() -> None:
     tight = floor(traffic_bytes=80e6, read_bytes=40e6)
     assert tight.ns == pytest.approx((40e6 - 0.14 * 60 * 2**20) / 4916.7, rel=1e-3)
     assert tight.ns > loose.ns
-    assert tight.bound.startswith("31.2 MB of 80 MB, what the L2 cannot hold")
+    assert tight.bound.startswith("31.2 MB of 80 MB (the L2 can hold the rest)")
 
 
 def test_operations_bound_what_hardly_moves_anything() -> None:

@@ -112,8 +112,7 @@ def test_a_timer_that_was_asked_for_by_name_is_replaced_by_none_that_looks_valid
     timers, (only,) = timed_by("cupti", by=unusable)
     assert timers == [("host", False)]
     assert only.invalid == (
-        "the timer 'cupti' cannot time it: cupti-python is not installed; "
-        "--gpukern-timer=auto takes one that can"
+        "the timer 'cupti' cannot time this call: cupti-python is not installed; use --gpukern-timer=auto"
     )
 
 
@@ -183,7 +182,7 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     opened, cupti_ns, event_ns, cost_ns, contradict
 ):
     _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
-    noted = [warning for warning in main.summary.warnings if "it has no record of some work" in warning]
+    noted = [warning for warning in main.summary.warnings if "CUPTI has no record of some work" in warning]
     assert (len(noted), main.invalid) == (int(contradict), None)
 
 

@@ -166,7 +166,7 @@ def test_copies_of_no_process_that_is_named_may_be_a_threads_of_ours_and_are_a_n
     assert fault(before=state(0, **copying), **copying) is None
     (note,) = notes({}, copying, {})
     assert note.startswith(
-        "up to 12.3 GB/s were copied over PCIe while this run waited, by a thread of its own"
+        "up to 12.3 GB/s were copied over PCIe while this run waited, by one of its threads"
     )
     assert notes({"pcie_bytes_per_s": 2e7}) == ()
 
@@ -201,7 +201,7 @@ def test_without_a_probe_the_note_has_nvmls_clocks() -> None:
 
 def test_a_process_that_shares_the_device_is_noted() -> None:
     (note,) = notes({"foreign": (STRANGER,)})
-    assert note.startswith("on the device besides this run, as far as can be told idle: pid 4711")
+    assert note.startswith("other processes on the device, idle as far as we can tell: pid 4711")
 
 
 @given(
@@ -242,7 +242,7 @@ def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do() -
     recovery = Recovery(sleep=lambda seconds: None)
     assert [recovery.pause(each) for each in (SHARED, *[HOT] * 8)] == [True] * 8 + [False]
     assert recovery.reason == (
-        "could not be measured cleanly: 9 batches were disturbed, in spite of 2.75 s of pauses: "
+        "could not be measured cleanly: 9 batches were disturbed, even after 2.75 s of pauses: "
         "8 × too hot (91 °C), 1 × another process ran kernels. Remedy: stop it; cool it"
     )
 

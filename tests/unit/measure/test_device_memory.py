@@ -76,7 +76,7 @@ def test_what_stays_alive_is_said_of_the_test_that_made_it_and_of_no_other(libra
     library.alive[1] = 8 * MIB
     figures, text = finished(watch)
     assert figures == (0, 8 * MIB, 8 * MIB, 8 * MIB)
-    assert text.startswith("the test leaves 8 MiB of device memory alive behind its teardown")
+    assert text.startswith("the test leaves 8 MiB of device memory allocated after its teardown")
     watch.begin_test()
     assert finished(watch) == ((8 * MIB, 8 * MIB, 8 * MIB, 0), None)
 

@@ -213,18 +213,18 @@ def test_a_setup_may_not_return_arguments_beside_those_given():
 
 @pytest.mark.parametrize("returned", [3, "ab", [1, 2]])
 def test_a_setup_that_returns_something_else_is_refused(returned):
-    with pytest.raises(TypeError, match=r"setup returned \w+: it returns \(args, kwargs\), a tuple"):
+    with pytest.raises(TypeError, match=r"setup returned \w+: it must return \(args, kwargs\), a tuple"):
         Rounds(max, setup=lambda: returned).call()
 
 
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"count": 0}, r"pedantic\(rounds=0\): a whole number from 1 on"),
-        ({"count": "3"}, r"pedantic\(rounds='3'\): a whole number from 1 on"),
-        ({"warmup_count": -1}, r"pedantic\(warmup_rounds=-1\): a whole number from 0 on"),
-        ({"iterations": 0.5}, r"pedantic\(iterations=0.5\): a whole number from 1 on"),
-        ({"iterations": 2, "setup": dict}, r"pedantic\(iterations=2, setup=…\): a setup serves one call"),
+        ({"count": 0}, r"pedantic\(rounds=0\): must be a whole number, at least 1"),
+        ({"count": "3"}, r"pedantic\(rounds='3'\): must be a whole number, at least 1"),
+        ({"warmup_count": -1}, r"pedantic\(warmup_rounds=-1\): must be a whole number, at least 0"),
+        ({"iterations": 0.5}, r"pedantic\(iterations=0.5\): must be a whole number, at least 1"),
+        ({"iterations": 2, "setup": dict}, r"pedantic\(iterations=2, setup=…\): a setup prepares one call"),
     ],
 )
 def test_impossible_numbers_are_refused(numbers, message):

@@ -342,8 +342,8 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     known.refused = refused
     works = (work(), work("_Z5otherv"), work("_Z5thirdv"))
     (note,) = with_facts(measured(gpu, timer, ("kernel", works)), on_an_h200(gpu)).notes
-    why = refused or "its loading was not seen, or not which of several with its name was launched"
-    assert note == f"no hash of the machine code of other() and 1 kernel more: {why}"
+    why = refused or "we did not see it loaded, or several kernels share its name"
+    assert note == f"no hash of the machine code of other() and 1 more kernel: {why}"
 
 
 def test_the_ceilings_of_the_device_come_along(gpu, timer, known):

@@ -430,11 +430,11 @@ def without_field(cupti, layout, field):
         (lambda cupti: delattr(cupti.cycupti, "__pyx_capi__"), "does not export CUPTI's functions"),
         (
             lambda cupti: cupti.cycupti.__pyx_capi__.pop("cuptiActivityGetNextRecord"),
-            "no cuptiActivityGetNextRecord of the signature that is known",
+            "no cuptiActivityGetNextRecord that we can call",
         ),
         (
             lambda cupti: cupti.export("cuptiActivityRegisterCallbacks", b"int (void)"),
-            "no cuptiActivityRegisterCallbacks of the signature",
+            "no cuptiActivityRegisterCallbacks that we",
         ),
     ],
 )

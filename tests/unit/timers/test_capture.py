@@ -58,8 +58,7 @@ def test_calls_that_launch_different_numbers_of_kernels_are_refused(device, driv
         device.execute(0.001)
 
     assert refusal(device, [device.call(), two]) == (
-        "the calls are not alike: 3 kernels among 3 operations were captured of 2 calls, between 1 and 2 "
-        "operations a call"
+        "the calls are not alike: 2 calls gave 3 kernels and 3 operations, between 1 and 2 operations a call"
     )
 
 
@@ -79,7 +78,7 @@ def test_what_an_operation_beside_the_calls_added_is_noticed(device, driver, mon
         return end(stream)
 
     monkeypatch.setattr(driver, "cuStreamEndCapture", with_one_more)
-    assert refusal(device, [device.call()] * 2) == "2 operations were captured, and the graph holds 3"
+    assert refusal(device, [device.call()] * 2) == "2 operations were captured, but the graph holds 3"
 
 
 def test_a_call_that_waits_is_refused_with_what_it_said_in_one_line(device, driver):
@@ -122,7 +121,7 @@ def test_an_interrupt_ends_the_capture_and_goes_on(device, driver):
     ("function", "reason"),
     [
         ("cuStreamBeginCapture", "the call cannot be captured: CudaError: cuStreamBeginCapture: CUDA_ERROR"),
-        ("cuGraphInstantiate", "what was captured cannot be replayed: cuGraphInstantiate: CUDA_ERROR"),
+        ("cuGraphInstantiate", "the captured graph cannot be replayed: cuGraphInstantiate: CUDA_ERROR"),
     ],
 )
 def test_what_the_driver_refuses_is_named(device, driver, function, reason):

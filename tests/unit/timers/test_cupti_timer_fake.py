@@ -379,8 +379,7 @@ def test_short_work_on_a_stream_that_waits_for_nobody_is_noted(machine):
 def test_work_that_outlasts_the_timed_stream_is_suspicious_unless_any_stream_will_do(machine, forks):
     call = Iteration(forked(machine, forks=forks, joins=False, ns=500_000))
     assert CuptiTimer(machine).suspicion(call) == (
-        "own (500 µs in all) ran outside the timed stream and still did when that was done; have the given "
-        "stream wait for it"
+        "own (500 µs in all) ran outside the timed stream and outlasted it; make the given stream wait for it"
     )
     assert CuptiTimer(machine, any_stream=True).suspicion(call) is None
 
@@ -391,7 +390,7 @@ def test_short_work_that_outlasts_the_timed_stream_is_found_while_calls_are_queu
     timer = CuptiTimer(machine)
     call = forked(machine, joins=False, ns=ns)
     timer.collect(repeated(call, COUNT), cold=True)
-    assert "and still did when that was done" in timer.suspicion(Iteration(call))
+    assert "ran outside the timed stream and outlasted it" in timer.suspicion(Iteration(call))
 
 
 def test_a_kernel_of_many_blocks_outlasts_the_timed_stream_too(machine):
@@ -405,7 +404,7 @@ def test_work_of_a_thread_that_also_launches_between_the_calls_is_suspicious(mac
     timer = CuptiTimer(machine, any_stream=any_stream)
     found = timer.suspicion(Iteration(lambda: (machine.kernel()(), heart())))
     assert found.startswith("theirs (")
-    assert "ran meanwhile, launched by a thread (heart_0) that also works between the calls" in found
+    assert "ran during the calls, launched by a thread (heart_0) that also works between the calls" in found
 
 
 def test_a_thread_that_launches_when_the_call_has_returned_is_suspicious(machine, monkeypatch):
@@ -473,7 +472,7 @@ def test_a_call_that_puts_nothing_on_the_device_is_refused(machine):
 
 
 def test_where_only_a_thread_that_is_not_the_calls_launched_that_is_the_reason(machine, heart):
-    reason = r"a thread \(heart_0\) that is not the call's launched theirs \("
+    reason = r"launched nothing: a thread \(heart_0\) that also works between the calls launched theirs \("
     with pytest.raises(TimerUnavailable, match=reason) as raised:
         collected(machine, heart)
     assert not isinstance(raised.value, NothingLaunched)
@@ -505,7 +504,9 @@ def test_kernels_of_a_module_that_launches_others_from_the_device_are_refused(ma
     assert collected(machine, machine.kernel("plain")).samples_ns == [1000.0] * COUNT
     assert cubin.registers(code)["parent"] == 24
     parent = machine.kernel("parent", registers=registers)
-    with pytest.raises(TimerUnavailable, match="parent is of a module that launches kernels from the device"):
+    with pytest.raises(
+        TimerUnavailable, match="parent comes from a module that launches kernels from the device"
+    ):
         collected(machine, machine.kernel("plain"), parent)
     assert unused(machine)
 

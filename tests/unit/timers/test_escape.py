@@ -30,7 +30,7 @@ def lagging(device, monkeypatch, lag_ns):
 def test_work_that_outlasts_the_end_event_is_suspicious(monkeypatch):
     device = FakeDevice()
     found = escaped_work(device, device, Iteration(lagging(device, monkeypatch, 500_000)))
-    assert found == "499 µs of work ran outside the timed stream; have the given stream wait for it"
+    assert found == "499 µs of work ran outside the timed stream; make the given stream wait for it"
 
 
 def test_what_outlasts_a_long_call_is_measured_against_the_call(monkeypatch):

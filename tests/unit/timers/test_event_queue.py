@@ -55,7 +55,7 @@ def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says
     queue, _ = queue_on(device)
     batch = queue.collect(repeated(device.waiting_call(), 3), cold=True)
     assert device.log.count("block") == 2, "the second try is of one call, and the last"
-    assert batch.warnings == ["the call waits for the device, so the host's launch cost is in the number"]
+    assert batch.warnings == ["the call waits for the device, so its time contains the host's launch cost"]
     assert batch.samples_ns == pytest.approx([2000.0] * 3)
     after = device.log[len(device.log) - device.log[::-1].index("release") :]
     assert after == ["idle", *["idle", "flush", "idle", "record", "call", "record"] * 3, "idle"]

@@ -111,7 +111,7 @@ def test_every_different_before_and_the_flush_come_ahead_of_each_replay(device, 
 def test_cold_calls_that_share_their_buffers_are_warned_of(device, timer, calls, call_ms, cold, warned):
     iterations = [Iteration(device.call(call_ms)) for _ in range(calls)]
     warnings = timer.collect(iterations, cold=cold).warnings
-    expected = ["the calls of a graph shared their buffers: what fits into the L2 was not cold"]
+    expected = ["the graph's calls shared their buffers: data that fit into the L2 were not cold"]
     assert warnings == (expected if warned else [])
 
 

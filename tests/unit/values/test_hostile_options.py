@@ -104,7 +104,7 @@ def test_a_variable_is_one_clear_error_or_taken_as_it_is(variable, tmp_path):
 
 @pytest.mark.parametrize("text", ["relative", "../up", "~/locks", "\x1b[2J"])
 def test_a_folder_of_locks_that_depends_on_who_looks_is_refused(text):
-    with pytest.raises(DeviceError, match=r"GPUKERN_LOCK_DIR=.*is no absolute path") as caught:
+    with pytest.raises(DeviceError, match=r"GPUKERN_LOCK_DIR=.*is not an absolute path") as caught:
         DeviceLock("GPU-1", environ={"GPUKERN_LOCK_DIR": text})
     assert str(caught.value).isprintable()
 
