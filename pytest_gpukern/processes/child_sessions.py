@@ -241,7 +241,7 @@ def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
     during = f" while running {found.during}" if found.during else ""
     missing = sorted(set(request.nodeids) - found.outcomes.keys())
     if heard.damage is not None:
-        return f"it told what cannot be read: {heard.damage}"
+        return f"it sent a line that cannot be read: {heard.damage}"
     if found.status is None:
         return f"ended after {request.timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
     if found.uncollected and len(missing) == len(request.nodeids):
@@ -328,7 +328,7 @@ class Heard:
             try:
                 self._take(decoded(line))
             except (ValueError, KeyError, TypeError) as error:
-                self.damage = self.damage or f"{line[:60]!r} makes no sense: {bounded(str(error), 200)}"
+                self.damage = self.damage or f"{line[:60]!r}: {bounded(str(error), 200)}"
         return bool(whole)
 
     def _take(self, told: JsonDict) -> None:

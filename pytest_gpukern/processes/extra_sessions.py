@@ -40,7 +40,7 @@ class Further:
         found = self.results.get(nodeid, [])
         reason = self.refused.get(nodeid)
         if reason is None and len(found) < wanted:
-            reason = "; ".join(self.problems) or f"{len(found)} of {wanted} sessions found something"
+            reason = "; ".join(self.problems) or f"only {len(found)} of {wanted} sessions measured it"
         return found, reason
 
 

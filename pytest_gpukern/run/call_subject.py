@@ -233,8 +233,8 @@ class CallSubject:
             executions.warm_up()
             count, each = executions.count, executions.calls(cold=cache == "cold")
             if each < executions.iterations:
-                asked = f"iterations={executions.iterations} was asked for"
-                found.add_note(f"{asked}: one call a sample, since each needs a cold cache")
+                unused = f"iterations={executions.iterations} is not used"
+                found.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
         if self._checks is not None:
             executions = self._checks.restored(executions)
 
@@ -369,8 +369,8 @@ class CallSubject:
                 inspect.signature(check).bind(made.returned, *args, **kwargs)
             except TypeError as error:
                 raise TypeError(
-                    "pedantic(check=…) is called as check(returned, *args, **kwargs), with what the call "
-                    f"returned and took, {1 + len(args) + len(kwargs)} arguments here: {error}"
+                    "pedantic(check=…) is called as check(returned, *args, **kwargs), here with "
+                    f"{1 + len(args) + len(kwargs)} arguments, which it does not take: {error}"
                 ) from None
         try:
             check(made.returned, *args, **kwargs)

@@ -168,8 +168,8 @@ class CaseSubject:
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
-            told = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} in it")
-            message = f"right before timing, {told}"
+            told = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
+            message = f"correct before timing, {told}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
         found.add_measurements(measurements)
 
@@ -270,7 +270,7 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
         and environment.settings.size != "huge"
     ):
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
-        reason = f"only at {at}: --gpukern-size=huge"
+        reason = f"runs only at {at}: use --gpukern-size=huge"
     if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
         reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
     in_simulator = environment.gpu.simulated.active and variant.backend != "host"
@@ -280,7 +280,7 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
         raise NotRunError(reason)
     if environment.settings.benchmark and not scopes_of(case, environment):
         wanted = ",".join(environment.settings.scopes)
-        raise NotRunError(f"not selected: --gpukern-scope={wanted}, and it has {','.join(case.scopes)}")
+        raise NotRunError(f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
 
 
 def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
@@ -368,7 +368,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
 
 
 def _after_timing(error: IncorrectError) -> IncorrectError:
-    message = f"right before timing, wrong after it\n{error.diagnosis.message}"
+    message = f"correct before timing, wrong after it\n{error.diagnosis.message}"
     return IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors)
 
 
@@ -392,9 +392,9 @@ def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
     """Raises NotRunError where a broken case cannot be looked at in this process, or not without a tool."""
     tool = case.variant.detected_by
     if tool is not None and tool != sanitizing_tool():
-        raise NotRunError(f"detected by {tool}: --gpukern-sanitize={tool}")
+        raise NotRunError(f"only {tool} detects it: use --gpukern-sanitize={tool}")
     if case.variant.loses_context and not replaceable:
-        raise NotRunError("it takes the CUDA context along: --gpukern-isolate=on")
+        raise NotRunError("it destroys the CUDA context: use --gpukern-isolate=on")
 
 
 def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
@@ -406,7 +406,7 @@ def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
     if case.variant.detected_by is not None:
         return None
     if diagnosis is None:
-        return f"{case.id} is broken on purpose ({declared}), and the checker passed it"
+        return f"{case.id} is broken on purpose ({declared}), but the checker passed it"
     if diagnosis.fault != declared:
         return f"{case.id} was rejected for {diagnosis.fault!s}, not for {declared}\n{diagnosis.message}"
     return None

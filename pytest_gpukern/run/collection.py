@@ -67,8 +67,8 @@ def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
     if not (variants.broken if wrong else variants.right):
         kind, decorator = ("broken ", "wrong") if wrong else ("", "variant")
         raise problem.error(
-            f'it has no {kind}variants: decorate functions with @….{decorator}("numba"), in the test module '
-            "or, where the problem is given package=__package__, in on_*.py or wrong*.py beside it"
+            f'it has no {kind}variants: decorate functions with @….{decorator}("numba") in the test module, '
+            "or give the problem package=__package__ and put them in on_*.py or wrong*.py beside it"
         )
     if against is not None and against not in variants.right and not wrong:
         raise problem.error(
@@ -176,7 +176,7 @@ def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Ite
         if name not in known:
             raise pytest.UsageError(
                 f"--gpukern-axis {name}=…: no selected problem has this axis; "
-                f"there is {', '.join(sorted(known))}"
+                f"the axes are {', '.join(sorted(known))}"
             )
         for value in values:
             if not any(_alike(value, own) for own in known[name]):
@@ -256,7 +256,7 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
     left_out = _left_out(session, deselected)
     if left_out is not None:
         if settings.prune:
-            raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, and {left_out}")
+            raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
         return
     known = _known_cases(config, items)
     if hasattr(config, "workeroutput"):
@@ -278,7 +278,7 @@ def _left_out(session: pytest.Session, deselected: int) -> str | None:
         ("size", settings.size),
     ):
         if chosen:
-            return f"--gpukern-{name} chooses a part"
+            return f"--gpukern-{name} selects a part"
     single = [argument for argument in config.args if "::" in argument]
     if single:
         return f"{single[0]} names single tests"

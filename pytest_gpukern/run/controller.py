@@ -162,7 +162,7 @@ class Controller:
         if result.correctness is Correctness.INCORRECT:
             self._was_incorrect.setdefault(nodeid, (result.diagnosis or "").partition("\n")[0])
         elif nodeid in self._was_incorrect:
-            told = f"INCORRECT when it was first run: {self._was_incorrect[nodeid]}"
+            told = f"INCORRECT in an earlier attempt: {self._was_incorrect[nodeid]}"
             return dataclasses.replace(result, notes=(*result.notes, told))
         return result
 

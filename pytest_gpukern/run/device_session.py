@@ -235,7 +235,7 @@ class DeviceSession:
         if self._nvml is None or self.device is None:
             return []
         left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
-        return [f"gpukern: still on the GPU, although it was ended: {process}" for process in left]
+        return [f"gpukern: a process was ended but is still on the GPU: {process}" for process in left]
 
     # one measurement at a time
 
@@ -267,7 +267,7 @@ class DeviceSession:
         try:
             return DeviceLock("the host")
         except DeviceError as error:
-            self._late_warnings.append(f"other processes may time on the host meanwhile: {error}")
+            self._late_warnings.append(f"the host is not locked against other timings: {error}")
             return None
 
     @contextmanager
@@ -283,7 +283,7 @@ class DeviceSession:
                     # Workers of one run take turns of a fraction of a second, which is worth no word.
                     lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
         except DeviceError as error:
-            self._late_warnings.append(f"other processes may time on the host meanwhile: {error}")
+            self._late_warnings.append(f"the host is not locked against other timings: {error}")
             lock = self._host_lock = None
         try:
             yield

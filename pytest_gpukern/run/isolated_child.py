@@ -186,7 +186,7 @@ class MeasuringChild:
         try:
             self._connection.send_bytes(message)
         except OSError:
-            sys.exit("the process that reports has ended")
+            sys.exit("the reporting process has ended")
 
 
 def said(word: str, what: Any) -> bytes:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict
 
 
-ELSEWHERE = "it runs in the process that measures"
+ELSEWHERE = "it runs in the measuring process"
 """Why no backend is opened in this one."""
 _MOST_STARTS_IN_VAIN = 2
 _HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
@@ -107,7 +107,7 @@ class Isolation:
             attempt = _Attempt(item)
             process = self._running()
             if process is None:
-                attempt.fail(f"the process that measures could not start: {self._cannot_start}; {_HERE}")
+                attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
                 return
             try:
                 ended = process.run(
@@ -127,7 +127,7 @@ class Isolation:
         if attempt.ends_run is not None:
             raise attempt.ends_run
         if isinstance(ended, Gone):
-            attempt.fail(f"the process that measured it {ended.why}", ended.shown)
+            attempt.fail(f"its measuring process {ended.why}", ended.shown)
 
     def _running(self) -> MeasuringProcess | None:
         """Returns the process, or None where it could not be started twice."""
@@ -219,11 +219,11 @@ class _Attempt:
             self.pids.update(what)
         elif word == "missing":
             self.fail(
-                "the process that measures has no test of this name: parameters and their ids must be the "
-                f"same in every process; {_HERE}"
+                "the measuring process has no test of this name: parameters and their ids must be the same "
+                f"in every process; {_HERE}"
             )
         elif word == "unsendable":
-            self.fail(f"its report could not be passed on by the process that measured it: {what}; {_HERE}")
+            self.fail(f"the measuring process could not send its report: {what}; {_HERE}")
         elif word == "exit":
             interrupted = KeyboardInterrupt(what["text"])
             left = pytest.exit.Exception(what["text"], what["returncode"])
@@ -237,7 +237,7 @@ class _Attempt:
             when = "call"
         else:
             when = "teardown"
-        sections = [("process that measured", shown)] if shown else []
+        sections = [("measuring process", shown)] if shown else []
         failed = self._made(when, "failed", why, sections)
         if when != "teardown":
             told = _told(self._item, why)
@@ -437,7 +437,7 @@ class MeasuringProcess:
             except (EOFError, OSError):
                 return self._ended()
             except (ValueError, TypeError, MemoryError) as error:  # the last by a length that is none
-                return Gone(f"told what cannot be read ({error})", self._said())
+                return Gone(f"sent a message that cannot be read ({error})", self._said())
             if word == until:
                 return what
             clock.hear(word)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 
-_WENT_ON = "the test went on after that: verify(…, expect_failure=True) is for a failure that is expected"
+_WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 
 
 class MeasuredTest:
@@ -169,7 +169,7 @@ class MeasuredTest:
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:
-            self._fail(f"{name}: right, and verify(…, expect_failure=True) expects that it is wrong")
+            self._fail(f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong")
 
     def settle(self) -> str | None:
         """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
@@ -208,7 +208,7 @@ class MeasuredTest:
     def _begin_use(self) -> None:
         self.stop_observing()
         if self.found is not None:
-            raise RuntimeError("gpu_benchmark measures once a test: split the test, or parametrize it")
+            raise RuntimeError("gpu_benchmark measures once per test: split the test, or parametrize it")
 
     def _fail_where_incorrect(self) -> None:
         __tracebackhide__ = True

@@ -17,8 +17,7 @@ def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
     """Raises pytest.UsageError where tests are distributed: under `option`, `what` takes turns on one GPU."""
     if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
         raise pytest.UsageError(
-            f"{option}: {what} take turns on one GPU, so that tests cannot be distributed; drop -n, or add "
-            "-n 0"
+            f"{option}: {what} take turns on one GPU, so tests cannot be distributed; drop -n, or add -n 0"
         )
 
 

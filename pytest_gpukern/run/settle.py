@@ -41,8 +41,8 @@ class Settled:
 
 
 _UNCHECKED = (
-    "UNCHECKED: nothing compared what the call left with a reference: "
-    "call gpu_benchmark.verify(out, expected), or give check= to pedantic"
+    "UNCHECKED: no output was compared with a reference: "
+    "call gpu_benchmark.verify(out, expected), or pass check= to pedantic"
 )
 
 
@@ -116,7 +116,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         fresh = [measurement, *_under(key, further)]
         verdict = judge(fresh, bases[key])
         if problem is not None:
-            verdict = Verdict(VerdictKind.INVALID, f"its further sessions failed: {problem}")
+            verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
     together = [result, *further]
@@ -139,7 +139,7 @@ def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -
     if settings.gate == "off":
         return _left_open(judged, suspected, "the gate is off")
     if result.case.on_gpu and "time" not in settings.gate_on:
-        return _left_open(judged, suspected, "no time fails a test here")
+        return _left_open(judged, suspected, "--gpukern-gate-on omits time")
     fresh, problem = _fresh(result, environment, CONFIRMING_SESSIONS, role=SessionRole.CONFIRMING)
     result = decided_by(fresh, problem, result, environment, marker)
     more: list[Result] = []
@@ -194,7 +194,7 @@ def _basis_of(
         device=result.fingerprint.get("device_uuid") if on_gpu else None,
         shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
         anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
-        remark=f"by an older epoch, since that of {opened[:10]} has no {key}" if opened else "",
+        remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
         fails_no_test=not on_gpu and "host" not in environment.settings.gate_on,
     )
 
@@ -224,7 +224,7 @@ def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
 def _left_open(judged: Judged, suspected: Sequence[str], why: str) -> Judged:
     verdicts = dict(judged.result.verdicts)
     for key in suspected:
-        reason = f"{verdicts[key].reason}; suspected only, since {why}"
+        reason = f"{verdicts[key].reason}; only suspected, because {why}"
         verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
     return dataclasses.replace(judged, result=dataclasses.replace(judged.result, verdicts=verdicts))
 

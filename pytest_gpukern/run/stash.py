@@ -95,7 +95,7 @@ def isolates(config: pytest.Config) -> bool:
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
     if settings.isolate and inside is not None:
         raise pytest.UsageError(
-            f"--gpukern-isolate=on: {inside} looks into pytest's own process; drop one of them"
+            f"--gpukern-isolate=on: {inside} needs the tests in pytest's own process; drop one"
         )
     if settings.isolate is not None or inside is not None:
         return bool(settings.isolate)

@@ -166,8 +166,8 @@ def warn_if_not_taken_over(item: pytest.Item) -> None:
         reason = "--benchmark-disable runs it once; --benchmark-enable lets it be measured"
     else:
         reason = (
-            f"its `benchmark` is a {kind.__module__}.{kind.__qualname__}, and only the fixture of "
-            "pytest-benchmark 5.3 is known here; use the `gpu_benchmark` fixture"
+            f"its `benchmark` is a {kind.__module__}.{kind.__qualname__}, but only the fixture of "
+            "pytest-benchmark 5.3 is supported; use the `gpu_benchmark` fixture"
         )
     _warn(item, reason)
 
@@ -194,9 +194,8 @@ def _ignored(item: pytest.Item) -> tuple[str, ...]:
     """What the user asked pytest-benchmark for that has no meaning for us, in words."""
     mark = item.get_closest_marker("benchmark")
     names = [name for name in (mark.kwargs if mark is not None else ()) if name != "group"]
-    of_mark = (
-        [f"pytest.mark.benchmark({', '.join(names)}) changes nothing: its loop does not run"] if names else []
-    )
+    unused = f"pytest.mark.benchmark({', '.join(names)}) has no effect: pytest-benchmark's loop does not run"
+    of_mark = [unused] if names else []
     profiles = item.config.getoption("benchmark_cprofile", default=None)
-    of_option = ["--benchmark-cprofile: what is measured on the GPU is not profiled"] if profiles else []
+    of_option = ["--benchmark-cprofile: tests measured on the GPU are not profiled"] if profiles else []
     return (*of_mark, *of_option)

@@ -71,8 +71,8 @@ def refuse_without_context(item: pytest.Item) -> None:
     lost = item.config.stash.get(LOST, None)
     if lost is not None and may_use_gpu(item):
         pytest.fail(
-            f"not run: this process lost its CUDA context in {lost.nodeid} ({lost.error}), and only a new "
-            "one has another; --gpukern-isolate=on starts one",
+            f"not run: this process lost its CUDA context in {lost.nodeid} ({lost.error}); "
+            "--gpukern-isolate=on starts a new process after such a loss",
             pytrace=False,
         )
 
@@ -88,7 +88,7 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
     rejected = test.rejected if test is not None else None
     if rejected is not None and rejected.variant.loses_context:
         return  # on purpose; the next test has another process
-    message = f"launch failed: {error}, told when all of the test's work on the device was waited for"
+    message = f"launch failed: {error}, found when we waited for all of the test's work on the device"
     if test is not None and test.result is not None:
         test.result = dataclasses.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
@@ -163,11 +163,11 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     who = environment_of(config).gpu.launching_threads() if new_threads() else ""
     if not who:
         return
-    told = f"{who} that it left behind goes on launching on the GPU"
+    told = f"{who} left running by this test kept launching on the GPU"
     if is_replaceable(config):
         config.stash[LOST] = LostContext(item.nodeid, told)
     if not failed:
-        pytest.fail(f"{told}; have the test join it", pytrace=False)
+        pytest.fail(f"{told}; join it in the test", pytrace=False)
 
 
 def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:

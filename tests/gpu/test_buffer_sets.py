@@ -202,7 +202,7 @@ def test_what_turns_wrong_while_it_is_timed_fails_as_incorrect(run_case, cache, 
     result, found = run_case(variant, f"--gpukern-cache={cache}")
     result.assert_outcomes(failed=1)
     assert found["correctness"] == "INCORRECT"
-    assert found["diagnosis"].startswith("right before timing, wrong after it")
+    assert found["diagnosis"].startswith("correct before timing, wrong after it")
     assert fault in found["diagnosis"]
     assert found["measurements"] == []
 
@@ -275,7 +275,7 @@ def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
 @pytest.mark.parametrize(
     ("variant", "diagnosis"),
     [
-        (WRONG_ONCE_IN_64, "right before timing, wrong after it\nout: wrong values: 1 of 1000 elements"),
+        (WRONG_ONCE_IN_64, "correct before timing, wrong after it\nout: wrong values: 1 of 1000 elements"),
         (REMEMBERS_BY_FIRST_AND_LAST, "out: stale result"),
     ],
 )

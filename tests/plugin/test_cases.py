@@ -106,7 +106,7 @@ def tires(x, y):
     )
     result = host("--gpu-benchmark", "--gpukern-axis=n=8", "-k", "tires")
     result.assert_outcomes(failed=1, deselected=2)
-    result.stdout.fnmatch_lines(["INCORRECT: right before timing, wrong after it"])
+    result.stdout.fnmatch_lines(["INCORRECT: correct before timing, wrong after it"])
 
 
 BROKEN_ON_PURPOSE = """
@@ -135,7 +135,7 @@ def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(h
     result.stdout.fnmatch_lines(
         [
             "*idle_for_another_reason/n=8 was rejected for not written, not for wrong values",
-            "*right_after_all/n=8 is broken on purpose (wrong values), and the checker passed it",
+            "*right_after_all/n=8 is broken on purpose (wrong values), but the checker passed it",
             "PASSED *host.idle/n=8?",
             "FAILED *idle_for_another_reason/n=8? - *",
             "FAILED *right_after_all/n=8? - *",
@@ -276,7 +276,7 @@ def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(hos
     )
     host("--gpukern-axis=m=3", "-q").assert_outcomes(passed=6)
     refused(
-        host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; there is m, n"
+        host("--gpukern-axis=k=3"), "--gpukern-axis k=…: no selected problem has this axis; the axes are m, n"
     )
 
 

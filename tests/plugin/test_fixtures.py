@@ -69,7 +69,7 @@ def test_twice_pedantic(gpu_benchmark):
     )
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
-        ["E * RuntimeError: gpu_benchmark measures once a test: split the test, or parametrize it"] * 2
+        ["E * RuntimeError: gpu_benchmark measures once per test: split the test, or parametrize it"] * 2
     )
 
 
@@ -207,12 +207,12 @@ def test_marked(gpu_benchmark):
 def test_a_failure_that_the_test_swallows_fails_it_at_its_end_unless_it_is_expected(plain, pytester):
     result = plain(SWALLOWING, "--gpukern-output=run.json", "-rf")
     result.assert_outcomes(passed=1, failed=6, xfailed=1)
-    went_on = "  the test went on after that: verify(…, expect_failure=True) is for a failure *"
+    went_on = "  the test caught this and went on; use verify(…, expect_failure=True) for *"
     for shown in ("output: wrong values*", "out: not written*", "check before timing: not what it*"):
         result.stdout.fnmatch_lines([f"INCORRECT: {shown}"])
     assert sum(line.startswith(went_on[:-2]) for line in result.outlines) == 5
     result.stdout.fnmatch_lines(
-        ["output: right, and verify(…, expect_failure=True) expects that it is wrong"]
+        ["output is right, but verify(…, expect_failure=True) expects it to be wrong"]
     )
     found = results_in(pytester.path / "run.json")["test_doubling/test_expected"]
     assert (found["correctness"], list(found["errors"])) == ("PASSED", ["output"])
@@ -252,7 +252,7 @@ def test_it(gpu_benchmark, error):
     result.assert_outcomes(passed=2)
     (told,) = [line for line in result.outlines if "INCORRECT" in line]
     assert told.startswith(
-        "  test_it[1] kernel: INCORRECT when it was first run: output: wrong values: 4 of 4"
+        "  test_it[1] kernel: INCORRECT in an earlier attempt: output: wrong values: 4 of 4"
     )
     result.stdout.fnmatch_lines(["gpukern: 2 passed*"])
 
@@ -310,7 +310,7 @@ def test_what_nothing_verifies_is_unchecked_and_fails_a_strict_run(plain, pytest
     strict = run("--gpukern-strict")
     strict.assert_outcomes(passed=2, failed=1)
     strict.stdout.fnmatch_lines(
-        ["UNCHECKED: nothing compared *: call gpu_benchmark.verify(out, expected), *"]
+        ["UNCHECKED: no output was compared *: call gpu_benchmark.verify(out, expected), *"]
     )
     run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
 

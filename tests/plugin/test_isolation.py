@@ -134,11 +134,11 @@ ENDS = {
 def test_a_test_that_takes_its_process_with_it_fails_and_no_other(project, pytester, broken):
     result = project(broken)
     found = assert_only_the_broken_one_failed(result, pytester, ENDS[broken])
-    assert found["diagnosis"] == f"the process that measured it {ENDS[broken]}"
+    assert found["diagnosis"] == f"its measuring process {ENDS[broken]}"
     ran = pids(pytester)
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
     if "SEGV" in broken:
-        result.stdout.fnmatch_lines(["*process that measured*", "Fatal Python error: *", "*in test_broken"])
+        result.stdout.fnmatch_lines(["*measuring process*", "Fatal Python error: *", "*in test_broken"])
 
 
 def test_the_child_of_a_fork_tells_nothing_though_it_fails(project):
@@ -158,7 +158,7 @@ def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pyt
     tests = TESTS.replace("def test_broken", f"{mark}def test_broken")
     result = project("time.sleep(600)", *options, tests=tests)
     assert_only_the_broken_one_failed(result, pytester, "took longer than 3 s (--gpukern-timeout)")
-    result.stdout.fnmatch_lines(["*process that measured*", "*(most recent call first):", "*in test_broken"])
+    result.stdout.fnmatch_lines(["*measuring process*", "*(most recent call first):", "*in test_broken"])
     ran = pids(pytester)
     assert not is_alive(int(ran["test_broken"]))
 
@@ -212,14 +212,14 @@ def test_a_thread_that_goes_on_launching_fails_the_test_that_left_it_and_no_othe
     assert (ran["test_broken"] != ran["test_second"]) == launches
     assert not any(is_alive(int(pid)) for pid in ran.values() if pid != ran["test_here_before"])
     if launches:
-        why = "a thread (heartbeat) that it left behind goes on launching on the GPU; have the test join it"
+        why = "a thread (heartbeat) left running by this test kept launching on the GPU; join it in the test"
         assert f"test_broken - Failed: {why}"[:60] in failure(result, "ERROR")
 
 
 def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
     result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
     result.assert_outcomes(passed=4, errors=3)
-    result.stdout.fnmatch_lines(["ERROR *test_second - *test_broken (the primary context was closed), *"])
+    result.stdout.fnmatch_lines(["ERROR *test_second - *test_broken (the primary context was closed); *"])
 
 
 def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(project, pytester):
@@ -265,7 +265,7 @@ def test_who_takes_the_context_along_is_skipped_where_no_process_would_take_over
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
     result = project("", "-k", "rejected or work", "--gpukern-isolate=off", tests=tests)
     result.assert_outcomes(passed=1, skipped=1, deselected=2)
-    result.stdout.fnmatch_lines(["*it takes the CUDA context along: --gpukern-isolate=on*"])
+    result.stdout.fnmatch_lines(["*it destroys the CUDA context: use --gpukern-isolate=on*"])
 
 
 def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(project, pytester):
@@ -312,7 +312,7 @@ def test_a_fault_in_tear_down_leaves_what_the_test_measured(project, pytester):
     ).replace("def test_broken(gpu_benchmark):", "def test_broken(breaking, gpu_benchmark):")
     result = project("pass", tests=tests)
     result.assert_outcomes(passed=7, errors=1)
-    assert "test_broken - the process that measured it ended by SIGABRT" in failure(result, "ERROR")
+    assert "test_broken - its measuring process ended by SIGABRT" in failure(result, "ERROR")
     assert results_in(pytester.path / "run.json")["test_it/test_broken"]["measurements"]
 
 
@@ -441,11 +441,11 @@ def test_a_message_that_cannot_be_read_costs_the_test_that_sent_it(project, pyte
     sends = """from pytest_gpukern.run.stash import MEASURING
     request.config.stash[MEASURING]._connection.send_bytes(b"{")"""
     result = project(sends, tests=tests)
-    assert_only_the_broken_one_failed(result, pytester, "told what cannot be read")
+    assert_only_the_broken_one_failed(result, pytester, "sent a message that cannot be read")
 
 
 def test_a_device_that_is_gone_fails_what_was_to_run_on_it_and_says_so(project, pytester):
-    """As after Xid 79: the process that measures dies, and no other can be started."""
+    """As after Xid 79: the measuring process dies, and no other can be started."""
     pytester.makeconftest(
         CONFTEST
         + """
@@ -457,7 +457,7 @@ def pytest_sessionstart(session):
     result = project("open('gone', 'w').close(); os.abort()")
     result.assert_outcomes(passed=3, failed=1, errors=3)
     result.stdout.fnmatch_lines(
-        ["ERROR *test_second - the process that measures could not start: it ended with status 9: *bus*"]
+        ["ERROR *test_second - the measuring process could not start: it ended with status 9: *bus*"]
     )
     assert results_in(pytester.path / "run.json")["test_it/test_first"]["measurements"]
 
@@ -474,7 +474,7 @@ def test_what_looks_into_pytests_own_process_has_the_tests_there(project, pytest
     assert len(set(pids(pytester).values())) == 1
     result = project("pass", "--pdb", "--gpukern-isolate=on")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb looks into pytest's own process; *"])
+    result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb needs the tests in pytest's own *"])
 
 
 def test_tests_that_are_only_checked_are_isolated_where_that_is_asked_for(project, pytester):
@@ -580,7 +580,7 @@ def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_whe
 def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simulated, pytester):
     result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
     result.assert_outcomes(passed=3, failed=1)
-    assert "[broken] - the process that measured it ended by SIGSEGV" in failure(result)
+    assert "[broken] - its measuring process ended by SIGSEGV" in failure(result)
     found = results_in(pytester.path / "run.json")
     assert found["test_it/test_it[broken]"]["simulated"]
     assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"

@@ -131,7 +131,7 @@ def test_it(gpu_benchmark):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["E * TypeError: pedantic(check=*) is called as check(returned, *, 3 arguments *"]
+        ["E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *"]
     )
     result.stdout.fnmatch_lines(["test_doubling.py:*: TypeError"])
     result.stdout.no_fnmatch_line("*call_subject.py*")

@@ -167,7 +167,7 @@ def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
 def test_pruning_in_a_run_of_a_part_is_refused_before_anything_runs(host, selection, words, workers):
     host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
     result = host("--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-prune", workers, *selection)
-    refused(result, f"--gpukern-prune: it needs a run of everything, and {words}")
+    refused(result, f"--gpukern-prune: it needs a run of everything, but {words}")
 
 
 def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):

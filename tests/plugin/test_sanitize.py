@@ -187,7 +187,7 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
     result.stdout.fnmatch_lines(["broken on purpose for racecheck to reject, but racecheck found nothing"])
     result = sanitized("memcheck", "-rs")
     result.assert_outcomes(passed=6, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *detected by racecheck: --gpukern-sanitize=racecheck"])
+    result.stdout.fnmatch_lines(["SKIPPED *only racecheck detects it: use --gpukern-sanitize=racecheck"])
 
 
 INTERRUPTED = """
@@ -218,7 +218,7 @@ def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
     result = pytester.runpytest_subprocess("-p", "fake_gpu", "-rs", "-k", "broken")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *detected by racecheck: --gpukern-sanitize=racecheck"])
+    result.stdout.fnmatch_lines(["SKIPPED *only racecheck detects it: use --gpukern-sanitize=racecheck"])
 
 
 def test_a_run_that_checks_nothing_fails(sanitized, pytester):

@@ -165,14 +165,14 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded
 
 @pytest.mark.parametrize(
     ("option", "why"),
-    [("--gpukern-gate=off", "the gate"), ("--gpukern-gate-on=resources", "no time fails a test here")],
+    [("--gpukern-gate=off", "the gate"), ("--gpukern-gate-on=resources", "--gpukern-gate-on omits time")],
 )
 def test_a_gate_that_no_time_can_fail_starts_no_session_and_says_so(recorded, monkeypatch, option, why):
     monkeypatch.setattr(ChildSessions, "run", lambda *_: pytest.fail("nobody asked for a session"))
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = recorded(option)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"*SLOWER: +10.0 % *; suspected only, since {why}*"])
+    result.stdout.fnmatch_lines([f"*SLOWER: +10.0 % *; only suspected, because {why}*"])
 
 
 def test_what_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):

@@ -165,5 +165,5 @@ def test_what_the_newest_epoch_has_no_time_of_is_judged_by_an_older_one_which_th
     with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
     found = results_in(pytester.path / "run.json")
     first, second = (found[case]["verdicts"][CUPTI]["reason"] for case in (FIRST, SECOND))
-    assert re.search(rf"; by an older epoch, since that of \d{{4}}-\d\d-\d\d has no {CUPTI}$", first)
+    assert re.search(rf"; judged by an older epoch, because that of \d{{4}}-\d\d-\d\d has no {CUPTI}$", first)
     assert "older epoch" not in second

@@ -479,7 +479,7 @@ def test_it_is_rejected_there_where_huge_values_are_asked_for():
 
 def test_it_is_skipped_with_the_option_that_runs_it():
     (case,) = cases_of(wrong_above(40, {"n": 40}), wrong=True)
-    with pytest.raises(NotRunError, match="only at n=40: --gpukern-size=huge"):
+    with pytest.raises(NotRunError, match="runs only at n=40: use --gpukern-size=huge"):
         diagnose_case(case, FakeEnvironment(settings=CHECKING))
 
 

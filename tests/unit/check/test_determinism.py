@@ -124,7 +124,7 @@ def test_other_bits_from_timed_launches_on_are_seen(gpu, timer, declared):
         assert kind == "tolerant"
     else:
         assert found.correctness is Correctness.INCORRECT
-        wrong = "right before timing, wrong after it\nout: not deterministic: 2 results from 7 launches"
+        wrong = "correct before timing, wrong after it\nout: not deterministic: 2 results from 7 launches"
         assert found.diagnosis.startswith(wrong)
 
 
@@ -187,7 +187,7 @@ def test_one_launch_in_so_many_is_found_by_its_hash_after_timing(
     if fault is None:
         assert (found.correctness, kind) == (Correctness.PASSED, "tolerant")
     else:
-        assert found.diagnosis.startswith(f"right before timing, wrong after it\n{fault}")
+        assert found.diagnosis.startswith(f"correct before timing, wrong after it\n{fault}")
 
 
 def test_what_was_tolerant_before_or_is_slow_is_not_launched_for_its_hash(gpu, timer, events, monkeypatch):

@@ -46,7 +46,7 @@ def diagnosed(gpu, prepare, cache="cold", problem=None, **arguments):
 
 def wrong_after_timing(diagnosis):
     first, second = diagnosis.splitlines()[:2]
-    assert first == "right before timing, wrong after it"
+    assert first == "correct before timing, wrong after it"
     return second
 
 
@@ -338,7 +338,7 @@ def test_a_statistical_check_is_asked_again_after_timing(gpu, timer):
     problem = doubling(N, reference=None, check=check, check_seeds=3)
     found = diagnosed(gpu, right, problem=problem)
     assert asked == [3, 3], "the timed run takes the place of the one with its seed"
-    assert found == "right before timing, wrong after it\nstatistics: the mean drifted"
+    assert found == "correct before timing, wrong after it\nstatistics: the mean drifted"
 
 
 @CACHES

@@ -131,7 +131,7 @@ def test_on_a_device_it_is_put_back_before_each_timed_execution(
         return lambda: (calls.append(1), launches[len(calls) > 40]())
 
     result = run(case_of(turns_wrong, "numba", problem()), environment)
-    assert result.diagnosis.startswith("right before timing, wrong after it")
+    assert result.diagnosis.startswith("correct before timing, wrong after it")
 
 
 def test_it_is_wrong_to_leave_off_updating_while_it_is_timed():
@@ -146,7 +146,7 @@ def test_it_is_wrong_to_leave_off_updating_while_it_is_timed():
         return launch
 
     result = checked(histogram(), tires, measuring(timer="host"))
-    assert result.diagnosis.startswith("right before timing, wrong after it\ncounts: wrong values")
+    assert result.diagnosis.startswith("correct before timing, wrong after it\ncounts: wrong values")
 
 
 def test_an_allocating_variant_takes_what_was_there_and_returns_the_whole():

@@ -159,7 +159,7 @@ def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, f
         with found.timing(on_gpu=False):
             pass
     (warning,) = found.take_late_warnings()
-    assert warning.startswith("other processes may time on the host meanwhile: ")
+    assert warning.startswith("the host is not locked against other timings: ")
     assert "GPUKERN_LOCK_DIR" in warning
 
 

@@ -187,7 +187,7 @@ def test_what_computes_only_where_it_finds_no_answer_is_rejected_also_where_it_i
     result = run(case_of(fills_gaps), FakeEnvironment(gpu))
     assert result.correctness is Correctness.INCORRECT
     assert Fault.STALE_RESULT in result.diagnosis
-    assert ("right before timing, wrong after it" in result.diagnosis) is slow
+    assert ("correct before timing, wrong after it" in result.diagnosis) is slow
 
 
 def test_what_is_judged_by_statistics_alone_is_poisoned_after_timing_however_slow(gpu, timer, monkeypatch):
@@ -501,7 +501,7 @@ def why_not(case, environment):
             {"backend": "host"},
             {"scopes": ("kernel",)},
             {},
-            "not selected: --gpukern-scope=kernel, and it has end_to_end",
+            "not selected: --gpukern-scope=kernel, but it has end_to_end",
         ),
     ],
 )
@@ -669,7 +669,7 @@ def test_a_launch_that_fails_while_it_is_timed_is_incorrect_and_keeps_its_place_
     result = run(case_of(prepare), FakeEnvironment(gpu))
     assert result.correctness is Correctness.INCORRECT
     told, line = result.diagnosis.splitlines()
-    assert told.startswith("right before timing, launch failed in it, tests/unit/run/test_runner.py:")
+    assert told.startswith("correct before timing, launch failed during it, tests/unit/run/test_runner.py:")
     assert told.endswith(" in launch: RuntimeError: the context is gone")
     assert line == '    raise RuntimeError("the context is gone")'
     assert result.measurements == ()
