@@ -1,6 +1,6 @@
-"""The README's workflow, step by step as GitHub's runner takes it: real shells and repositories, a fake GPU.
+"""Runs the workflow that we propose, step by step as GitHub's runner does: real shells, a fake GPU.
 
-What is installed is already there, and `actions/checkout` and `actions/upload-artifact` are stood in for.
+What it would install is already there. `actions/checkout` and `actions/upload-artifact` are stood in for.
 """
 
 import os
@@ -15,10 +15,21 @@ import yaml
 from repositories import Repository
 
 from .test_against import HERE, KERNELS, SUITE
-from .test_readme import PYTHON, README
 
-(WORKFLOW,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+WORKFLOW = (Path(__file__).parents[2] / "docs/workflows/kernels.yml").read_text(encoding="utf-8")
 JOBS = yaml.safe_load(WORKFLOW)["jobs"]
+TEST = """
+import numpy as np
+from numba import cuda, vectorize
+
+@vectorize(["float64(float64)"], target="cuda")
+def cube(x):
+    return x * x * x
+
+def test_cube(gpu_benchmark):
+    x = np.random.default_rng(0).random(100)
+    gpu_benchmark.verify(gpu_benchmark(cube, cuda.to_device(x)), x**3, rtol=1e-15)
+"""
 RIGHT = KERNELS.replace('"mended": 3', "")
 PYTHON3 = """#!/bin/sh
 # As `python3 -m venv FOLDER`, with what would be installed from the network.
@@ -205,13 +216,32 @@ def test_a_runner_that_lost_its_driver_does_not_go_green(tmp_path, origin):
 
 def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
     origin = Repository(tmp_path / "origin")
-    commit = origin.commit(test_cube=PYTHON[0])
+    commit = origin.commit(test_cube=TEST)
     runner = Runner(tmp_path / "gpu", origin, "pull_request", commit, fork=True)
     assert runner.run(JOBS["gpu"]) is None
     runner = Runner(tmp_path / "simulator", origin, "pull_request", commit, fork=True)
     assert runner.run(JOBS["simulator"]) == 0, runner.output
     assert "1 passed" in runner.output
-    wrong = origin.commit(test_cube=PYTHON[0].replace("x * x * x", "x * x"))
+    wrong = origin.commit(test_cube=TEST.replace("x * x * x", "x * x"))
     runner = Runner(tmp_path / "wrong", origin, "pull_request", wrong, fork=True)
     assert runner.run(JOBS["simulator"]) == 1
     assert "INCORRECT" in runner.output
+
+
+def test_it_has_what_two_revisions_need_and_no_more_rights_than_reading():
+    for line in (
+        "permissions:\n  contents: read\n",
+        "fetch-depth: 0",
+        "github.event.pull_request.head.repo.full_name == github.repository",
+        '--gpukern-against="origin/$BASE"',
+    ):
+        assert line in WORKFLOW
+    assert "pull_request_target" not in WORKFLOW
+
+
+def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():
+    steps = [step for job in JOBS.values() for step in job["steps"]]
+    actions = [step["uses"] for step in steps if "uses" in step]
+    assert len(actions) == 3
+    assert [action for action in actions if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)] == []
+    assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
