@@ -16,7 +16,9 @@ from repositories import Repository
 
 from .test_against import HERE, KERNELS, SUITE
 
-WORKFLOW = (Path(__file__).parents[2] / "docs/workflows/kernels.yml").read_text(encoding="utf-8")
+WORKFLOW = (Path(__file__).parents[2] / "pytest_gpukern/cli/templates/kernels.yml").read_text(
+    encoding="utf-8"
+)
 JOBS = yaml.safe_load(WORKFLOW)["jobs"]
 TEST = """
 import numpy as np
