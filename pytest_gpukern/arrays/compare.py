@@ -423,7 +423,7 @@ class Tolerance:
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if not 0 <= value < float("inf"):
-                raise ValueError(f"{name}={value!r}: a tolerance is a finite number ≥ 0, such as 1e-6")
+                raise ValueError(f"{name}={value!r}: must be a finite number ≥ 0, such as 1e-6")
 
     def flushing(self, dtype: DTypeLike) -> Tolerance:
         """Returns the same where subnormal results may come out as zero, as with nvcc's `-ftz=true`.

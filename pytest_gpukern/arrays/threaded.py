@@ -55,9 +55,9 @@ def random_array(
     import numpy as np
 
     if distribution not in ("uniform", "normal"):
-        raise ValueError(f"distribution={distribution!r}: one of uniform, normal")
+        raise ValueError(f"distribution={distribution!r}: must be uniform or normal")
     if np.dtype(dtype).name not in ("float16", "float32", "float64"):
-        raise ValueError(f"dtype={dtype!r}: one of float16, float32, float64; rng.integers draws integers")
+        raise ValueError(f"dtype={dtype!r}: must be float16, float32 or float64; for integers, rng.integers")
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     array = np.empty(dims, dtype=dtype)
     flat = array.reshape(-1)

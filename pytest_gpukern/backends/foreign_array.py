@@ -252,13 +252,11 @@ def why_untrusted(value: Any) -> str | None:
     kind = type(value)
     named = f"{kind.__module__}.{kind.__qualname__}"
     if hasattr(value, "__dask_graph__"):
-        return f"{named}, which computes when it is read, not in the call: return what its compute() gives"
+        return f"{named}, which computes when it is read, not in the call: return its compute()"
     known = {each for row in BACKENDS.values() for each in row.arrays}
     derived = any((base.__module__, base.__name__) in known for base in kind.__mro__[1:])
     if derived and kind.__module__.partition(".")[0] not in {"numpy", *cuda_packages()}:
-        return (
-            f"{named}, a class derived from an array's, which may compute when it is read: return the array"
-        )
+        return f"{named}, a subclass of an array, which may compute when it is read: return a plain array"
     return None
 
 
@@ -305,18 +303,18 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
     if hasattr(actual, "__dask_graph__"):
         raise TypeError(
             f"actual is {_named(actual)}, which computes when it is read, not when it was measured: "
-            "call its compute() in what is measured, and verify what that returns"
+            "call compute() inside the measured function, and verify its result"
         )
     for role, value in (("actual", actual), ("expected", expected)):
         if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
             raise TypeError(
                 f"{role} is {_named(value)}, a subclass of numpy.ndarray, which may hide elements or compute "
-                "them when they are read: pass a plain array, as of numpy.array(…) or filled()"
+                "them when it is read: pass a plain array, as from numpy.array(…) or filled()"
             )
     if shares_memory(actual, expected):
         raise ValueError(
-            "actual and expected share memory, and an array that is compared with itself is right whatever "
-            "it holds: compute the reference in memory of its own"
+            "actual and expected share memory, so the comparison would always pass: compute the reference "
+            "in memory of its own"
         )
 
 
@@ -357,5 +355,5 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
         value = value.get()
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise TypeError(f"{type(value).__name__} of dtype {array.dtype}: verify compares arrays of numbers")
+        raise TypeError(f"{type(value).__name__} of dtype {array.dtype}: verify compares numbers only")
     return array

@@ -166,9 +166,7 @@ def _primary_context() -> Any:
             os.environ["CUDA_DEVICE"] = chosen
     context = pycuda.autoprimaryctx.context
     if int(checked("cuCtxGetCurrent")) != shared or int(context.handle) != shared:
-        raise CudaError(
-            "PyCUDA is in another context than the primary one: import it after the device is chosen"
-        )
+        raise CudaError("PyCUDA is not in the primary context: import it after the device is chosen")
     return context
 
 
@@ -199,8 +197,8 @@ def nvcc_on_path() -> str | None:
     nvcc = find_nvidia_binary_utility("nvcc")
     if nvcc is None:
         raise ToolkitError(
-            "nvcc is missing, with which PyCUDA compiles: it is neither on PATH nor among CUDA's wheels; "
-            "install the CUDA toolkit or the wheel nvidia-cuda-nvcc"
+            "PyCUDA compiles with nvcc, which is neither on PATH nor among CUDA's wheels; install the CUDA "
+            "toolkit or the wheel nvidia-cuda-nvcc"
         )
     folder = str(Path(nvcc).parent)
     os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), folder)))

@@ -88,7 +88,7 @@ def _package_metadata(changes: list[str]) -> Iterator[None]:
     vars(stand_in).update(declare_namespace=lambda _: None, require=_required)
     present = sys.modules.get("pkg_resources")
     sys.modules["pkg_resources"] = stand_in
-    changes.append("pkg_resources is stood in for")
+    changes.append("pkg_resources is replaced")
     try:
         yield
     finally:

@@ -90,8 +90,7 @@ def declared_arguments(
         if argument is None:
             raise ValueError(
                 f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
-                f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or the name that an array "
-                "is passed by"
+                f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or a name"
             )
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for each in inside or [argument]:
@@ -154,7 +153,7 @@ def _position(function: Callable[..., Any], name: str, given: int) -> int | None
 
 
 def _what_there_is(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    last = f", 0 to {len(args) - 1}" if len(args) > 1 else ", 0" if args else ""
+    last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
     there = f"{len(args)} positional{last}"
     if kwargs:
         there += f", and {', '.join(kwargs)}"

@@ -54,7 +54,7 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """One this long not a second time, unless outputs were declared."""
 _CALLS = 3
-_IN_PLACE = "what a call updates in place is declared by inout="
+_IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class CheckedCalls:
         updated = {name for name, _ in put_back}
         for name, _ in poisoned:
             if name in updated:
-                raise ValueError(f"{self._where}: gpu_benchmark: {name} is named by outputs= and by inout=")
+                raise ValueError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
         declared = [*poisoned, *put_back]
         outputs = {name: self._writable(name, value, updated) for name, value in declared}
         regions = {}
@@ -232,13 +232,13 @@ class CheckedCalls:
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
         if name not in outputs or name in updated:
-            raise ValueError(f"{label} is not declared by outputs=")
+            raise ValueError(f"{label} is not in outputs=")
         try:
             some = np.empty(outputs[name].shape, bool)[region].size
         except (IndexError, TypeError) as error:
             raise ValueError(f"{label}: {error}") from None
         if not some and outputs[name].nbytes:
-            raise ValueError(f"{label}: no element of an array of shape {outputs[name].shape}")
+            raise ValueError(f"{label}: selects no element of shape {outputs[name].shape}")
         return region
 
     def end(self, call: Call, returned: Any) -> None:
@@ -262,7 +262,7 @@ class CheckedCalls:
             changed = [name for name, digest in digests.items() if digest != call.digests[name]]
             if changed:
                 told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
-                remedy = "what it is to write is declared by outputs=, and"
+                remedy = "declare arrays that it writes with outputs=, or"
                 raise IncorrectError(Diagnosis(Fault.INPUT_MODIFIED, f"{told}; {remedy} {_IN_PLACE}"))
         self._look_at_returned(call, returned, same_inputs=same_inputs)
         if first:
@@ -280,7 +280,7 @@ class CheckedCalls:
         if not self.seen.outputs and self._determinism is not None:
             raise ValueError(
                 f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
-                "array; declare those that it writes, as outputs=2 or outputs=('out',)"
+                "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
         declared = self._declares or self._determinism is not None
         if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS:
@@ -310,12 +310,12 @@ class CheckedCalls:
             return executions
         if isinstance(executions, Rounds):
             raise ValueError(
-                f"{self._where}: gpu_benchmark(inout=…) puts back what each call updates, which rounds do "
-                "not: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
+                f"{self._where}: gpu_benchmark(inout=…) restores arrays before each call, which rounds "
+                "cannot: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
             )
         for name, output in self.seen.outputs.items():
             if name in self._before and output.array.on_device and output.array.strides is not None:
-                raise ValueError(f"{self._where}: gpu_benchmark(inout=…): {name} does not lie in C order")
+                raise ValueError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
         return _Restored(executions, self)
 
     def timed(self, executions: Executions) -> Executions:
@@ -358,11 +358,11 @@ class CheckedCalls:
         if array is None or not (array.holds_numbers or name in updated):
             shown = f"{value!r}"[:60]
             raise TypeError(
-                f"{label} {shown}, no array of numbers that the call can write: name arrays of NumPy's, of "
-                "CuPy's and so on; one in a tuple or dict is named by its place, as '2[1]'"
+                f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
+                "place in a tuple or dict, such as '2[1]'"
             )
         if array.read_only:
-            raise TypeError(f"{label}, which is read-only, and an output is written: pass one that can be")
+            raise TypeError(f"{label}, which is read-only: pass an array that can be written")
         return array
 
     def _look_at(
@@ -415,7 +415,7 @@ class CheckedCalls:
                 continue
             shared = [other for other, theirs in call.inputs.items() if array.overlaps(theirs)]
             part = [other for other in shared if self._declares or array.span != call.inputs[other].span]
-            _raise(diagnose_shared(name, part, "declare what it writes by outputs="))
+            _raise(diagnose_shared(name, part, "declare what the call writes with outputs="))
             if shared:
                 self._note_view(name, array, shared[0], call)
                 continue
@@ -428,7 +428,7 @@ class CheckedCalls:
             elif value is not before.value:
                 again = [held for held, output in earlier.items() if array.overlaps(output.array)]
                 held_still = [f"{held} of an earlier call, which is still held" for held in again]
-                remedy = "what a call returns is new memory, or the same array"
+                remedy = "a call must return new memory, or always the same array"
                 _raise(diagnose_shared(name, held_still, remedy))
                 self._returns_new = True
             if same_inputs:
@@ -437,8 +437,8 @@ class CheckedCalls:
     def _note_view(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
         """Notes a view of all of an argument: what the call wrote, or nothing that it computed."""
         if self._first_inputs is None and not array.lies_as(call.inputs[argument]):
-            told = f"{name} is a view of all of {argument}, and no new result"
-            self.notes += (f"{told}: declare what it writes by outputs=, so that this is checked",)
+            told = f"{name} is a view of all of {argument}, not a new result"
+            self.notes += (f"{told}: declare what the call writes with outputs=, so that we check it",)
 
     @staticmethod
     def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
@@ -641,11 +641,11 @@ class SeenOutputs:
             for other in others:
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if found is not None:
-                    held = ", whose outputs held different patterns before" if output.poisoned else ""
+                    held = " when the output holds another pattern before" if output.poisoned else ""
                     return Diagnosis(
                         found.fault,
                         f"{found.message}\n  calls on the same inputs differ{held}; verify the output with "
-                        "its own tolerance, or declare what a call updates by inout=, or "
+                        "its own tolerance, or declare inout= if the call updates it, or "
                         'determinism="tolerant"',
                     )
         return None

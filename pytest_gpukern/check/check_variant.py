@@ -121,7 +121,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     if late:
         message = (
             f"{', '.join(late)}: {Fault.STILL_RUNNING}: written after the given stream was done; "
-            "launch on that stream, or have it, or the host, wait for the others"
+            "launch on that stream, or make it or the host wait for the others"
         )
         raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, message), prepared.errors)
 

@@ -165,7 +165,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
 def _planted(dataset: Dataset) -> str:
     """Says where special values are, a line an input."""
     return "".join(
-        f"\n  planted in {name}, by flat index: "
+        f"\n  special values in {name}, by flat index: "
         + ", ".join(f"{value:g} at {place}" for place, value in places.items())
         for name, places in dataset.planted.items()
     )

@@ -59,7 +59,7 @@ class IncorrectError(Exception):
         self.errors = dict(errors or {})
 
 
-UNWRITTEN_ON_PURPOSE = "what a kernel leaves on purpose is declared by written=, what it updates by inout="
+UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
 
 
 def diagnose_values(
@@ -102,8 +102,8 @@ def diagnose_values(
     elif poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
         kind = "NaN" if comparison.unexpected_nan else "a pattern"
         lines.append(
-            f"  before the launch it held {kind}, and what was computed from that is wrong: what a kernel "
-            "adds to, or updates, is declared by inout="
+            f"  the output held {kind} before the launch, and the kernel seems to have read it: if it adds "
+            "to the output or updates it, declare inout="
         )
     return Diagnosis(fault, "\n".join(lines))
 
@@ -129,14 +129,14 @@ def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
     for each in found:
         if each.between:
             lines.append(
-                f"  {_count(each.changed_bytes, 'byte')} between the elements of {each.array} written, "
-                f"the first behind flat index {each.index} of {each.size}: it does not lie in C order"
+                f"  {_count(each.changed_bytes, 'byte')} written between the elements of {each.array}, "
+                f"the first after flat index {each.index} of {each.size}: it is strided, not in C order"
             )
             continue
-        place = "behind the end" if each.behind else "before the beginning"
+        place = "after the end" if each.behind else "before the beginning"
         distance = each.index - each.size + 1 if each.behind else -each.index
         lines.append(
-            f"  {_count(each.changed_bytes, 'byte')} {place} of {each.array} written, the nearest "
+            f"  {_count(each.changed_bytes, 'byte')} written {place} of {each.array}, the nearest "
             f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
         )
     return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
@@ -170,7 +170,7 @@ def diagnose_form(
         return Diagnosis(
             Fault.WRONG_STRIDES,
             f"{name}: {Fault.WRONG_STRIDES}: expected {expected} bytes (C order), actual {strides}; return a "
-            'contiguous array, whose making is then timed, or declare Output(shape, dtype, order="any")',
+            'contiguous array, and the copy is timed too, or declare Output(shape, dtype, order="any")',
         )
     return None
 
@@ -189,7 +189,7 @@ def diagnose_aliasing(
     others |= {f"the {name} that an earlier launch returned": span for name, span in before.items()}
     for name, span in returned.items():
         shared = (other for other, theirs in others.items() if span.overlaps(theirs))
-        diagnosis = diagnose_shared(name, shared, "what a launch returns is new memory each time")
+        diagnosis = diagnose_shared(name, shared, "each launch must return new memory")
         if diagnosis is not None:
             return diagnosis
         others[f"the output {name}"] = span
@@ -211,7 +211,7 @@ def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | No
     if not count:
         return None
     where = _at(int(changed.argmax()), changed.shape)
-    told = f"{_count(count, 'element')} changed that written= leaves out, the first at {where}"
+    told = f"{_count(count, 'element')} changed outside written=, the first at {where}"
     return Diagnosis(Fault.WRONG_VALUES, f"{name}: {Fault.WRONG_VALUES}: {told}")
 
 
@@ -221,7 +221,7 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
         return None
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
     declares = f"determinism={str(declared)!r} is declared"
-    return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, and {declares}")
+    return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, but {declares}")
 
 
 def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis | None:

@@ -91,17 +91,17 @@ def _known(array: Any) -> tuple[str, UsersArray]:
     library, found = backend_of(array), users_array(array)
     why = None
     if library is None or found is None or not found.holds_numbers:
-        why = "which is no array of numbers of a library that is known"
+        why = "is not an array of numbers from a known library"
     elif "bfloat16" in found.read_as:
-        why = "of bfloat16, which NumPy does not know"
+        why = "is of bfloat16, which NumPy lacks"
     elif found.shape == ():
-        why = "of no dimension"
+        why = "has no dimension"
     elif library == "torch" and not found.on_device:
-        why = "in the host's memory"
+        why = "is in host memory"
     if why is not None or library is None or found is None:
         kind = type(array)
         raise TypeError(
-            f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give an array of NumPy's, "
-            "or one on the device of Numba's, CuPy's, PyCUDA's or PyTorch's, of one dimension or more"
+            f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
+            "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
         )
     return library, found

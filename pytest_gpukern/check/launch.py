@@ -129,7 +129,7 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
         raise IncorrectError(
             Diagnosis(
                 Fault.WRONG_TYPE,
-                f"{variant.label} returned {type(launch).__name__}; a variant returns what is to be timed",
+                f"{variant.label} returned {type(launch).__name__}; it must return the function to time",
             )
         )
     return Prepared(case, backend, workspace, launch, dataset)
@@ -178,7 +178,7 @@ def giving_back(step: Callable[[], None]) -> Callable[..., None]:
         except Exception as another:
             if error is None:
                 raise
-            error.add_note(f"then giving its memory back failed: {type(another).__name__}: {another}")
+            error.add_note(f"freeing its memory failed, too: {type(another).__name__}: {another}")
 
     return end
 
@@ -226,7 +226,7 @@ def checked_launch(
         backend.synchronize()
         late = [name for name, bits in seen.items() if workspace.bits(name) != bits]
         if late:
-            raise left_to_threads(told, f"{', '.join(late)} changed after it had returned")
+            raise left_to_threads(told, f"{', '.join(late)} changed after the launch had returned")
         if any(thread.is_alive() for thread in left):
             prepared.notes[told] = None
     if changed:
@@ -329,14 +329,14 @@ def with_what_was_there(
     left = wrong & (found == before)
     if spec.written is None:
         count = int(left.sum())
-        return comparison, f"\n  {count} of them hold what was there before the launch" if count else ""
+        return comparison, f"\n  {count} of them still hold what the launch found there" if count else ""
     wrong[spec.written] = False
     places, beyond = np.flatnonzero(left), int(wrong.sum())
     if places.size:
         comparison = dataclasses.replace(
             comparison, unwritten=int(places.size), first_unwritten=int(places[0])
         )
-    return comparison, f"\n  {beyond} of them lie outside what is declared as written" if beyond else ""
+    return comparison, f"\n  {beyond} of them are outside written=" if beyond else ""
 
 
 def _check_written(prepared: Prepared) -> None:
@@ -374,8 +374,8 @@ def adopt(prepared: Prepared, returned: Any) -> None:
                 Diagnosis(
                     Fault.WRONG_TYPE,
                     f"{name}: {Fault.WRONG_TYPE}: the launch returned {_named(type(values.get(name)))}, "
-                    f"which is no array of the backend {prepared.backend.name}: that is "
-                    f"{_named(workspace.array_type)} itself, computed, where the launch ran",
+                    f"but backend {prepared.backend.name} takes {_named(workspace.array_type)} only: no "
+                    "subclass, no lazy array, and nothing from another device",
                 )
             )
         diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)

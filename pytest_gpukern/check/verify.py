@@ -98,11 +98,11 @@ def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> N
 
     if not reference.size and not may_be_empty:
         raise ValueError(
-            f"actual and expected have shape {reference.shape}, no element, so that nothing is compared: "
-            "verify what the call wrote or returned; where it is to be empty, give the call an empty array"
+            f"actual and expected have shape {reference.shape}, so nothing is compared: verify what the "
+            "call wrote or returned; where that must be empty, give the call an empty array"
         )
     if reference.size and np.isnan(reference).all():
         raise ValueError(
-            f"expected is NaN in all of its {reference.size} elements, which an output of NaN would meet: "
-            "compute a reference that has numbers"
+            f"expected is NaN in all of its {reference.size} elements, so an output of NaN would pass: "
+            "compute a reference with numbers"
         )

@@ -44,14 +44,14 @@ class Axis:
         for size in ("smoke", "full", "awkward", "huge"):
             values = getattr(self, size)
             if not isinstance(values, (tuple, list, range)):
-                raise ProblemError(f"Axis({size}={values!r}): values are listed; write {size}=({values!r},)")
+                raise ProblemError(f"Axis({size}={values!r}): write a tuple, such as {size}=({values!r},)")
         if not self.smoke or not self.full:
             raise ProblemError(
-                f"{self}: an axis has at least one value at each size; write Axis(smoke=(…,), full=(…,))"
+                f"{self}: an axis needs a smoke and a full value; write Axis(smoke=(…,), full=(…,))"
             )
         twice = [value for value in self.awkward if value in self.full]
         if twice:
-            raise ProblemError(f"{self}: {twice[0]!r} is full and awkward; name it once")
+            raise ProblemError(f"{self}: {twice[0]!r} is in full and in awkward; keep one of them")
 
     def values(self, size: str) -> tuple[Any, ...]:
         """Returns the values at `size`, which is "smoke", "full" or "huge"."""
@@ -67,7 +67,7 @@ class Axes(dict[str, Axis]):
         """Raises ProblemError for what names something that is no axis; its message begins with `whose`."""
         unknown = [name for name in names if name not in self]
         if unknown:
-            raise ProblemError(f"{whose} names {unknown[0]!r}, none of its axes {sorted(self)}")
+            raise ProblemError(f"{whose} names {unknown[0]!r}, which is not an axis: {sorted(self)}")
 
     @classmethod
     def declared(cls, axes: Any, whose: str) -> Axes:
@@ -75,7 +75,7 @@ class Axes(dict[str, Axis]):
         for name, axis in dict(axes).items():
             if not isinstance(axis, Axis):
                 raise ProblemError(
-                    f"{whose}: axes has {name}={axis!r}; write {name!r}: Axis(smoke=(…,), full=(…,))"
+                    f"{whose}: axes has {name!r}: {axis!r}; write {name!r}: Axis(smoke=(…,), full=(…,))"
                 )
         return cls(axes)
 
@@ -124,7 +124,7 @@ def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int,
     """
     if block < 1 or warp < 1:
         raise ProblemError(
-            f"boundaries(block={block}, warp={warp}): both count threads, so they are 1 or more"
+            f"boundaries(block={block}, warp={warp}): both count threads and must be 1 or more"
         )
     tile = 4 * block
     # Not ±1 modulo 8, which the edges of blocks are.

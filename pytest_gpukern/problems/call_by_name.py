@@ -67,8 +67,8 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
         elif parameter.default is parameter.empty:
             code = getattr(function, "__code__", None)
             raise ProblemError(
-                f"{getattr(function, '__name__', function)} names {parameter.name!r}; "
-                f"there is {', '.join(sorted(available))}",
+                f"{getattr(function, '__name__', function)} takes {parameter.name!r}, which is not "
+                f"available; it may take {', '.join(sorted(available))}",
                 code and place_of(code.co_filename, code.co_firstlineno),
             )
     return function(**arguments)

@@ -73,8 +73,8 @@ class Dataset:
             inexact = int((expected[name].astype(spec.dtype) != expected[name]).sum())
             if inexact:
                 raise problem.error(
-                    f"of exact_inputs follow {inexact} values of {name!r} that "
-                    f"{np.dtype(spec.dtype)} does not hold; make them smaller integers"
+                    f"exact_inputs lead to {inexact} values of {name!r} that "
+                    f"{np.dtype(spec.dtype)} cannot hold exactly; use smaller integers"
                 )
         return replace(made, tolerances=dict.fromkeys(made.specs, Tolerance()))
 
@@ -196,7 +196,7 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
         if lower is not None:
             yield f"{lower}; tighten the tolerance, or say in allow_lower_precision why that may pass"
         if name in first.updated and expected.size and bool((whole == first.inputs[name]).all()):
-            yield f"{name}: the reference is what it held before: a launch that does nothing would pass"
+            yield f"{name}: the reference equals the input, so a launch that does nothing would pass"
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
@@ -225,8 +225,8 @@ def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> No
         drawn = getattr({**other.inputs, **other.specs}.get(name), "shape", ())
         if shape != drawn:
             raise problem.error(
-                f"{name!r} has shape {shape} from one seed and {drawn} from another; other contents go into "
-                "the same buffers, so have make_inputs draw as many elements each time, or pad them"
+                f"{name!r} has shape {shape} from one seed and {drawn} from another, but all seeds share "
+                "their buffers; have make_inputs draw the same number of elements each time, or pad them"
             )
 
 
@@ -306,10 +306,10 @@ class Datasets:
         found = self._complaints[key]
         if found and problem.axes.declare(point):
             raise problem.error(
-                f"it cannot tell right from wrong at "
+                f"its data cannot tell right from wrong at "
                 f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
             )
-        return tuple(f"data that tell little: {complaint}" for complaint in found)
+        return tuple(f"weak data: {complaint}" for complaint in found)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

@@ -60,8 +60,8 @@ def load_variants(
     package = sys.modules.get(problem.package)
     if package is None or not hasattr(package, "__path__"):
         raise problem.error(
-            f"package={problem.package!r} is no imported package; pass __package__, and put an __init__.py "
-            "into the problem's folder"
+            f"package={problem.package!r} is not an imported package; pass __package__, and put an "
+            "__init__.py into the problem's folder"
         )
     folder = Path(next(iter(package.__path__)))
     for path in sorted({path for pattern in _PATTERNS for path in folder.glob(pattern)}):
@@ -109,8 +109,8 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
                     }
                 except ValueError as error:
                     raise ProblemError(
-                        f"the decorator of {node.name} takes literals only: the variant is known where its "
-                        "file cannot be imported",
+                        f"the decorator of {node.name} takes literals only, because we read it even where "
+                        "the file cannot be imported",
                         place,
                     ) from error
                 every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)

@@ -55,7 +55,7 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.order not in ("C", "any"):
-            raise ProblemError(f"order={self.order!r}: an output is declared in order 'C' or 'any'")
+            raise ProblemError(f"order={self.order!r}: the order of an output must be 'C' or 'any'")
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns those of an array's elements that a launch writes."""
@@ -175,7 +175,7 @@ class Problem:
     ) -> None:
         self.name, self.declared_at = name, users_line()
         if not name.isidentifier():
-            raise ProblemError(f"problem name {name!r}: it names a file, so it must be an identifier")
+            raise ProblemError(f"problem name {name!r}: must be an identifier, since it names a file")
         axes = Axes.declared(axes, f"problem {name!r}")
         for argument, given, example in (
             ("make_inputs", make_inputs, "lambda rng, n: {'x': rng.random(n)}"),
@@ -190,34 +190,32 @@ class Problem:
             ("check", check, "lambda runs: None"),
         ):
             if given is not None and not callable(given):
-                raise self.error(f"{argument}={given!r} is no function; write {argument}={example}")
+                raise self.error(f"{argument}={given!r} is not a function; write {argument}={example}")
         if check is not None:
             try:
                 inspect.signature(check).bind([])
             except TypeError as error:
-                raise self.error(
-                    f"check is given one list of Run, which this one does not take: {error}"
-                ) from None
+                raise self.error(f"check must take one argument, a list of Run: {error}") from None
             except ValueError:  # no Python function, and no signature
                 pass
         if reference is None:
             if check is None:
-                raise self.error("neither reference nor check: nothing could ever fail")
+                raise self.error("neither reference nor check, so nothing could ever fail; give one")
             if rearrange is not None:
-                raise self.error("rearrange has no reference to start from")
+                raise self.error("rearrange needs a reference")
             if special_values is not None or exact_inputs is not None:
                 raise self.error("special_values and exact_inputs need a reference to compare with")
         if inout and rearrange is not None:
-            raise self.error("rearrange goes with no inout: what it returns is an input and an output")
+            raise self.error("rearrange and inout exclude each other; drop one of them")
         if isinstance(inout, str):
-            raise self.error(f"inout={inout!r} is no list of names; write inout=({inout!r},)")
+            raise self.error(f"inout={inout!r} is not a tuple of names; write inout=({inout!r},)")
         if (shrink is None) != (host_bytes is None):
-            raise self.error("shrink and host_bytes are given together or not at all")
+            raise self.error("shrink and host_bytes go together: give both or neither")
         if shrink is not None and shrink not in axes:
-            raise self.error(f"shrink={shrink!r} is none of its axes {sorted(axes)}")
+            raise self.error(f"shrink={shrink!r} is not an axis: {sorted(axes)}")
         axes.refuse_unknown(simulator_limits or {}, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
-            raise self.error("it has dtypes and an axis dtype; declare one of them")
+            raise self.error("it has dtypes= and an axis named dtype; drop one of them")
         for layout in layouts or {}:
             if layout not in LAYOUTS:
                 raise self.error(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
@@ -314,7 +312,7 @@ class Problem:
             ProblemError: both are given or neither, or there is no such tool.
         """
         if (expected_fault is None) == (detected_by is None):
-            raise ProblemError("a broken variant has expected_fault= or detected_by=, not both")
+            raise ProblemError("a broken variant needs either expected_fault= or detected_by=")
         if detected_by is not None and detected_by not in SANITIZERS:
             raise ProblemError(f"detected_by={detected_by!r} is none of {', '.join(SANITIZERS)}")
         declared = Variant(
@@ -347,7 +345,7 @@ class Problem:
         """Says where those of the inputs and outputs lie that come in a layout."""
         unknown = [name for name in self.layouts[layout] if name not in arrays]
         if unknown:
-            raise self.error(f"layouts has {unknown[0]!r}, and its arrays are {sorted(arrays)}")
+            raise self.error(f"layouts names {unknown[0]!r}, which is not an array: {sorted(arrays)}")
         return placements(layout, self.layouts[layout])
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
@@ -363,8 +361,8 @@ class Problem:
     def _refuse_bad_point(self, named: Any) -> None:
         if not isinstance(named, Mapping) or not named or not set(named) <= set(self.axes):
             raise self.error(
-                f"check_points has {named!r}; write axes with their values, such "
-                f"as {{{next(iter(self.axes), 'n')!r}: 257}}; its axes are {sorted(self.axes)}"
+                f"check_points has {named!r}; write a dict of axis and value, such "
+                f"as {{{next(iter(self.axes), 'n')!r}: 257}}; the axes are {sorted(self.axes)}"
             )
 
     def named(self, point: Point) -> Point:
@@ -381,7 +379,7 @@ class Problem:
         """Calls what is declared to return values by name."""
         made = self._call(function, point, more)
         if not isinstance(made, Mapping):
-            raise self.error(f"{argument} returns {type(made).__name__}; it returns a dict by name")
+            raise self.error(f"{argument} returned {type(made).__name__}; it must return a dict by name")
         return dict(made)
 
     # inputs
@@ -440,8 +438,8 @@ class Problem:
             changed = np.array(inputs.get(name))
             if changed.dtype.kind not in "fc" or len(values) > changed.size:
                 raise self.error(
-                    f"special_values has {len(values)} values for {name!r}, which "
-                    f"takes an input that is an array of as many floats; there is {', '.join(sorted(inputs))}"
+                    f"special_values has {len(values)} values for {name!r}, which must be an input array "
+                    f"of at least as many floats; the inputs are {', '.join(sorted(inputs))}"
                 )
             places = sorted(int(place) for place in rng.choice(changed.size, len(values), replace=False))
             planted[name] = dict(zip(places, map(float, values), strict=True))
@@ -476,11 +474,12 @@ class Problem:
         for name in self.inout:
             given = inputs.get(name)
             if given is None or not getattr(given, "ndim", 0):
-                raise self.error(f"inout names {name!r}, no array among its inputs {sorted(inputs)}")
+                raise self.error(f"inout names {name!r}, which is not an input array: {sorted(inputs)}")
             spec = specs.setdefault(name, Output(given.shape, given.dtype))
             if (spec.shape, np.dtype(spec.dtype)) != (given.shape, given.dtype) or spec.written is not None:
                 raise self.error(
-                    f"inout {name!r} is {given.dtype} of shape {given.shape}, and its output {spec}"
+                    f"inout {name!r} is {given.dtype} of shape {given.shape}, but outputs has {spec}; "
+                    "outputs need not list it"
                 )
         for name, spec in specs.items():
             if spec.written is not None:
@@ -495,11 +494,11 @@ class Problem:
         try:
             some = np.empty(spec.shape, bool)[spec.written].size > 0 or 0 in spec.shape
         except (IndexError, TypeError) as error:
-            raise self.error(f"written={spec.written!r} of output {name!r}: {error}") from None
+            raise self.error(f"written={spec.written!r} of {name!r}: {error}") from None
         if not some:
-            raise self.error(f"written={spec.written!r} of output {name!r} names no element of {spec.shape}")
+            raise self.error(f"written={spec.written!r} of {name!r} selects no element of {spec.shape}")
         if self._rearrange is not None:
-            raise self.error(f"rearrange goes with no output that is written in part, as {name!r} is")
+            raise self.error(f"rearrange and written= of output {name!r} exclude each other; drop one")
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
         """Computes the expected outputs; None where only `check` decides."""
@@ -511,7 +510,7 @@ class Problem:
         made = self._call(self._reference, point, {**inputs, **private})
         if not isinstance(made, Mapping):
             if len(specs) != 1:
-                raise self.error(f"with outputs {list(specs)} the reference returns a dict")
+                raise self.error(f"the reference must return a dict of its outputs {list(specs)}")
             made = dict.fromkeys(specs, made)
         expected = self._as_declared(made, specs, "the reference")
         for name, spec in specs.items():
@@ -536,8 +535,8 @@ class Problem:
         outputs = {name: made.pop(name) for name in expected if name in made}
         if set(made) != set(inputs):
             raise self.error(
-                f"rearrange returns {sorted({**made, **outputs})}, "
-                f"its inputs and outputs are {sorted({**inputs, **expected})}"
+                f"rearrange returned {sorted({**made, **outputs})}; it must return the inputs and outputs "
+                f"{sorted({**inputs, **expected})}"
             )
         found = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
         for name, before in expected.items():
@@ -545,8 +544,8 @@ class Problem:
             kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
             if 2 * int(kept.sum()) > kept.size:
                 raise self.error(
-                    f"rearrange leaves most of {name!r} as it was, so that a "
-                    "result kept from the contents before would pass"
+                    f"rearrange leaves most of {name!r} as it was, so a result for the old contents "
+                    "would pass; change every element"
                 )
         return made, found
 
@@ -555,7 +554,7 @@ class Problem:
         import numpy as np
 
         if set(made) != set(specs):
-            raise self.error(f"{maker} returns {sorted(made)}, its outputs are {sorted(specs)}")
+            raise self.error(f"{maker} returned {sorted(made)}; the outputs are {sorted(specs)}")
         expected = {name: np.asarray(value) for name, value in made.items()}
         for name, spec in specs.items():
             if expected[name].shape != spec.shape:
@@ -570,9 +569,9 @@ class Problem:
         given = declared if isinstance(declared, Mapping) else dict.fromkeys(specs, declared)
         for output, tolerance in given.items():
             if output not in specs:
-                raise self.error(f"tolerance names {output!r}, none of its outputs {sorted(specs)}")
+                raise self.error(f"tolerance names {output!r}, which is not an output: {sorted(specs)}")
             if tolerance is not None and not isinstance(tolerance, Tolerance):
-                raise self.error(f"{tolerance!r} is no tolerance; write Tolerance(rtol=1e-6)")
+                raise self.error(f"{tolerance!r} is not a Tolerance; write Tolerance(rtol=1e-6)")
         return {name: given.get(name) or Tolerance.for_dtype(spec.dtype) for name, spec in specs.items()}
 
     # work

@@ -72,7 +72,7 @@ def passes_lower_precision(
     if found.mismatches or (again is None and exact):
         return None
     off = f"{found.relative.value:.3g} relative and {found.absolute.value:.3g} absolute"
-    return f"{name}: {_bounds(tolerance)} would pass {lower} too, by which the reference is off {off} at most"
+    return f"{name}: {_bounds(tolerance)} would pass {lower} too, which is off by at most {off}"
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
@@ -99,8 +99,8 @@ def hardly_varies(
     if share <= most:
         return None
     return (
-        f"{name}: the references of two seeds are equal in {100 * share:.0f} % of the elements, so that a "
-        "constant, or what was computed for other inputs, would pass"
+        f"{name}: the references of two seeds are equal in {100 * share:.0f} % of the elements, so a "
+        "constant, or a result for other inputs, would pass"
     )
 
 

@@ -86,10 +86,10 @@ class Variant:
         """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
-                return f"too large: {axis}={point[axis]}, and its max_size is {largest:g}"
+                return f"too large: {axis}={point[axis]}, but its max_size is {largest:g}"
         for axis, smallest in self.min_size.items():
             if point[axis] < smallest:
-                return f"too small: {axis}={point[axis]}, and its min_size is {smallest:g}"
+                return f"too small: {axis}={point[axis]}, but its min_size is {smallest:g}"
         return None
 
 
@@ -133,7 +133,8 @@ class Variants:
         for name in variant.parameters:
             if name in self._axes or name == "stream" or (name == "dtype" and self._dtypes):
                 raise ProblemError(
-                    f"{whose}: the parameter {name!r} is an axis, the stream or the dtype; rename it"
+                    f"{whose}: the parameter {name!r} has the name of an axis, the stream or the dtype; "
+                    "rename it"
                 )
         if variant.determinism not in (None, *Determinism):
             raise ProblemError(
@@ -142,18 +143,18 @@ class Variants:
         for dtype in variant.dtypes:
             if dtype not in self._dtypes[1:]:
                 raise ProblemError(
-                    f"{whose}: dtype {dtype!r} is none that the problem is checked in besides the first; it "
-                    f"has dtypes={self._dtypes!r}"
+                    f"{whose}: dtype {dtype!r} is not one of the problem's dtypes after the first: "
+                    f"{self._dtypes!r}"
                 )
         for layout in variant.layouts:
             if layout not in self._layouts:
                 raise ProblemError(
-                    f"{whose}: the problem declares no arrays that come {layout!r}; it has "
+                    f"{whose}: the problem does not declare layout {layout!r}; it has "
                     f"layouts={self._layouts!r}"
                 )
         unknown = [axis for axis in variant.at if axis not in self._axes]
         if unknown or (variant.at and not self._axes.declare({**self._axes.smoke_point, **variant.at})):
-            raise ProblemError(f"{whose}: at={variant.at!r} are no values of the axes: {self._axes}")
+            raise ProblemError(f"{whose}: at={variant.at!r} is not on the axes: {self._axes}")
         refuse_unknown_scopes(variant.scopes or (), whose)
 
 
@@ -181,14 +182,13 @@ class Registration:
         for parameter, values in self.parameters.items():
             if not isinstance(values, (tuple, list, range)):
                 raise ProblemError(
-                    f"variant {name!r}: {parameter}={values!r} is no argument of a variant, and no parameter "
-                    f"with the values to try, such as {parameter}=(1, 2)"
+                    f"variant {name!r}: {parameter}={values!r} is neither an argument of a variant nor a "
+                    f"parameter with values to try, such as {parameter}=(1, 2)"
                 )
             if takes is not None and parameter not in takes:
                 raise ProblemError(
-                    f"variant {name!r}: {parameter}={values!r} is no argument of the decorator, which has "
-                    f"{', '.join(self.arguments)}; and {name} takes no parameter of that name, only "
-                    f"{', '.join(takes) or 'none'}"
+                    f"variant {name!r}: {parameter}={values!r} is neither an argument of the decorator "
+                    f"({', '.join(self.arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
                 )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)

@@ -353,7 +353,7 @@ class CallSubject:
             now = pending.bits(returned) if pending is not None else {}
             late = [name for name, bits in now.items() if bits != seen[name]]
             if late:
-                raise left_to_threads(told, f"{', '.join(late)} changed after it had returned")
+                raise left_to_threads(told, f"{', '.join(late)} changed after the call had returned")
             if any(thread.is_alive() for thread in left):
                 self._notes[told] = None
         return _Made(turn, returned, passed_ns)

@@ -77,7 +77,7 @@ class MarkerOptions:
                 isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
             ):
                 raise SettingsError(
-                    f"{where}: gpu_benchmark({name}={value!r}): a positive number, such as 12 * n"
+                    f"{where}: gpu_benchmark({name}={value!r}): must be a positive number, such as 12 * n"
                 )
             values[name] = float(value)
         choices_of = {
@@ -89,7 +89,7 @@ class MarkerOptions:
         for name, choices in choices_of.items():
             if values.get(name) is not None and values[name] not in choices:
                 raise SettingsError(
-                    f"{where}: gpu_benchmark({name}={values[name]!r}): one of {', '.join(choices)}"
+                    f"{where}: gpu_benchmark({name}={values[name]!r}): must be one of {', '.join(choices)}"
                 )
         if values.get("threshold") is not None:
             label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"
@@ -99,7 +99,7 @@ class MarkerOptions:
             parsed = parse_timeout(str(values["timeout"]), label)
             values["timeout"] = float("inf") if parsed is None else parsed
         if values.get("group") is not None and not isinstance(values["group"], str):
-            raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): a string")
+            raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): must be a string")
         if values.get("determinism") is not None:
             values["determinism"] = Determinism(values["determinism"])
         for name in ("outputs", "inout"):
@@ -107,8 +107,8 @@ class MarkerOptions:
         values["written"] = values.get("written") or {}
         if not isinstance(values["written"], Mapping):
             raise SettingsError(
-                f"{where}: gpu_benchmark(written={values['written']!r}): an output with the index or mask of "
-                "what is written of it, such as written={'out': numpy.s_[1:-1]}"
+                f"{where}: gpu_benchmark(written={values['written']!r}): must map an output to the index or "
+                "mask that the call writes, such as written={'out': numpy.s_[1:-1]}"
             )
         return cls(**values)
 
@@ -119,7 +119,7 @@ def _arguments(name: str, value: Any, where: str) -> tuple[int | str, ...]:
     right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
     if not (several and all(right)) or len(set(several)) < len(several):
         raise SettingsError(
-            f"{where}: gpu_benchmark({name}={value!r}): positions, counted from 0, and names of the "
+            f"{where}: gpu_benchmark({name}={value!r}): must be positions, counted from 0, or names of "
             f"arguments that the call writes, each once, such as {name}=3 or {name}=(2, 'out')"
         )
     return tuple(several)

@@ -222,7 +222,7 @@ def _parse(option: Option, value: Any, label: str) -> Any:
             if entry not in option.choices:
                 raise SettingsError(f"{label}: {entry!r} is none of {', '.join(option.choices)}")
         if not entries:
-            raise SettingsError(f"{label}: names none of {', '.join(option.choices)}")
+            raise SettingsError(f"{label}: must name some of {', '.join(option.choices)}")
         return entries
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
@@ -238,7 +238,7 @@ def _whole_number(text: str, label: str, counted: str) -> int:
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
     if not (number and int(stripped) >= 1):
-        raise SettingsError(f"{label}: a whole number of {counted}, 1 or more, such as 5")
+        raise SettingsError(f"{label}: must be a whole number of {counted}, 1 or more, such as 5")
     return int(stripped)
 
 
@@ -248,7 +248,7 @@ def _seed(text: str, label: str) -> int:
     if stripped == "random":
         return secrets.randbelow(_SEEDS)
     if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 10 and int(stripped) < _SEEDS):
-        raise SettingsError(f"{label}: a seed is a whole number from 0 to {_SEEDS - 1}, or random")
+        raise SettingsError(f"{label}: must be a whole number from 0 to {_SEEDS - 1}, or random")
     return int(stripped)
 
 
@@ -298,7 +298,7 @@ _GPU_TIMERS = tuple(name for name, row in TIMERS.items() if row.device_timed)
 _HOST = (("host",),)
 _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] = (
     ("baseline", _WRITES, "simulator", ("always",), "a simulated run has no times to record"),
-    ("seed", (), "baseline", _WRITES, "what is recorded is measured on each problem's own inputs"),
+    ("seed", (), "baseline", _WRITES, "records are measured on each problem's own inputs"),
     ("prune", (), "backend", (), "it needs a run of everything"),
     ("prune", (), "axis", (), "it needs a run of everything"),
     ("prune", (), "scope", (), "it needs a run of everything"),
@@ -309,7 +309,7 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
     ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
-    ("require", ("gpu",), "simulator", ("always",), "the simulator is no GPU"),
+    ("require", ("gpu",), "simulator", ("always",), "the simulator is not a GPU"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
     ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
     ("require", ("gpu",), "backend", _HOST, "only host variants are selected"),
@@ -345,7 +345,7 @@ def _contradictions(
         for name in ["baseline"] * writes + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):
-        yield "sanitize", "under a sanitizer no time means anything; drop it or --gpu-benchmark"
+        yield "sanitize", "times under a sanitizer mean nothing; drop it or --gpu-benchmark"
     if benchmark and given("size", "huge"):
         yield "size", "huge sizes are checked, never measured; drop --gpu-benchmark"
     if writes and in_ci and not given("write-in-ci"):
@@ -358,6 +358,6 @@ def _contradictions(
         if given(name, *meant) and given(other, *excluded):
             yield name, f"{reason}; drop it or {labels[other]}"
     if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
-        yield "energy", f"it is told of the scope kernel, which is not in {labels['scope']}; add it there"
+        yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
     if given("gate-on") and given("baseline", "off") and "memory" not in values["gate-on"]:
         yield "gate-on", f"there is nothing to compare with; drop it or {labels['baseline']}"

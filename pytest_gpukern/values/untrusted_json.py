@@ -67,7 +67,7 @@ def decoded(content: bytes) -> Any:
         raise JsonError(f"is not UTF-8 text: {error.reason}") from error
     except _INCOMPLETE as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise JsonError(f"is no complete JSON: {error.msg} in {where}") from error
+        raise JsonError(f"is not complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
         raise JsonError("is nested too deeply") from error
     if deep(value):
@@ -76,7 +76,7 @@ def decoded(content: bytes) -> Any:
 
 
 def _constant(token: str) -> NoReturn:
-    raise JsonError(f"holds {token}, which is no JSON number")
+    raise JsonError(f"holds {token}, which is not a JSON number")
 
 
 def _fraction(token: str) -> float:
@@ -146,7 +146,7 @@ def built(value: object, kind: Any, *, null_floats: bool = True) -> Any:
 
 
 _MOST = 2**64
-_SCALARS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _Reader = Callable[[Any], Any]
 
 
@@ -291,7 +291,7 @@ def _of_fields(kind: Any, null_floats: bool) -> _Reader:
             elif keeps:
                 unknown[name] = item
             else:
-                raise ShapeError(name, "is no known field")
+                raise ShapeError(name, "is not a known field")
         for name in known:
             if name in needed and name not in value:
                 raise ShapeError(name, "is missing")

@@ -60,7 +60,7 @@ def test_it(gpu_benchmark):
     arrays = [cuda.as_cuda_array(each) for each in (given, out)]
     gpu_benchmark(double[-(-N // 256) + 1, 256], *arrays, SIZE)
     gpu_benchmark.verify(out, 2 * host)
-    with pytest.raises(TypeError, match="in the host's memory"):
+    with pytest.raises(TypeError, match="is in host memory"):
         gpu_benchmark.guarded(torch.zeros(3))
 """
 EACH = {"numba": NUMBA, "cupy": CUPY, "pycuda": PYCUDA, "torch": TORCH}
@@ -80,7 +80,7 @@ def test_one_element_too_many_is_told_whatever_made_the_array(pytester, plugin_o
         [
             "*INCORRECT: out: out of bounds",
             # A NaN was read and doubled; some of its bytes may be those of the zone.
-            "  [1-4] byte* behind the end of out written, the nearest 1 element away: flat index 10007 of *",
+            "  [1-4] byte* written after the end of out, the nearest 1 element away: flat index 10007 of *",
             "  seen in the first call",
         ]
     )

@@ -66,4 +66,4 @@ def test_what_hits_memory_of_the_process_is_found_by_its_guard_zones(offset):
     """CUDA says nothing of it: the allocation is larger than the array."""
     found = diagnosis(offset)
     assert found.startswith("out: out of bounds\n")
-    assert "bytes behind the end of out written, the nearest 1 element away: flat index 1000 of 1000" in found
+    assert "bytes written after the end of out, the nearest 1 element away: flat index 1000 of 1000" in found

@@ -19,7 +19,7 @@ def rewritten(**changes):
 
 DAMAGED = [
     (lambda text: "", "is empty*"),
-    (lambda text: text[: len(text) // 2], "is no complete JSON: *"),
+    (lambda text: text[: len(text) // 2], "is not complete JSON: *"),
     (lambda text: "[1, 2]", "*an object*"),
     (rewritten(schema=99), "schema: *99*"),
     (rewritten(problem="another"), "problem: the file is named for 'doubling' but holds 'another'*"),
@@ -67,21 +67,21 @@ def test_a_damaged_baseline_found_by_the_workers_of_xdist_is_refused_the_same_wa
     path.write_text("{")
     refused(
         host("--gpu-benchmark", "-n2"),
-        f"{path}: is no complete JSON: *Restore the file from version control*",
+        f"{path}: is not complete JSON: *Restore the file from version control*",
     )
 
 
 def test_a_damaged_baseline_of_another_device_that_would_be_named_is_refused_too(gpu, pytester):
     folder = pytester.mkdir("baselines")
     (folder / "doubling.another-gpu.json").write_text("{")
-    refused(gpu(), f"{folder}/doubling.another-gpu.json: is no complete JSON: *")
+    refused(gpu(), f"{folder}/doubling.another-gpu.json: is not complete JSON: *")
 
 
 def test_a_damaged_baseline_of_a_plain_test_is_refused_before_it_runs(gpu, pytester):
     pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    raise AssertionError('it ran')")
     folder = pytester.mkdir("baselines")
     (folder / "test_doubling.fake-gpu.json").write_text("{")
-    refused(gpu(), f"{folder}/test_doubling.fake-gpu.json: is no complete JSON: *")
+    refused(gpu(), f"{folder}/test_doubling.fake-gpu.json: is not complete JSON: *")
 
 
 def test_a_folder_of_baselines_that_is_a_file_is_refused(gpu, pytester):

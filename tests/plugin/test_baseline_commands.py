@@ -346,7 +346,7 @@ def test_a_run_file_or_baseline_that_cannot_be_read_is_named_and_left_alone(slow
     file.write_text("{")
     status, _, complaints = gpukern(*accept(slower_run, "--all"))
     assert status == 3
-    assert f"{file}: is no complete JSON" in complaints
+    assert f"{file}: is not complete JSON" in complaints
     assert file.read_text() == "{"
     edit_run(slower_run, lambda result: result.update(correctness="MAYBE"))
     status, _, complaints = gpukern(*accept(slower_run, "--all"))

@@ -288,7 +288,7 @@ def test_other_problem_versions_are_uncomparable(files, compare):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda path: path.write_text("{"), "is no complete JSON"),
+        (lambda path: path.write_text("{"), "is not complete JSON"),
         (lambda path: path.unlink(), "cannot be read"),
         (lambda path: path.write_text('{"device_model": 3, "schema": 2}'), "columns: is missing"),
         (lambda path: path.write_text('{"results": [], "schema": 99}'), "schema: is 99"),

@@ -310,9 +310,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, monkeypatch)
     def run(*options, plugin=("-p", "fake_gpu")):
         return pytester.runpytest_subprocess(*plugin, "--gpukern-sanitize=memcheck", *options)
 
-    refused(
-        run("--gpu-benchmark"), "--gpukern-sanitize=memcheck: under a sanitizer no time means anything; *"
-    )
+    refused(run("--gpu-benchmark"), "--gpukern-sanitize=memcheck: times under a sanitizer mean nothing; *")
     refused(run("--gpukern-simulator=always"), "--gpukern-sanitize=memcheck: the simulator has no kernels*")
     refused(run("--gpukern-backend=host"), "--gpukern-sanitize=memcheck: only host variants are selected*")
     refused(

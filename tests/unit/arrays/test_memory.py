@@ -168,15 +168,15 @@ def test_nothing_damaged_is_no_diagnosis():
     [
         (
             Damage("out", True, 4, 8, 8),
-            "4 bytes behind the end of out written, the nearest 1 element away: flat index 8 of 8",
+            "4 bytes written after the end of out, the nearest 1 element away: flat index 8 of 8",
         ),
         (
             Damage("a", True, 12, 10, 8),
-            "12 bytes behind the end of a written, the nearest 3 elements away: flat index 10 of 8",
+            "12 bytes written after the end of a, the nearest 3 elements away: flat index 10 of 8",
         ),
         (
             Damage("a", False, 1, -2, 8),
-            "1 byte before the beginning of a written, the nearest 2 elements away: flat index -2 of 8",
+            "1 byte written before the beginning of a, the nearest 2 elements away: flat index -2 of 8",
         ),
     ],
 )

@@ -62,5 +62,5 @@ def test_half_precision_is_drawn_as_float32_and_rounded(distribution):
 
 
 def test_what_is_no_float_is_refused_with_what_draws_it():
-    with pytest.raises(ValueError, match=r"dtype='int32': one of float16, .*; rng.integers draws integers"):
+    with pytest.raises(ValueError, match=r"dtype='int32': must be float16, .*; for integers, rng.integers"):
         random_array(np.random.default_rng(5), 100, "int32")

@@ -402,9 +402,7 @@ def test_an_array_of_any_library_becomes_numpys(value):
 
 @pytest.mark.parametrize("value", ["text", {"a": 1}, None, [object()], np.array(["a"])])
 def test_what_holds_no_numbers_is_refused_by_its_type(value):
-    with pytest.raises(
-        TypeError, match=rf"{type(value).__name__} of dtype .* verify compares arrays of numbers"
-    ):
+    with pytest.raises(TypeError, match=rf"{type(value).__name__} of dtype .* verify compares numbers only"):
         to_host(value)
 
 
@@ -450,7 +448,7 @@ class Gradient(OnDevice):
 )
 def test_an_array_is_not_compared_with_itself(actual, expected):
     for one, other in ((actual, expected), (expected, actual)):
-        with pytest.raises(ValueError, match="actual and expected share memory, and an array that is"):
+        with pytest.raises(ValueError, match="actual and expected share memory, so the comparison"):
             refuse_what_proves_nothing(one, other)
 
 

@@ -97,7 +97,7 @@ def test_damage_says_before_between_and_behind():
     wider[5] = 1
     assert array.damage("out")[1] == Damage("out", True, 4, 3, 3)
     message = diagnose_damage(array.damage("out")).message
-    assert "4 bytes between the elements of out written, the first behind flat index 1 of 3" in message
+    assert "4 bytes written between the elements of out, the first after flat index 1 of 3" in message
 
 
 # on the device

@@ -104,7 +104,7 @@ print(json.dumps([changes, LIBRARY, asked, skcuda.version.__version__, skcuda.ve
 """)
     changes, library, asked, version, unknown = found
     assert changes == [
-        "pkg_resources is stood in for",
+        "pkg_resources is replaced",
         "numpy.typeDict is supplied",
         f"libcublas.so is {library}",
     ]
@@ -126,7 +126,7 @@ first = skcuda_compat.notes()
 import skcuda.linalg
 print(json.dumps([first, skcuda_compat.notes(), asked]))
 """)
-    assert "pkg_resources is stood in for; numpy.typeDict is supplied" in first[0]
+    assert "pkg_resources is replaced; numpy.typeDict is supplied" in first[0]
     assert second == [f"{first[0]}; libcublas.so is {LIBRARY}"]
     assert asked == ["cublas"]
 
@@ -142,7 +142,7 @@ changes = import_it()
 kept = [sys.modules["pkg_resources"] is mine, np.typeDict is codes, ctypes.cdll.LoadLibrary is own]
 print(json.dumps([changes, kept]))
 """)
-    assert found == [["pkg_resources is stood in for"], [True, True, True]]
+    assert found == [["pkg_resources is replaced"], [True, True, True]]
 
 
 def test_nothing_is_done_where_it_is_imported_already(run):

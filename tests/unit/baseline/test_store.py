@@ -310,7 +310,7 @@ def test_a_link_stays_a_link(folder, tmp_path_factory):
 def test_a_damaged_file_is_reported_and_left_as_it_was(folder):
     path_in(folder).write_text("{")
     report = record("create", result_of(case_of(folder)), result_of(case_of(folder, name="saxpy")))
-    assert "is no complete JSON" in str(report.errors[0])
+    assert "is not complete JSON" in str(report.errors[0])
     assert report.written == (path_in(folder, "saxpy"),)
     assert path_in(folder).read_text() == "{"
 

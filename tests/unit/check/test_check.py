@@ -151,7 +151,7 @@ def returns_no_launch(a, out):
             Fault.LAUNCH_FAILED,
             " in launch: RuntimeError: too many threads\n    raise RuntimeError(",
         ),
-        (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; a variant returns what is to be timed"),
+        (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
     ],
 )
 def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message):
@@ -172,8 +172,8 @@ def beside(array, before=0, behind=0):
 @pytest.mark.parametrize(
     ("reach", "at", "place"),
     [
-        ({"before": 3}, 0, "4 bytes before the beginning of {name} written, the nearest 3 elements"),
-        ({"behind": 2}, -1, "4 bytes behind the end of {name} written, the nearest 2 elements"),
+        ({"before": 3}, 0, "4 bytes written before the beginning of {name}, the nearest 3 elements"),
+        ({"behind": 2}, -1, "4 bytes written after the end of {name}, the nearest 2 elements"),
     ],
 )
 def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_right(name, reach, at, place):
@@ -240,7 +240,7 @@ def test_an_argument_that_nobody_offers_is_a_failed_launch_that_lists_what_there
         raise AssertionError("must not be called")
 
     message = rejected(wants_more).diagnosis.message
-    assert "wants_more names 'scratch'; there is a, n, out, stream" in message
+    assert "wants_more takes 'scratch', which is not available; it may take a, n, out, stream" in message
 
 
 def test_every_output_is_compared():
@@ -306,7 +306,7 @@ def test_a_thread_that_changes_an_output_when_the_launch_has_returned_is_a_fault
     diagnosis = rejected(later).diagnosis
     assert diagnosis.fault is Fault.STILL_RUNNING
     assert diagnosis.message.startswith("a thread started by the launch is still running: later; ")
-    assert diagnosis.message.endswith("\nout changed after it had returned")
+    assert diagnosis.message.endswith("\nout changed after the launch had returned")
 
 
 def test_a_thread_that_would_write_later_is_the_fault_and_not_what_it_has_not_written_yet(end):
@@ -529,7 +529,7 @@ class Lazy(np.ndarray):
         (
             lambda a: (2 * a).tolist(),
             Fault.WRONG_TYPE,
-            "returned list, which is no array of the backend host",
+            "returned list, but backend host takes numpy.ndarray only",
         ),
         (lambda a: None, Fault.WRONG_TYPE, "returned NoneType"),
         (lambda a: (2 * a,), Fault.WRONG_TYPE, "returned tuple"),
@@ -537,7 +537,7 @@ class Lazy(np.ndarray):
         (
             lambda a: (2 * a).view(Lazy),
             Fault.WRONG_TYPE,
-            "returned test_check.Lazy, which is no array of the backend host: that is numpy.ndarray itself",
+            "returned test_check.Lazy, but backend host takes numpy.ndarray only",
         ),
         (lambda a: np.ma.masked_array(2 * a), Fault.WRONG_TYPE, "returned numpy.ma.MaskedArray"),
         (lambda a: (2 * a)[:-1], Fault.WRONG_SHAPE, "expected (8,), actual (7,)"),

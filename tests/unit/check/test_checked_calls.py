@@ -69,7 +69,7 @@ def test_elements_that_are_not_written_are_counted_with_the_first_place():
     diagnosis = rejected(leaves_some, X, out, outputs=(1,))
     assert diagnosis.fault is Fault.NOT_WRITTEN
     assert diagnosis.message.startswith(
-        "argument 1: not written: 2 of 9 elements, the first at [2, 1], in call 2; what a kernel leaves"
+        "argument 1: not written: 2 of 9 elements, the first at [2, 1], in call 2; if the kernel leaves"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_call_that_reads_what_its_output_held_is_found_by_verify_and_without_i
     checks, _ = checked(adds, np.arange(1, 10), out, outputs=("out",))
     diagnosis = checks.seen.unsettled()
     assert diagnosis.fault is Fault.WRONG_VALUES
-    assert "whose outputs held different patterns before" in diagnosis.message
+    assert "when the output holds another pattern before" in diagnosis.message
 
 
 def test_an_input_that_is_written_is_named():
@@ -109,7 +109,7 @@ def test_an_input_that_is_written_is_named():
 
     diagnosis = rejected(tramples, X, X.copy(), np.empty(9), outputs=(2,))
     assert diagnosis.fault is Fault.INPUT_MODIFIED
-    assert "the call changed argument 1; what it is to write is declared by outputs=" in diagnosis.message
+    assert "the call changed argument 1; declare arrays that it writes with outputs=" in diagnosis.message
 
 
 def test_an_input_inside_a_tuple_is_hashed_too():
@@ -129,7 +129,7 @@ def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_pois
     ):
         diagnosis = rejected(double, *args, outputs=("out",))
         assert diagnosis.fault is Fault.ALIASED
-        assert f"argument 1: aliased: it shares memory with {what}; what a call updates" in diagnosis.message
+        assert f"argument 1: aliased: it shares memory with {what}; declare arrays that" in diagnosis.message
     two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
     assert "argument 1: aliased: it shares memory with argument 0" in two.message
     assert np.array_equal(both, np.arange(10.0))
@@ -173,9 +173,7 @@ def test_declared_determinism_makes_a_difference_incorrect():
 def test_an_output_that_is_read_only_is_refused():
     out = np.empty(9)
     out.flags.writeable = False
-    with pytest.raises(
-        TypeError, match="argument 1 is ndarray, which is read-only, and an output is written"
-    ):
+    with pytest.raises(TypeError, match="argument 1 is ndarray, which is read-only: pass an array"):
         checked(double, X, out, outputs=("out",))
 
 
@@ -205,7 +203,7 @@ def test_a_returned_result_that_is_wrong_in_a_later_call_is_found_by_verify():
 def test_a_part_of_an_argument_that_is_returned_is_aliased_and_all_of_one_is_what_was_written():
     diagnosis = rejected(lambda x: x[1:], X)
     assert diagnosis.fault is Fault.ALIASED
-    assert "returned: aliased: it shares memory with argument 0; declare what it writes" in diagnosis.message
+    assert "returned: aliased: it shares memory with argument 0; declare what" in diagnosis.message
 
     def add(x, out):
         return np.add(x, x, out=out)[:]
@@ -222,7 +220,7 @@ def test_an_argument_in_another_form_is_no_new_result_which_is_noted(view):
     for function in (view, lambda x: view(np.add(x, 1, out=x))):
         checks, _ = checked(function, square)
         (note,) = checks.notes
-        assert note.startswith("returned is a view of all of argument 0, and no new result: declare what it")
+        assert note.startswith("returned is a view of all of argument 0, not a new result: declare")
         assert not checks.wanted_after_timing
     for right in (lambda x, out: np.multiply(x, 3, out=out)[:], lambda x, out: view(2 * x)):
         assert checked(right, square, out)[0].notes == ()
@@ -471,7 +469,7 @@ def test_records_such_as_random_states_may_be_updated_too():
 
 def test_rounds_do_not_put_back_what_is_updated():
     checks, _ = checked(counts, DATA, np.zeros(4, int), inout=(1,))
-    with pytest.raises(ValueError, match=r"gpu_benchmark\(inout=…\) puts back .*, which rounds do not: call"):
+    with pytest.raises(ValueError, match=r"gpu_benchmark\(inout=…\) restores .*, which rounds cannot: call"):
         checks.restored(Rounds(counts))
 
 
@@ -497,7 +495,7 @@ def test_what_a_call_writes_in_part_is_poisoned_there_and_stays_elsewhere(region
 @pytest.mark.parametrize(
     ("stop", "fault", "message"),
     [
-        (9, Fault.WRONG_VALUES, "1 element changed that written= leaves out, the first at [8], in the call"),
+        (9, Fault.WRONG_VALUES, "1 element changed outside written=, the first at [8], in the call"),
         (7, Fault.NOT_WRITTEN, "1 of 9 elements, the first at [7], in call 2"),
     ],
 )
@@ -513,11 +511,11 @@ def test_writing_beyond_the_declared_part_or_less_than_it_is_wrong(stop, fault, 
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"outputs": (1,), "written": {0: np.s_[1:]}}, "argument 0 is not declared by outputs="),
-        ({"inout": (1,), "written": {1: np.s_[1:]}}, "argument 1 is not declared by outputs="),
-        ({"outputs": (1,), "written": {1: np.s_[9:]}}, r"no element of an array of shape \(9,\)"),
+        ({"outputs": (1,), "written": {0: np.s_[1:]}}, "argument 0 is not in outputs="),
+        ({"inout": (1,), "written": {1: np.s_[1:]}}, "argument 1 is not in outputs="),
+        ({"outputs": (1,), "written": {1: np.s_[9:]}}, r"selects no element of shape \(9,\)"),
         ({"outputs": (1,), "written": {1: np.ones(8, bool)}}, "boolean index did not match"),
-        ({"outputs": (1,), "inout": ("out",)}, "argument 1 is named by outputs= and by inout="),
+        ({"outputs": (1,), "inout": ("out",)}, "argument 1 is in outputs= and in inout="),
         ({"inout": (7,)}, r"gpu_benchmark\(inout=7\): the call has no such argument"),
     ],
 )

@@ -206,7 +206,7 @@ def test_one_that_declares_otherwise_is_incorrect_also_where_nothing_is_timed(de
     found, _ = determinism_of(drifting(1), environment=environment, determinism=declared)
     assert found.correctness is Correctness.INCORRECT
     assert found.diagnosis == (
-        "out: not deterministic: 3 results from 3 launches on the same inputs, and "
+        "out: not deterministic: 3 results from 3 launches on the same inputs, but "
         f"determinism={declared!r} is declared"
     )
 

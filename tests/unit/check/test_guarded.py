@@ -58,8 +58,8 @@ def test_one_that_is_written_holds_poison_and_other_zones(guarded):
 @pytest.mark.parametrize(
     ("at", "place"),
     [
-        (-1, "4 bytes behind the end of y written, the nearest 1 element away: flat index 5 of 5"),
-        (0, "4 bytes before the beginning of y written, the nearest 1 element away: flat index -1 of 5"),
+        (-1, "4 bytes written after the end of y, the nearest 1 element away: flat index 5 of 5"),
+        (0, "4 bytes written before the beginning of y, the nearest 1 element away: flat index -1 of 5"),
     ],
 )
 @pytest.mark.parametrize("make", ["copy", "like"])
@@ -81,16 +81,16 @@ class Masked(np.ndarray):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([1, 2], "builtins.list which is no array of numbers of a library that is known"),
-        (np.zeros(2).view(Masked), "Masked which is no array"),
-        (np.zeros(2, object), "which is no array of numbers"),
-        (np.float32(1), "which is no array of numbers"),
-        (np.zeros(()), "of no dimension"),
+        ([1, 2], "builtins.list is not an array of numbers from a known library"),
+        (np.zeros(2).view(Masked), "Masked is not an array"),
+        (np.zeros(2, object), "is not an array of numbers"),
+        (np.float32(1), "is not an array of numbers"),
+        (np.zeros(()), "has no dimension"),
     ],
 )
 @pytest.mark.parametrize("make", ["copy", "like"])
 def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, make, given, why):
-    with pytest.raises(TypeError, match=f"{why}.*: give an array of NumPy's, or one on the device"):
+    with pytest.raises(TypeError, match=f"{why}.*: give a NumPy array, or a device array"):
         getattr(guarded, make)(given, None)
     assert not guarded
 
@@ -107,8 +107,8 @@ ON_DEVICE = {"data": (4096, False), "shape": (3,), "typestr": "<i2", "version": 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (tensor("torch.float32", is_cuda=False, numpy=lambda self: np.zeros(3)), "in the host's memory"),
-        (tensor("torch.bfloat16", is_cuda=True, __cuda_array_interface__=ON_DEVICE), "of bfloat16"),
+        (tensor("torch.float32", is_cuda=False, numpy=lambda self: np.zeros(3)), "is in host memory"),
+        (tensor("torch.bfloat16", is_cuda=True, __cuda_array_interface__=ON_DEVICE), "is of bfloat16"),
     ],
 )
 def test_tensors_that_have_no_workspace_are_refused(guarded, monkeypatch, given, why):

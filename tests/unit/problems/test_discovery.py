@@ -183,7 +183,7 @@ def test_a_problem_without_a_folder_is_left_alone(suite):
 def test_a_package_that_is_none_is_refused_with_the_remedy(suite, package):
     problem = suite()
     problem.package = package
-    with pytest.raises(ProblemError, match=r"problem 'p'.*is no imported package; pass __package__"):
+    with pytest.raises(ProblemError, match=r"problem 'p'.*is not an imported package; pass __package__"):
         load(problem)
 
 
@@ -198,10 +198,10 @@ def test_an_argument_that_is_no_literal_is_refused_with_file_and_line(suite, arg
 @pytest.mark.parametrize(
     ("typo", "message"),
     [
-        ({"block=(64": "blok=(64"}, r"blok=\(64, 128\) .* has max_size, .*; .* only a, out, block"),
+        ({"block=(64": "blok=(64"}, r"blok=\(64, 128\) .* \(max_size, .* \(a, out, block\)"),
         ({'"n": 10': '"m": 10'}, "max_size names 'm'"),
         ({'"numba", block': '"nubma", block'}, "backend 'nubma' is none of host, numba"),
-        ({"scopes=": "scope="}, r"scope=\('kernel',\) is no argument of the decorator"),
+        ({"scopes=": "scope="}, r"scope=\('kernel',\) is neither an argument of the decorator"),
     ],
 )
 @pytest.mark.parametrize("imported", [True, False])

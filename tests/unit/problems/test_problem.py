@@ -74,8 +74,8 @@ def test_cases_come_point_by_point_with_every_combination_of_each_variants_param
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "has expected_fault= or detected_by=, not both"),
-        ({"expected_fault": "not written", "detected_by": "racecheck"}, "has expected_fault= or"),
+        ({}, "needs either expected_fault= or detected_by="),
+        ({"expected_fault": "not written", "detected_by": "racecheck"}, "needs either expected_fault= or"),
         ({"detected_by": "valgrind"}, "detected_by='valgrind' is none of memcheck, racecheck"),
     ],
 )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_limit_is_exceeded_above_it_and_says_by_what():
     problem.variant("host", max_size={"n": 100})(prepare)
     variant = problem.variants.right["host.prepare"]
     assert variant.limit_exceeded({"n": 100}) is None
-    assert variant.limit_exceeded({"n": 101}) == "too large: n=101, and its max_size is 100"
+    assert variant.limit_exceeded({"n": 101}) == "too large: n=101, but its max_size is 100"
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,16 @@ def test_the_same_file_imported_twice_is_no_second_variant():
     ("backend", "declared", "message"),
     [
         ("nubma", {}, "'nubma.swept': backend 'nubma' is none of host, numba, cupy"),
-        ("host", {"max_size": {"m": 1}}, r"'host.swept': max_size names 'm', none of its axes \['n'\]"),
+        ("host", {"max_size": {"m": 1}}, r"'host.swept': max_size names 'm', which is not an axis: \['n'\]"),
         ("host", {"scopes": ("kernal",)}, "'host.swept': scope 'kernal' is none of kernel, transfer"),
-        ("host", {"limits": {"n": 1}}, "'swept': limits=.* no parameter with the values to try"),
+        ("host", {"limits": {"n": 1}}, "'swept': limits=.* nor a parameter with values to try"),
         ("host", {"block": 128}, r"'swept': block=128 .* values to try, such as block=\(1, 2\)"),
-        ("host", {"blok": (64, 128)}, "blok=.* has max_size, .* swept takes no .* only a, out, block, order"),
-        ("host", {"layout": ("strided",)}, r"layout=\('strided',\) is no argument of .*, layouts, dtypes"),
+        ("host", {"blok": (64, 128)}, r"blok=.* \(max_size, .* of swept \(a, out, block, order\)"),
+        (
+            "host",
+            {"layout": ("strided",)},
+            r"layout=\('strided',\) is neither .*, layouts, dtypes",
+        ),
     ],
 )
 def test_what_a_variant_names_has_to_exist(backend, declared, message):
@@ -238,7 +242,7 @@ def test_a_variant_that_takes_any_name_may_have_any_parameter():
 @pytest.mark.parametrize("name", ["n", "stream"])
 def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
     with pytest.raises(
-        ProblemError, match=f"the parameter '{name}' is an axis, the stream or the dtype; rename it"
+        ProblemError, match=f"the parameter '{name}' has the name of an axis, the stream or the dtype"
     ):
         doubling().variant("host", **{name: (1, 2)})(lambda a, out, n, stream: prepare(a, out))
 
@@ -246,21 +250,21 @@ def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reference": None}, "neither reference nor check: nothing could ever fail"),
+        ({"reference": None}, "neither reference nor check, so nothing could ever fail"),
         (
             {"reference": None, "check": lambda runs: None, "rearrange": lambda a, out: {}},
-            "rearrange has no reference to start from",
+            "rearrange needs a reference",
         ),
-        ({"shrink": "n"}, "shrink and host_bytes are given together"),
-        ({"host_bytes": lambda n: n}, "shrink and host_bytes are given together"),
-        ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is none of its axes \['n'\]"),
+        ({"shrink": "n"}, "shrink and host_bytes go together: give both or neither"),
+        ({"host_bytes": lambda n: n}, "shrink and host_bytes go together: give both or neither"),
+        ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is not an axis: \['n'\]"),
         ({"scopes": ("kernal",)}, "scope 'kernal' is none of kernel, transfer, end_to_end"),
-        ({"axes": {"n": (200,)}}, r"axes has n=\(200,\); write 'n': Axis"),
-        ({"outputs": ["y"]}, r"outputs=\['y'\] is no function; write outputs=lambda n: "),
-        ({"traffic_bytes": 100}, "traffic_bytes=100 is no function; write traffic_bytes=lambda n: "),
-        ({"check": lambda: None}, "check is given one list of Run, which this one does not take: too many"),
-        ({"check": lambda runs, more: None}, "check is given one list of Run, .*: missing a required"),
-        ({"check_points": [{"m": 3}]}, r"check_points has \{'m': 3\}; .* its axes are \['n'\]"),
+        ({"axes": {"n": (200,)}}, r"axes has 'n': \(200,\); write 'n': Axis"),
+        ({"outputs": ["y"]}, r"outputs=\['y'\] is not a function; write outputs=lambda n: "),
+        ({"traffic_bytes": 100}, "traffic_bytes=100 is not a function; write traffic_bytes=lambda n: "),
+        ({"check": lambda: None}, "check must take one argument, a list of Run: too many"),
+        ({"check": lambda runs, more: None}, "check must take one argument, .*: missing a required"),
+        ({"check_points": [{"m": 3}]}, r"check_points has \{'m': 3\}; .* the axes are \['n'\]"),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused_with_file_and_line(changes, message):
@@ -272,10 +276,13 @@ def test_a_declaration_that_contradicts_itself_is_refused_with_file_and_line(cha
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"smoke": 200}, r"Axis\(smoke=200\): values are listed; write smoke=\(200,\)"),
-        ({"smoke": (1,), "full": "abc"}, r"Axis\(full='abc'\): values are listed"),
-        ({"smoke": (1,)}, "an axis has at least one value at each size"),
-        ({"smoke": (7,), "full": (64, 128), "awkward": (64,)}, "64 is full and awkward; name it once"),
+        ({"smoke": 200}, r"Axis\(smoke=200\): write a tuple, such as smoke=\(200,\)"),
+        ({"smoke": (1,), "full": "abc"}, r"Axis\(full='abc'\): write a tuple"),
+        ({"smoke": (1,)}, "an axis needs a smoke and a full value"),
+        (
+            {"smoke": (7,), "full": (64, 128), "awkward": (64,)},
+            "64 is in full and in awkward; keep one",
+        ),
     ],
 )
 def test_an_axis_lists_its_values(arguments, message):
@@ -369,7 +376,7 @@ def test_outputs_are_shape_dtype_and_order(declared, read):
 
 
 def test_an_order_that_means_nothing_is_refused():
-    with pytest.raises(ProblemError, match="order='F': an output is declared in order 'C' or 'any'"):
+    with pytest.raises(ProblemError, match="order='F': the order of an output must be 'C' or 'any'"):
         Output((3,), "int8", order="F")
 
 
@@ -393,13 +400,13 @@ TWO = {"outputs": lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")}}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({**TWO, "reference": lambda a: a}, r"with outputs \['x', 'y'\] the reference returns a dict"),
+        ({**TWO, "reference": lambda a: a}, r"the reference must return a dict of its outputs \['x', 'y'\]"),
         (
             {**TWO, "reference": lambda a: {"x": a}},
-            r"the reference returns \['x'\], its outputs are \['x', 'y'\]",
+            r"the reference returned \['x'\]; the outputs are \['x', 'y'\]",
         ),
-        ({"reference": lambda a: {"uot": a}}, r"returns \['uot'\], its outputs are \['out'\]"),
-        ({"outputs": lambda n: [n]}, "outputs returns list; it returns a dict by name"),
+        ({"reference": lambda a: {"uot": a}}, r"returned \['uot'\]; the outputs are \['out'\]"),
+        ({"outputs": lambda n: [n]}, "outputs returned list; it must return a dict by name"),
         ({"reference": lambda a: a.sum()}, r"reference of 'out' has shape \(\), declared is \(3,\)"),
         ({"reference": lambda a: a[:2]}, r"reference of 'out' has shape \(2,\), declared is \(3,\)"),
     ],
@@ -431,8 +438,11 @@ def test_rearranged_contents_are_others_whose_reference_follows():
 @pytest.mark.parametrize(
     ("rearrange", "message"),
     [
-        (lambda out: {"out": -out}, r"returns \['out'\], its inputs and outputs are \['a', 'out'\]"),
-        (lambda a: {"a": -a}, r"rearrange returns \[\], its outputs are \['out'\]"),
+        (
+            lambda out: {"out": -out},
+            r"returned \['out'\]; it must return the .* \['a', 'out'\]",
+        ),
+        (lambda a: {"a": -a}, r"rearrange returned \[\]; the outputs are \['out'\]"),
         (lambda a, out: {"a": -a, "out": out[1:]}, r"rearrange of 'out' has shape \(99,\), declared is"),
         (lambda a, out: {"a": a, "out": out}, "leaves most of 'out' as it was"),
     ],
@@ -463,8 +473,8 @@ def test_a_tolerance_is_one_for_all_one_an_output_a_function_or_the_dtypes(given
 @pytest.mark.parametrize(
     ("given_as", "message"),
     [
-        (1e-6, "1e-06 is no tolerance; write Tolerance"),
-        ({"oot": TIGHT}, r"tolerance names 'oot', none of its outputs \['out'\]"),
+        (1e-6, "1e-06 is not a Tolerance; write Tolerance"),
+        ({"oot": TIGHT}, r"tolerance names 'oot', which is not an output: \['out'\]"),
     ],
 )
 def test_something_that_is_no_tolerance_is_not_taken_for_the_default(given_as, message):
@@ -475,7 +485,7 @@ def test_something_that_is_no_tolerance_is_not_taken_for_the_default(given_as, m
 @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["rtol", "atol"])
 def test_a_bound_that_is_negative_or_not_finite_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value!r}: a tolerance is a finite number ≥ 0"):
+    with pytest.raises(ValueError, match=f"{name}={value!r}: must be a finite number ≥ 0"):
         Tolerance(**{name: value})
 
 
@@ -522,7 +532,7 @@ def test_naming_something_that_is_not_there_is_refused_with_what_there_is():
     def takes(b, missing):
         raise AssertionError("must not be called")
 
-    with pytest.raises(ProblemError, match=r"takes names 'missing'; there is a, b"):
+    with pytest.raises(ProblemError, match=r"takes 'missing', .*; it may take a, b"):
         call_by_name(takes, {"b": 1, "a": 2})
 
 

@@ -161,7 +161,7 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
     with pytest.raises(ProblemError) as error:
         refused(doubling(**changes))
     message = str(error.value)
-    assert message.startswith("problem 'doubling': it cannot tell right from wrong at n=8\n  out: ")
+    assert message.startswith("problem 'doubling': its data cannot tell right from wrong at n=8\n  out: ")
     assert rule in message
     assert remedy in message
 
@@ -179,7 +179,7 @@ def test_a_point_that_somebody_asked_for_by_hand_is_noted_instead():
     assert refused(problem) == ()
     notes = refused(problem, {"n": 8, "fill": "zeros"})
     assert len(notes) == 2
-    assert all(note.startswith("data that tell little: out: ") for note in notes)
+    assert all(note.startswith("weak data: out: ") for note in notes)
 
 
 def test_the_reference_is_computed_again_once_a_point():
@@ -212,4 +212,4 @@ def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem.variant("host")(right)
     (case,) = cases_of(problem, "smoke", {"n": (5,)})
     (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
-    assert note.startswith("data that tell little: out: the references of two seeds")
+    assert note.startswith("weak data: out: the references of two seeds")

@@ -182,14 +182,14 @@ def test_data_of_a_problem_do_not_change_where_an_output_is_declared_to_be_writt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inout": "counts"}, r"inout='counts' is no list of names; write inout=\('counts',\)"),
-        ({"inout": ("count",)}, r"inout names 'count', no array among its inputs \['counts', 'data'\]"),
+        ({"inout": "counts"}, r"inout='counts' is not a tuple of names; write inout=\('counts',\)"),
+        ({"inout": ("count",)}, r"inout names 'count', which is not an input array: \['counts', 'data'\]"),
         (
             {"outputs": lambda n: {"counts": (n, "int8")}},
-            r"inout 'counts' is int64 of shape \(16,\), and its",
+            r"inout 'counts' is int64 of shape \(16,\), but outputs has",
         ),
         ({"outputs": lambda n: {"data": (n, "int64")}}, r"'data' is an input and an output; declare inout="),
-        ({"rearrange": lambda rng: {}}, "rearrange goes with no inout"),
+        ({"rearrange": lambda rng: {}}, "rearrange and inout exclude each other"),
     ],
 )
 def test_a_slip_in_what_is_updated_is_refused(changes, message):
@@ -200,8 +200,8 @@ def test_a_slip_in_what_is_updated_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        (np.s_[1:1], "names no element of"),
-        (np.zeros(N, bool), "names no element of"),
+        (np.s_[1:1], "selects no element of"),
+        (np.zeros(N, bool), "selects no element of"),
         (np.ones(N + 1, bool), "boolean index did not match"),
         (np.s_[1:, 1:], "too many indices"),
     ],
@@ -214,7 +214,7 @@ def test_a_region_that_is_none_is_refused(written, message):
 
 def test_a_problem_whose_reference_changes_nothing_is_refused():
     with pytest.raises(
-        ProblemError, match="counts: the reference is what it held before: a launch that does"
+        ProblemError, match="counts: the reference equals the input, so a launch that does nothing"
     ):
         checked(histogram(reference=lambda counts: counts), count)
 
@@ -233,8 +233,8 @@ def test_where_something_is_added_to_a_poison_the_diagnosis_names_the_declaratio
     with np.errstate(over="ignore"):
         result = run(case_of(count, "host", problem), environment)
     assert "wrong values: 16 of 16" in result.diagnosis
-    assert "before the launch it held a pattern, and what was computed from that is wrong" in result.diagnosis
-    assert result.diagnosis.endswith("what a kernel adds to, or updates, is declared by inout=")
+    assert "held a pattern before the launch, and the kernel seems to have read it" in result.diagnosis
+    assert result.diagnosis.endswith("if it adds to the output or updates it, declare inout=")
 
 
 def test_of_a_wrong_number_that_no_poison_made_nothing_more_is_said():
@@ -248,8 +248,8 @@ def test_nan_and_what_is_left_out_name_the_declaration_too():
     def adds(a, out):
         return lambda: np.copyto(out, np.where(np.isnan(out), np.float32("nan"), out + 2 * a))  # as a GPU
 
-    assert "before the launch it held NaN" in checked(doubling(N), adds).diagnosis
-    assert checked(doubling(N), inner).diagnosis.endswith("what it updates by inout=")
+    assert "the output held NaN before the launch" in checked(doubling(N), adds).diagnosis
+    assert checked(doubling(N), inner).diagnosis.endswith("if it updates them, inout=")
 
 
 def test_in_several_layouts_and_contents_what_is_updated_is_put_back():

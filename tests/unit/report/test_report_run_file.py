@@ -159,7 +159,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
     ("content", "problem"),
     [
         (" \n", "is empty"),
-        ('{"schema": 1, ', "is no complete JSON"),
+        ('{"schema": 1, ', "is not complete JSON"),
         ("[1]", "expected an object, found"),
     ],
 )

@@ -102,12 +102,12 @@ def test_without_a_gpu_nothing_is_opened(monkeypatch, opened):
 
 
 def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, opened):
-    opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is stood in for",)
+    opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is replaced",)
     made = environment(monkeypatch)
     assert made.libraries.notes == []
     made.libraries.unusable("cupy")
     made.libraries.unusable("skcuda")
-    assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is stood in for"]
+    assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
 
 
 def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch):

@@ -496,7 +496,7 @@ def why_not(case, environment):
     [
         ({}, {"backends": ("cupy", "host")}, {}, "not selected: --gpukern-backend=cupy,host"),
         ({"backend": "cupy"}, {}, {"cupy": "cupy-cuda13x is missing"}, "cupy-cuda13x is missing"),
-        ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, and its max_size is 7"),
+        ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, but its max_size is 7"),
         (
             {"backend": "host"},
             {"scopes": ("kernel",)},

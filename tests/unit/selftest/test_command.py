@@ -170,7 +170,7 @@ def test_a_child_that_dies_hangs_or_writes_nonsense_is_a_session_that_found_noth
     hung = run("import time; time.sleep(60)", tmp_path, monkeypatch, timeout_s=0.5)
     assert hung.problem == "it was ended after 0.5 s"
     wrote = run("import sys; open(sys.argv[1], 'w').write('{')", tmp_path, monkeypatch)
-    assert "is no complete JSON" in wrote.problem
+    assert "is not complete JSON" in wrote.problem
     assert "status 0" in wrote.problem
 
 

@@ -75,7 +75,7 @@ def test_a_session_is_a_line_without_what_goes_without_saying(tmp_path):
     [
         (("sessions", 1, "readings", 0, "median_ns"), "fast", "sessions[1].readings[0].median_ns", "'fast'"),
         (("sessions", 0, "walls", 1, "seconds"), ..., "sessions[0].walls[1].seconds", "is missing"),
-        (("sessions", 0, "spins", 2, "typo"), 1.0, "sessions[0].spins[2].typo", "is no known field"),
+        (("sessions", 0, "spins", 2, "typo"), 1.0, "sessions[0].spins[2].typo", "is not a known field"),
         (("sessions",), {}, "sessions", "expected a list"),
         (("sessions",), [], "sessions", "is empty"),
         (("asked_sessions",), True, "asked_sessions", "expected a whole number, found True"),
@@ -121,7 +121,7 @@ def test_a_file_that_the_gate_cannot_judge_is_refused_with_its_field(tmp_path, k
     ("content", "problem"),
     [
         ("", "is empty"),
-        ("{", "is no complete JSON"),
+        ("{", "is not complete JSON"),
         ("[1]", r"holds \[1\] instead"),
         ('{"a": NaN}', "holds NaN"),
         (None, "cannot be read"),

@@ -36,7 +36,7 @@ def test_every_argument_is_optional_and_none_means_not_given():
 
 
 @pytest.mark.parametrize(
-    ("given", "rule"), [({"group": 3}, "a string"), ({"timeout": 0}, "seconds are a number above 0")]
+    ("given", "rule"), [({"group": 3}, "must be a string"), ({"timeout": 0}, "seconds are a number above 0")]
 )
 def test_what_no_test_can_mean_is_refused_with_the_rule(given, rule):
     ((name, value),) = given.items()
@@ -58,7 +58,7 @@ def test_an_unknown_argument_is_refused_with_the_names_there_are():
 @pytest.mark.parametrize("name", ["bytes", "flops"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "12", True, [12], 1j])
 def test_work_that_is_no_positive_number_is_refused(name, value):
-    assert f"gpu_benchmark({name}={value!r}): a positive number" in refused(**{name: value})
+    assert f"gpu_benchmark({name}={value!r}): must be a positive number" in refused(**{name: value})
 
 
 @pytest.mark.parametrize("value", [np.int64(12), np.float32(12), np.prod((3, 4))])
@@ -78,7 +78,7 @@ def test_work_may_be_a_numpy_number_and_becomes_a_plain_one(value):
 )
 @pytest.mark.parametrize("value", ["nonsense", 1, ["cold"]])
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(name, choices, value):
-    assert f"gpu_benchmark({name}={value!r}): one of {choices}" in refused(**{name: value})
+    assert f"gpu_benchmark({name}={value!r}): must be one of {choices}" in refused(**{name: value})
 
 
 @pytest.mark.parametrize(("value", "expected"), [("2%", 0.02), (0.02, 0.02), ("0.5 %", 0.005)])
@@ -106,12 +106,12 @@ def test_outputs_are_one_position_or_name_or_several(given, read_as):
 
 @pytest.mark.parametrize("value", [True, 1.5, (), "", ("out", 2.0), (1, 1), {"out"}, ((1, 2),)])
 def test_outputs_that_are_no_positions_and_names_are_refused(value):
-    assert f"gpu_benchmark(outputs={value!r}): positions, counted from 0, and names" in refused(outputs=value)
-    assert f"gpu_benchmark(inout={value!r}): positions, counted from 0, and names" in refused(inout=value)
+    assert f"gpu_benchmark(outputs={value!r}): must be positions, counted" in refused(outputs=value)
+    assert f"gpu_benchmark(inout={value!r}): must be positions, counted" in refused(inout=value)
 
 
 def test_what_is_written_of_an_output_is_said_by_output():
     assert read(written={"out": slice(1, -1)}).written == {"out": slice(1, -1)}
-    assert "gpu_benchmark(written=slice(1, 2, None)): an output with the index" in refused(
+    assert "gpu_benchmark(written=slice(1, 2, None)): must map an output to the index" in refused(
         written=slice(1, 2)
     )

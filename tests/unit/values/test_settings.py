@@ -148,12 +148,12 @@ def test_a_random_seed_is_another_each_time():
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "4294967296", "some", "²", "99999999999999999999"])
 def test_a_seed_that_is_none_is_refused_with_what_is(text):
-    assert f"--gpukern-seed={text}: a seed is a whole number" in refused(given={"seed": text})
+    assert f"--gpukern-seed={text}: must be a whole number" in refused(given={"seed": text})
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many"])
 def test_a_number_of_seeds_that_is_none_is_refused(text):
-    assert f"--gpukern-seeds={text}: a whole number of seeds, 1 or more" in refused(given={"seeds": text})
+    assert f"--gpukern-seeds={text}: must be a whole number of seeds, 1 or" in refused(given={"seeds": text})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_paths_are_relative_to_whoever_wrote_them(name, attribute, monkeypatch):
     ("given", "rule"),
     [
         ({"scope": "kernel,nonsense"}, "'nonsense' is none of kernel, transfer"),
-        ({"backend": " , ,"}, "names none of host, numba"),
+        ({"backend": " , ,"}, "must name some of host, numba"),
         *[
             ({"sessions": text}, "a whole number of processes, 1 or more, such as 5")
             for text in ("0", "2.5", "²")
@@ -388,7 +388,7 @@ def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
 @pytest.mark.parametrize(
     ("measuring", "options", "remedy"),
     [
-        (True, {}, "under a sanitizer no time means anything; drop it or --gpu-benchmark"),
+        (True, {}, "times under a sanitizer mean nothing; drop it or --gpu-benchmark"),
         (False, {"simulator": "always"}, "no kernels to look into; drop it or --gpukern-simulator=always"),
         (False, {"backend": "host"}, "launch nothing on a GPU; drop it or --gpukern-backend=host"),
         (False, {"isolate": "on"}, "has processes of its own; drop it or --gpukern-isolate=on"),
