@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
+    "init": (
+        "pytest_gpukern.cli.init:declare",
+        "prepare a project: an ini option, a first test, a CI workflow",
+    ),
     "validate": (
         "pytest_gpukern.cli.validate:declare",
         "check and time the suites that come with the package on this machine",

@@ -1,0 +1,184 @@
+"""`gpukern init`: writes an ini option, a first test, a CI workflow and the baselines folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpukern.cli import exits
+from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.untrusted_json import FileError
+
+if TYPE_CHECKING:
+    import argparse
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_OPTION = "gpukern_simulator"
+_PYPROJECT = "pyproject.toml"
+_SECTIONS = {
+    "pytest.toml": ("pytest",),
+    ".pytest.toml": ("pytest",),
+    "pytest.ini": ("pytest",),
+    ".pytest.ini": ("pytest",),
+    _PYPROJECT: ("tool.pytest.ini_options", "tool.pytest"),
+    "tox.ini": ("pytest",),
+    "setup.cfg": ("tool:pytest",),
+}
+"""The files in which pytest looks for options, in its order → the sections that may hold them."""
+
+
+class _Configuration(NamedTuple):
+    """The file that pytest reads its options from, its text, and the section that holds them."""
+
+    path: Path
+    text: str
+    section: str
+
+    @property
+    def line(self) -> str:
+        """The line to have in it."""
+        return f'{_OPTION} = "auto"' if self.path.suffix == ".toml" else f"{_OPTION} = auto"
+
+    @property
+    def has_option(self) -> bool:
+        return re.search(rf"^\s*{_OPTION}\s*=", self.text, re.MULTILINE) is not None
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declares `gpukern init`."""
+    parser.description = (
+        f"Prepares the current folder: adds {_OPTION} to {_PYPROJECT}, and writes a first test, a workflow "
+        "for GitHub and the folder of baselines. Overwrites no file. If pytest reads another file than "
+        f"{_PYPROJECT}, prints the line to add there. Exit status: 0 fine, 1 a line is left for you to add, "
+        "3 a file cannot be read or written."
+    )
+    parser.set_defaults(run=lambda _: init(Path.cwd()))
+
+
+def init(folder: Path) -> int:
+    """Writes what a project needs to `folder`, prints what it wrote, and returns the exit status."""
+    try:
+        configuration = _configuration(folder)
+        tests = _tests_folder(folder, configuration)
+        files = (
+            (tests / "test_saxpy.py", _template("test_saxpy.py"), "a first test"),
+            (tests / "baselines" / ".gitkeep", b"", "for recorded times; commit this folder"),
+            (
+                folder / ".github" / "workflows" / "kernels.yml",
+                _template("kernels.yml"),
+                "checks each push; its second job needs a runner with a GPU",
+            ),
+        )
+        written = _write_option(configuration, folder)
+        lines = [_told(folder, configuration.path, written, configuration.line)]
+        lines += [_told(folder, path, _create(path, content), purpose) for path, content, purpose in files]
+    except (FileError, OSError) as error:
+        exits.complain("init", error)
+        return exits.UNREADABLE
+    by_hand = not (written or configuration.has_option)
+    if by_hand:
+        lines += ["", f"Add to {configuration.path}, below [{configuration.section}]:"]
+        lines += [f"  {configuration.line}"]
+    installed = importlib.util.find_spec("numba_cuda") is not None
+    command = f"pytest {_shown(folder, files[0][0])}" if installed else "pip install 'pytest-gpukern[numba]'"
+    exits.show([*lines, "", f"Next: {command}"])
+    return exits.BAD if by_hand else exits.FINE
+
+
+def _configuration(folder: Path) -> _Configuration:
+    """Returns the file that pytest reads in `folder`, or else the pyproject.toml to make or extend there.
+
+    Raises:
+        FileError: one of them cannot be read.
+    """
+    for base in (folder, *folder.parents):
+        for name, sections in _SECTIONS.items():
+            path = base / name
+            if not path.is_file():
+                continue
+            text = _read(path)
+            found = [section for section in sections if _header(section).search(text)]
+            if found or "pytest." in name:  # which pytest reads even without a section
+                return _Configuration(path, text, (*found, *sections)[0])
+    ours = folder / _PYPROJECT
+    return _Configuration(ours, _read(ours) if ours.is_file() else "", _SECTIONS[_PYPROJECT][0])
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode()
+        if path.suffix == ".toml":
+            tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise FileError(path, f"cannot be read: {error}", "Mend it first") from error
+    return text
+
+
+def _header(section: str) -> re.Pattern[str]:
+    """Matches the line that opens a section, without the end of the line."""
+    name = r"\s*\.\s*".join(map(re.escape, section.split(".")))
+    return re.compile(rf"^[ \t]*\[\s*{name}\s*\][ \t]*(#[^\r\n]*)?(?=\r?$)", re.MULTILINE)
+
+
+def _tests_folder(folder: Path, configuration: _Configuration) -> Path:
+    """Returns the first folder in which pytest looks for tests by a pyproject.toml, else `tests`."""
+    paths: Any = ()
+    if configuration.path == folder / _PYPROJECT:
+        paths = _options(configuration.text, configuration.section).get("testpaths", ())
+    names = paths.split() if isinstance(paths, str) else paths
+    return next((folder / name for name in names if (folder / name).is_dir()), folder / "tests")
+
+
+def _options(toml: str, section: str) -> dict[str, Any]:
+    table: Any = tomllib.loads(toml)
+    for name in section.split("."):
+        table = table.get(name, {})
+    return dict(table)
+
+
+def _write_option(configuration: _Configuration, folder: Path) -> bool:
+    """Adds our line to the pyproject.toml of `folder` and changes nothing else; returns whether it did."""
+    path, old, section = configuration
+    if path != folder / _PYPROJECT or configuration.has_option:
+        return False
+    end = "\r\n" if "\r\n" in old else "\n"
+    header = _header(section).search(old)
+    if header:
+        new = f"{old[: header.end()]}{end}{configuration.line}{old[header.end() :]}"
+    else:
+        before = old if not old or old.endswith("\n") else old + end
+        new = f"{before}{end if old else ''}[{section}]{end}{configuration.line}{end}"
+    try:
+        in_place = _options(new, section).get(_OPTION) == "auto"
+    except tomllib.TOMLDecodeError:  # the section is there already, in another spelling
+        return False
+    if in_place:  # or what looked like the header is part of a text
+        replace(path, new.encode())
+    return in_place
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Writes a new file with its folders; returns False, and changes nothing, where it is there already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("xb") as stream:
+            stream.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _template(name: str) -> bytes:
+    return (_TEMPLATES / name).read_bytes()
+
+
+def _told(folder: Path, path: Path, written: bool, purpose: str) -> str:
+    shown = _shown(folder, path)
+    return f"wrote  {shown:30}  {purpose}" if written else f"left   {shown:30}  is there already"
+
+
+def _shown(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -1,0 +1,150 @@
+"""`gpukern init`: what it writes into a project, and what it leaves alone."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.cli import main as cli
+
+TOML_LINE, INI_LINE = 'gpukern_simulator = "auto"', "gpukern_simulator = auto"
+WRITTEN = {"tests/test_saxpy.py", "tests/baselines/.gitkeep", ".github/workflows/kernels.yml"}
+SAXPY = Path(cli.__file__).parent / "templates" / "test_saxpy.py"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The current folder, empty, with none above it that pytest is configured in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_a_new_project_passes_its_first_test_where_there_is_no_gpu(project, pytester, capsys):
+    pytest.importorskip("numba_cuda")
+    assert cli.main(["init"]) == 0
+    assert files(project).keys() == WRITTEN | {"pyproject.toml"}
+    said = capsys.readouterr().out
+    assert all(f"wrote  {name} " in said for name in files(project))
+    assert said.endswith("\nNext: pytest tests/test_saxpy.py\n")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", f"--rootdir={project}", str(project))
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["gpukern simulator: on (no GPU: *"])
+
+
+def test_a_second_run_changes_nothing(project, capsys):
+    cli.main(["init"])
+    before = files(project)
+    capsys.readouterr()
+    assert cli.main(["init"]) == 0
+    said = capsys.readouterr().out
+    assert files(project) == before
+    assert all(f"left   {name} " in said for name in before)
+    assert "wrote" not in said
+
+
+def test_a_file_of_the_users_is_named_and_left(project, capsys):
+    project.joinpath("tests").mkdir()
+    project.joinpath("tests/test_saxpy.py").write_text("mine = 1\n")
+    assert cli.main(["init"]) == 0
+    assert project.joinpath("tests/test_saxpy.py").read_text() == "mine = 1\n"
+    said = capsys.readouterr().out
+    assert "left   tests/test_saxpy.py" in said
+    assert "wrote  .github/workflows/kernels.yml" in said
+
+
+OTHERS = '# kept\n[project]\nname = "p"   # as typed\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (OTHERS, f"{OTHERS}\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
+        ("[tool.x]\ny = 1", f"[tool.x]\ny = 1\n\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
+        (
+            f'[tool.pytest.ini_options]  # ours\naddopts = "-q"\n{OTHERS}',
+            f'[tool.pytest.ini_options]  # ours\n{TOML_LINE}\naddopts = "-q"\n{OTHERS}',
+        ),
+        (
+            "[tool.pytest.ini_options]\r\nminversion = '8'\r\n",
+            f"[tool.pytest.ini_options]\r\n{TOML_LINE}\r\nminversion = '8'\r\n",
+        ),
+        ("[tool.pytest]\nstrict = true\n", f"[tool.pytest]\n{TOML_LINE}\nstrict = true\n"),
+    ],
+    ids=["no section", "no last end of line", "a section", "Windows", "native"],
+)
+def test_a_pyproject_gets_one_line_and_is_otherwise_as_typed(project, before, after):
+    project.joinpath("pyproject.toml").write_bytes(before.encode())
+    assert cli.main(["init"]) == 0
+    assert project.joinpath("pyproject.toml").read_bytes() == after.encode()
+    tomllib.loads(after)
+
+
+def test_an_option_that_is_set_already_is_left(project, capsys):
+    text = '[tool.pytest.ini_options]\ngpukern_simulator = "never"\n'
+    project.joinpath("pyproject.toml").write_text(text)
+    assert cli.main(["init"]) == 0
+    assert project.joinpath("pyproject.toml").read_text() == text
+    assert "left   pyproject.toml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "section", "line"),
+    [
+        ("pytest.ini", "", "pytest", INI_LINE),
+        ("tox.ini", "[tox]\n[pytest]\naddopts = -q\n", "pytest", INI_LINE),
+        ("setup.cfg", "[tool:pytest]\n", "tool:pytest", INI_LINE),
+        ("pytest.toml", "[pytest]\n", "pytest", TOML_LINE),
+        (
+            "pyproject.toml",
+            "[tool]\npytest.ini_options = {addopts = '-q'}\n",
+            "tool.pytest.ini_options",
+            TOML_LINE,
+        ),
+        (
+            "pyproject.toml",
+            '[tool.x]\ny = """\n[tool.pytest.ini_options]\n"""\n',
+            "tool.pytest.ini_options",
+            TOML_LINE,
+        ),
+    ],
+    ids=["pytest.ini", "tox.ini", "setup.cfg", "pytest.toml", "inline table", "a text"],
+)
+def test_another_kind_of_ini_file_is_left_and_the_line_is_printed(project, capsys, name, text, section, line):
+    project.joinpath(name).write_text(text)
+    assert cli.main(["init"]) == 1, "what is left to do is no success"
+    assert project.joinpath(name).read_text() == text
+    assert files(project).keys() == WRITTEN | {name}
+    said = capsys.readouterr().out
+    assert f"Add to {project / name}, below [{section}]:\n  {line}\n" in said
+
+
+def test_the_file_of_a_folder_above_counts_as_it_does_for_pytest(project, monkeypatch, capsys):
+    project.joinpath("pytest.ini").write_text("[pytest]\n")
+    project.joinpath("part").mkdir()
+    monkeypatch.chdir(project / "part")
+    assert cli.main(["init"]) == 1
+    assert files(project / "part").keys() == WRITTEN
+    assert f"Add to {project / 'pytest.ini'}, below [pytest]:" in capsys.readouterr().out
+
+
+def test_the_first_test_is_written_where_pytest_looks_for_tests(project, capsys):
+    project.joinpath("checks").mkdir()
+    project.joinpath("pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["checks"]\n')
+    assert cli.main(["init"]) == 0
+    assert project.joinpath("checks/test_saxpy.py").read_bytes() == SAXPY.read_bytes()
+    assert capsys.readouterr().out.endswith("\nNext: pytest checks/test_saxpy.py\n")
+
+
+def test_a_file_that_cannot_be_read_ends_it_before_anything_is_written(project, capsys):
+    project.joinpath("pyproject.toml").write_text("[tool\n")
+    assert cli.main(["init"]) == 3
+    assert files(project).keys() == {"pyproject.toml"}
+    assert "pyproject.toml: cannot be read" in capsys.readouterr().err
