@@ -1,4 +1,4 @@
 """Runs tests: the spine from a case or a call to its result, and the plugin classes around it.
 
-Start with `run_case.py` and `gpu_benchmark.py`.
+Start with `spine.py` and `gpu_benchmark.py`.
 """

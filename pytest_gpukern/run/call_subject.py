@@ -1,4 +1,4 @@
-"""Measures a call of a test's own: calls and checks it, times it, and calls and checks it once more."""
+"""Measures a call of a plain test: calls and checks it, times it, and checks it once more."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _MOST_REPEATED = 200
 _REPEATING_NS = 1.5e7
-"""Calls after timing that are compared by their hash alone, and how long they take at most."""
+"""Most calls after timing that we compare by hash alone, and the most time that they take."""
 
 
 class Turn(NamedTuple):
-    """One call that may be made, with the arguments that it is made with."""
+    """Holds a call to make, with its arguments."""
 
     call: Callable[[], Any]
     args: tuple[Any, ...]
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A call that was made, what it returned, and its wall time."""
+    """Holds a call that was made, what it returned, and its wall time."""
 
     turn: Turn
     returned: Any
@@ -58,19 +58,18 @@ class _Made(NamedTuple):
 
 @dataclass(frozen=True)
 class CallTarget:
-    """What a test of one's own measures.
+    """Says what a plain test measures.
 
     Attributes:
-        function: what is called, whose signature may name arguments.
+        function: what is called; its signature may name arguments.
         next_turn: begins the next untimed call.
-        executions: what is timed; `Rounds` say themselves how many samples there are, and of how many calls.
+        executions: what is timed. `Rounds` decide themselves how many samples they take, of how many calls.
         fixed: whether every call has the same arguments.
-        check: `check(returned, *args, **kwargs)` raises where an untimed call was wrong.
-        called_after: whether a call follows timing also where nothing that it leaves is looked at.
-        leaves_host_calls: whether `NothingLaunched` is raised for a call that puts nothing on the GPU; such a
-            test never asked for this plugin, and its calls are not checked.
-        runs_once: whether, where nothing is measured, a call is made once unless the marker declares what it
-            writes.
+        check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong.
+        called_after: whether a call follows timing even if nothing checks it.
+        leaves_host_calls: whether a call that puts nothing on the GPU raises `NothingLaunched`. Such a test
+            never asked for this plugin, so its calls are not checked.
+        runs_once: whether an unmeasured call is made only once, unless the marker declares its outputs.
     """
 
     function: Callable[..., Any]
@@ -86,7 +85,7 @@ class CallTarget:
     def repeated(
         cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CallTarget:
-        """Calls with the same arguments again and again."""
+        """Repeats a call with the same arguments."""
         call = functools.partial(function, *args, **kwargs)
         return cls(function, lambda: Turn(call, args, kwargs), Repeated(call))
 
@@ -97,7 +96,7 @@ class CallTarget:
         fresh: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]],
         check: Callable[..., Any] | None,
     ) -> CallTarget:
-        """Calls with arguments that are made for each, ahead of a batch of them."""
+        """Makes fresh arguments for each call, ahead of a batch of calls."""
 
         def turn() -> Turn:
             args, kwargs = fresh()
@@ -107,7 +106,7 @@ class CallTarget:
 
     @classmethod
     def in_rounds(cls, rounds: Rounds, check: Callable[..., Any] | None = None) -> CallTarget:
-        """Calls in rounds that were asked for: each is set up, called and torn down before the next."""
+        """Calls in the requested rounds: each is set up, called and torn down before the next."""
 
         def turn() -> Turn:
             execute = rounds.begin().execute
@@ -117,12 +116,12 @@ class CallTarget:
 
 
 class CallSubject:
-    """One call of a test's own on its way through the spine.
+    """Takes one call of a plain test through the spine.
 
     Args:
         target: what is called.
         context: the test and its run.
-        guarded: arrays of the test's around which is looked after each call, and after those that are timed.
+        guarded: the test's guarded arrays; we look at their zones after each call, and after the timed ones.
 
     Attributes:
         is_timed: whether it is measured in this run.
@@ -157,7 +156,7 @@ class CallSubject:
 
     @property
     def seen(self) -> SeenOutputs | None:
-        """What its calls left in each output; None where they are not checked."""
+        """Returns what the calls left in each output; None if they are not checked."""
         return None if self._checks is None else self._checks.seen
 
     def begin(self) -> Result:
@@ -174,7 +173,7 @@ class CallSubject:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Ends the last round of `Rounds`, unless something failed in it. All else is the test's own."""
+        """Ends the last round of `Rounds`, unless it failed. The test prepares all else itself."""
         executions = self._target.executions
         if not isinstance(executions, Rounds):
             yield
@@ -188,12 +187,12 @@ class CallSubject:
         executions.finish()
 
     def check(self, found: Found) -> None:
-        """Makes the first call, and as many more as its outputs ask for.
+        """Makes the first call, and as many more as its outputs need.
 
         Raises:
-            IncorrectError: one was wrong.
-            ValueError: the marker names an output that the call has not, or `determinism` of nothing.
-            TypeError: an output is no array that can be written.
+            IncorrectError: a call was wrong.
+            ValueError: the marker names an output that the call does not have, or `determinism` without any.
+            TypeError: an output is not a writable array.
         """
         __tracebackhide__ = True
         simulated_before = Launches.made
@@ -215,7 +214,7 @@ class CallSubject:
             found.add_note(*self._checks.notes)
 
     def _leave_or_time_on_the_host(self, found: Found) -> None:
-        """Has a call that launched nothing, where there is no GPU, timed by the host's clock or elsewhere."""
+        """Has a call that launches nothing timed by the host's clock or elsewhere, if there is no GPU."""
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
         if timed_by_host(self._context):
@@ -224,7 +223,7 @@ class CallSubject:
             found.result = dataclasses.replace(found.result, case=case, simulated=False)
 
     def measure(self, found: Found) -> None:
-        """Times the call: its rounds where they were asked for, else until the median is known."""
+        """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, peaks, on_gpu = target.executions, environment.gpu.peaks, environment.gpu.has_gpu
         cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
@@ -242,7 +241,7 @@ class CallSubject:
             executions.take(1, cold=cache == "cold")[0].execute()
 
         warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
-        # Without dtypes, operations bound nothing.
+        # Operations give no bound, since the dtypes are unknown.
         floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         inspect = self._inspect
         measurements: list[Measurement] = []
@@ -250,7 +249,7 @@ class CallSubject:
             kernel, launch = scope == "kernel", scope == "launch"
             timed = Timed(
                 executions if self._checks is None else self._checks.timed(executions),
-                Call(scope, on_gpu, floor=floor if kernel else None),  # not to be run for longer
+                Call(scope, on_gpu, floor=floor if kernel else None),  # observers may not run it for longer
                 environment,
                 "hot" if launch else cache,
                 warm.settled_ns,
@@ -272,8 +271,8 @@ class CallSubject:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         timed = dataclasses.replace(timed, elsewhere=works_elsewhere())
-        # The legacy default stream: what Numba, CuPy and PyCUDA launch on unless told otherwise, and
-        # what waits for every other blocking stream.
+        # Numba, CuPy and PyCUDA launch on the legacy default stream unless told otherwise. It waits for
+        # every other blocking stream.
         return timed.by_timers(
             self._context.marker.timer or self._context.environment.settings.timer,
             runtime().device.default_stream,
@@ -282,7 +281,7 @@ class CallSubject:
         )
 
     def _scopes(self) -> tuple[str, ...]:
-        """The scopes of the marker or the run; the kernel's shows whether anything is put on the device."""
+        """Returns the scopes of the marker or the run; `kernel` shows whether the call launches anything."""
         marker = self._context.marker
         asked = (marker.scope,) if marker.scope else self._context.environment.settings.scopes
         wanted = [scope for scope in asked if scope == "launch"]
@@ -291,7 +290,7 @@ class CallSubject:
         return tuple(wanted)
 
     def recheck(self, found: Found) -> None:
-        """Makes one call more, where it has anything that is checked or returned."""
+        """Makes one more call, if anything of it is checked or returned."""
         if self._target.called_after or (self._checks is not None and self._checks.wanted_after_timing):
             made = self._call("in a call after timing")
             self.last = made.returned
@@ -299,10 +298,10 @@ class CallSubject:
             self._repeat_while_bitwise()
 
     def _repeat_while_bitwise(self) -> None:
-        """Makes quick calls again and again, compared by hash: one that is wrong may be seldom.
+        """Repeats quick calls and compares their hashes: a wrong one may be rare.
 
         Raises:
-            IncorrectError: one differs where the marker declares that none does, or left what was there.
+            IncorrectError: a call differs though the marker forbids it, or left an output unwritten.
         """
         if self._checks is None or isinstance(self._target.executions, Rounds):
             return
@@ -314,7 +313,7 @@ class CallSubject:
 
     @property
     def _inspect(self) -> Callable[[], None] | None:
-        """What looks at what a timed call left, where that can be looked at."""
+        """Returns what checks the results of a timed call; None if nothing can."""
         looks_at_outputs = None if self._checks is None else self._checks.inspect
         if not self._guarded:
             return looks_at_outputs
@@ -359,12 +358,12 @@ class CallSubject:
         return _Made(turn, returned, passed_ns)
 
     def _judge(self, found: Found, made: _Made, when: str) -> None:
-        """Has the test's own check look at a call."""
+        """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, made.turn
         if check is None:
             return
-        with suppress(ValueError):  # no Python function, and no signature
+        with suppress(ValueError):  # not a Python function, so no signature
             try:
                 inspect.signature(check).bind(made.returned, *args, **kwargs)
             except TypeError as error:
@@ -380,7 +379,7 @@ class CallSubject:
         found.passes()
 
     def _loading_observed(self, *, own: bool) -> AbstractContextManager[None]:
-        """Has the machine code hashed that the first call, or what goes ahead of it, loads."""
+        """Hashes the machine code that the first call, or its preparation, loads."""
         if self._first_call_ns is not None:
             return nullcontext()
         return self._context.environment.gpu.loading_observed(own=own)
@@ -389,15 +388,15 @@ class CallSubject:
 def case_of_test(
     nodeid: str, test_file: Path, *, shared_folder: bool = False, on_host: bool = False
 ) -> CaseInfo:
-    """Returns the case that a test of one's own stands for: its module stands for the problem.
+    """Returns the case of a plain test, with its module in place of a problem.
 
-    In a folder of all baselines (`shared_folder`), modules of one name must not meet. `on_host` says that its
-    times are the host's own.
+    In one folder for all baselines (`shared_folder`), modules of the same name must not meet. `on_host` says
+    that its times are the host's own.
     """
     path, _, name = nodeid.partition("::")
     module = path.removesuffix(test_file.suffix) or test_file.stem
     name = name or nodeid
-    function, bracket, parameters = name.partition("[")  # in which :: and . may tell two tests apart
+    function, bracket, parameters = name.partition("[")  # two tests may differ only in a :: or . there
     return CaseInfo(
         id=f"{test_file.stem}/{function.replace('::', '.')}{bracket}{parameters}",
         problem=module,
@@ -418,7 +417,7 @@ def timed_by_host(context: SubjectContext) -> bool:
 
 
 def waiting_for(device: Device | None) -> Callable[[], None]:
-    """Returns what waits for everything on the device; without a real one there is nothing to wait for."""
+    """Returns a function that waits for all work on the device; without a real one it does nothing."""
     if device is None or device.is_simulated:
         return lambda: None
     from pytest_gpukern.gpu.runtime import runtime

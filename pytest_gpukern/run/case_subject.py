@@ -55,24 +55,24 @@ if TYPE_CHECKING:
 
 MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24
-"""Inputs and reference of a set that is made also where a case is not timed on it in turn with others."""
+"""Below this size we make every set of inputs and reference, even if the case is not timed on each."""
 _VERY_SLOW_NS = 5e9
 
 
 class CaseSubject:
-    """One case on its way through the spine.
+    """Takes one case through the spine.
 
     Args:
-        case: problem, variant and point as asked for.
+        case: problem, variant and the requested point.
         context: the test and its run.
-        rejects: whether the case is broken on purpose, and only checked, at the point as asked for.
+        rejects: whether the case is broken on purpose, and only checked, at the requested point.
 
     Attributes:
         is_timed: whether it is measured in this run.
-        sets: its variant, prepared and checked on each buffer set; the first is the one that corners use.
+        sets: its variant, prepared and checked on each buffer set; corners use the first.
 
     Raises:
-        NotRunError: it cannot run here, with the reason.
+        NotRunError: the case cannot run here, with the reason.
     """
 
     def __init__(self, case: Case, context: SubjectContext, *, rejects: bool = False) -> None:
@@ -106,7 +106,7 @@ class CaseSubject:
 
         Raises:
             NotRunError: the arrays do not fit.
-            ProblemError: with these data, what is wrong would pass.
+            ProblemError: a wrong variant would pass with these data.
         """
         sets_of = functools.partial(
             self._environment.datasets.for_check,
@@ -127,7 +127,7 @@ class CaseSubject:
             yield
 
     def check(self, found: Found) -> None:
-        """Checks the variant on each buffer set, in its corners, and on the seeds that were asked for."""
+        """Checks the variant on each buffer set, in its corners, and on the requested seeds."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
             first = self._checked_on_the_first_set()
@@ -174,7 +174,7 @@ class CaseSubject:
         found.add_measurements(measurements)
 
     def recheck(self, found: Found) -> None:
-        """Checks what the last timed launches left behind, and one launch more."""
+        """Checks what the last timed launches left, and one more launch."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(own=False, on_gpu=self._backend.on_gpu):
             recheck(self.sets, self._point, self._checked_on)
@@ -196,16 +196,16 @@ class CaseSubject:
         return first
 
     def _workspace(self, dataset: Dataset) -> Workspace:
-        """Arrays for a data set, which are given back at the end."""
+        """Returns arrays for a data set; they are given back at the end."""
         workspace = self._placing.workspace(dataset.inputs, dataset.specs)
         self._held.push(giving_back(workspace.close))
         return workspace
 
     def _other_contents(self, first: Prepared) -> list[Dataset]:
-        """The data sets of further buffer sets to be timed on, as many as fit.
+        """Returns data sets for the other buffer sets to time on, as many as fit.
 
-        First come those that the first set does not hold. A slow call is timed so few times, and does so
-        much, that it stays on one set; so does what is not timed on the device.
+        Those that the first set does not hold come first. A slow call stays on one set: it is timed so few
+        times, and does so much. So does a call that is not timed on the device.
         """
         if not self.is_timed or not self._placing.on_gpu or is_slow(first):
             return []
@@ -223,10 +223,9 @@ class CaseSubject:
 
 
 def sets_wanted(dataset: Dataset, environment: Environment, marker: MarkerOptions) -> int:
-    """Returns how many buffer sets a case is timed on, as far as they fit.
+    """Returns how many buffer sets a case is timed on, if they fit: usually three.
 
-    Three; for cold graphs, in which nothing is flushed between the calls, so many that each set is evicted
-    before its next turn.
+    Cold graphs flush nothing between calls. They need so many sets that each is evicted before its next turn.
     """
     timer, cache = marker.timer or environment.settings.timer, marker.cache or environment.settings.cache
     if timer == "auto" or timer_row(timer).flushes or cache == "hot":
@@ -255,7 +254,7 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
 
 
 def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
-    """Raises NotRunError, with the reason in words, for a case that cannot run here."""
+    """Raises NotRunError, with the reason in words, if a case cannot run here."""
     variant = case.variant
     chosen = environment.settings.backends
     if chosen and variant.backend not in chosen:
@@ -284,7 +283,7 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
 
 
 def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
-    """Raises NotRunError where the arrays of a data set do not fit on the host, or on the device."""
+    """Raises NotRunError if the arrays of a data set do not fit on the host or on the device."""
     on_host = dataset.input_bytes + 2 * dataset.output_bytes
     available = available_host_bytes()
     if on_host > available:
@@ -296,9 +295,9 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         return
     from pytest_gpukern.gpu.runtime import runtime
 
-    # Where a check is statistical only, an array of zeros stands in for the reference.
+    # If the check is statistical only, an array of zeros replaces the reference.
     reference = dataset.expected_bytes or dataset.output_bytes
-    needed = dataset.input_bytes + dataset.output_bytes + reference  # which is compared on the device
+    needed = dataset.input_bytes + dataset.output_bytes + reference  # compared on the device
     if needed > runtime().free_bytes():
         runtime().forget_copies()
     free = runtime().free_bytes()
@@ -309,9 +308,9 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
 
 
 def other_contents_of_slow(prepared: Prepared, point: Point) -> list[Dataset]:
-    """Has a slow launch on the host timed on other contents than it was checked on, which spares a launch.
+    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch.
 
-    Returns the set that it was checked on last, or nothing where the buffers still hold it.
+    Returns the set that it was checked on last, or nothing if the buffers still hold it.
     """
     if prepared.backend.on_gpu or not is_slow(prepared):
         return []
@@ -326,16 +325,16 @@ def other_contents_of_slow(prepared: Prepared, point: Point) -> list[Dataset]:
 
 
 def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ()) -> None:
-    """Checks what the last timed launches left behind, then one launch more, on other inputs where there are.
+    """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
 
-    A launch that has stopped writing leaves the right answer of an earlier one behind, which the poison
-    shows; one that has come to replay an answer is right only for the inputs that it was timed on. What takes
-    seconds, or is slow on the host, was timed so few times, on outputs poisoned before, that no other launch
-    is needed where more than one set was seen.
+    A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
+    launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
+    if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
+    few times, on poisoned outputs.
 
     Args:
         sets: the variant on each buffer set.
-        point: where.
+        point: the point that they were made for.
         earlier: sets that the first buffers held before they were timed on.
 
     Raises:
@@ -357,7 +356,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 before = load_other_contents(prepared)
-                # A slow one has met both poisons before timing, and the answer of other contents never.
+                # A slow one saw both poisons before timing, but never the answer of other contents.
                 over_an_answer = before and is_slow(prepared) and prepared.dataset.expected is not None
                 checked_launch(prepared, earlier=before, poisoned=not over_an_answer)
                 prepared.note_bits()
@@ -373,7 +372,7 @@ def _after_timing(error: IncorrectError) -> IncorrectError:
 
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
-    """Whether an error was raised in the variant's file, or is CUDA's, which a launch may cause later."""
+    """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
     if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
         return True
     prepare = prepared.case.variant.prepare
@@ -382,14 +381,14 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
 
 
 def _compile_time_ns(prepared: Prepared) -> float | None:
-    """How much longer the first launch took than the last: compiling, loading and first allocations."""
+    """Returns how much longer the first launch took than the last: compiling, loading, first allocations."""
     if prepared.first_call_ns is None or prepared.last_call_ns is None:
         return None
     return max(0.0, prepared.first_call_ns - prepared.last_call_ns)
 
 
 def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
-    """Raises NotRunError where a broken case cannot be looked at in this process, or not without a tool."""
+    """Raises NotRunError if a broken case cannot be checked in this process, or not without a tool."""
     tool = case.variant.detected_by
     if tool is not None and tool != sanitizing_tool():
         raise NotRunError(f"only {tool} detects it: use --gpukern-sanitize={tool}")
@@ -398,9 +397,9 @@ def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
 
 
 def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
-    """Says why a broken case was not rejected as it declares; None where it was.
+    """Says why a broken case was not rejected as it declares; returns None if it was.
 
-    None also where a tool of compute-sanitizer judges it: its values may be right or wrong.
+    Also returns None if a tool of compute-sanitizer judges it: its values may be right or wrong.
     """
     declared = case.variant.expected_fault
     if case.variant.detected_by is not None:

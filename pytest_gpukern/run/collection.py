@@ -1,4 +1,4 @@
-"""Does what comes before a test runs: makes items of cases, refuses bad ones, shows the header."""
+"""Prepares a run's tests: makes items of cases, refuses bad ones, shows the header."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
-    """Makes one item a case of `problem`, at the sizes that this run asks for.
+    """Makes one item per case of `problem`, at the sizes that this run asks for.
 
     Raises:
         pytest.Collector.CollectError: its folder or a decorator in it cannot be read, it has no variants, or
-            something is named that does not exist.
+            it names something that does not exist.
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.problems.call_by_name import ProblemError
@@ -47,7 +47,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
         _refuse_unknown_names(problem, wrong)
     except ProblemError as error:
         raise pytest.Collector.CollectError(error.located) from error
-    except pytest.UsageError as error:  # it would show its traceback here
+    except pytest.UsageError as error:  # pytest would show its traceback here
         raise pytest.Collector.CollectError(str(error)) from error
     settings = environment.settings
     size = "smoke" if wrong else environment.size
@@ -59,7 +59,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
 
 
 def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
-    """Raises ProblemError for what can be told only when all variants of a problem are known."""
+    """Raises ProblemError for names that we can check only once all variants of a problem are known."""
     from pytest_gpukern.check.diagnosis import Fault
     from pytest_gpukern.problems.call_by_name import ProblemError
 
@@ -84,7 +84,7 @@ def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
 
 
 def say_what_was_declared_wrong(report: pytest.CollectReport) -> None:
-    """Shows one sentence, and no traceback, where a module declares what cannot work."""
+    """Shows one sentence, and no traceback, if a module declares something that cannot work."""
     from pytest_gpukern.problems.call_by_name import ProblemError
 
     call = getattr(report, "call", None)
@@ -93,7 +93,7 @@ def say_what_was_declared_wrong(report: pytest.CollectReport) -> None:
 
 
 def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Turns a module's import error into a skip where it means that there is no GPU."""
+    """Skips a module whose import error means that there is no GPU."""
     error = _import_error(collector, report)
     if error is None:
         return
@@ -112,7 +112,7 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
 
 
 def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Says under a module's import error, where it means that there is no GPU, what would run it."""
+    """Says below a module's import error that means "no GPU" what would run it."""
     error = _import_error(collector, report)
     if error is None:
         return
@@ -123,7 +123,7 @@ def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectRep
 
 
 def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:
-    """What stopped a module from being collected, or None where it is no module or there is no exception."""
+    """Returns what stopped a module from being collected; None for no module or no exception."""
     call = getattr(report, "call", None)
     if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
         return None
@@ -132,7 +132,7 @@ def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> 
 
 
 def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
-    """As `benchmark_interop`'s, which is loaded only where a test uses the fixture."""
+    """Calls the function of `benchmark_interop`, which we load only if a test uses the fixture."""
     if not any("gpu_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         return nullcontext()
     from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks as counted
@@ -142,9 +142,9 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
 
 @contextmanager
 def telling_the_controller(config: pytest.Config) -> Iterator[None]:
-    """Gives a usage error that a worker of xdist found to the controller, which ends the run with it.
+    """Passes a usage error that an xdist worker found to the controller, which ends the run with it.
 
-    By itself xdist takes a worker that stops while it collects for a crash, and fails an assertion.
+    xdist itself takes a worker that stops while it collects for a crash, and fails an assertion.
     """
     try:
         yield
@@ -166,7 +166,7 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
-    """Refuses an axis that no selected problem has, and text or a fraction where it has whole numbers."""
+    """Refuses an axis that no selected problem has, and values of another kind than the axis has."""
     known: dict[str, list[Any]] = {}
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
@@ -193,7 +193,7 @@ def _alike(value: Any, own: Any) -> bool:
 
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reads every baseline that a selected test would be judged by, once, before anything is measured."""
+    """Reads every baseline that judges a selected test, once, before anything is measured."""
     from pytest_gpukern.values.untrusted_json import FileError
 
     environment = environment_of(config)
@@ -208,7 +208,7 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
-    """Which case or plain test an item would measure; None for one that measures nothing."""
+    """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test
     from pytest_gpukern.run.case_subject import case_info
     from pytest_gpukern.run.take_over_benchmark import is_taken_over
@@ -225,7 +225,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """The lines of the run's header."""
+    """Returns the lines of the run's header."""
     from pytest_gpukern.gpu.fingerprint import header_lines
 
     environment = environment_of(config)
@@ -239,15 +239,15 @@ def header(config: pytest.Config) -> list[str]:
 
 
 def notes(config: pytest.Config) -> list[str]:
-    """A line for each library that works here only with help, once collecting has opened it."""
+    """Returns a line for each library that works here only with help, once collecting has opened it."""
     return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
-    """Notes the cases of all selected files, for the controller, where all of their tests were selected.
+    """Notes the cases of all selected files, for the controller, if all of their tests were selected.
 
     Raises:
-        pytest.UsageError: the run is to prune, and something was left out.
+        pytest.UsageError: the run is to prune, but something was left out.
     """
     config = session.config
     settings = settings_of(config)
@@ -268,7 +268,7 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
 
 
 def _left_out(session: pytest.Session, deselected: int) -> str | None:
-    """Why not everything was selected of the files that were, in words, or None."""
+    """Says why some tests of the selected files are left out; returns None if none is."""
     config = session.config
     settings = settings_of(config)
     for name, chosen in (
@@ -292,7 +292,7 @@ def _left_out(session: pytest.Session, deselected: int) -> str | None:
 
 
 def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[KnownCases, ...]:
-    """The cases of all selected files by baseline: of problems at all sizes, not only those selected."""
+    """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
 

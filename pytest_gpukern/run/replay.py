@@ -1,4 +1,4 @@
-"""Has tests of this process say what child sessions found, in place of their own set-up and body."""
+"""Makes tests of this process report what child sessions found, instead of running them here."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
-"""What pytest says of a test that passed and was to fail: its mark here fails it again, so that it passes."""
+"""pytest's text for a test that passed but should fail. It passes here: its mark fails it once more."""
 
 
 def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
-    """Raises pytest.UsageError where tests are distributed: under `option`, `what` takes turns on one GPU."""
+    """Raises pytest.UsageError if tests are distributed: under `option`, `what` takes turns on one GPU."""
     if config.getoption("dist", "no") != "no" and config.getoption("tx", None):
         raise pytest.UsageError(
             f"{option}: {what} take turns on one GPU, so tests cannot be distributed; drop -n, or add -n 0"
@@ -28,7 +28,7 @@ def runs_tests(session: pytest.Session) -> bool:
 
 
 def replay(item: pytest.Item, say: Callable[[], None]) -> None:
-    """Has a test do nothing but `say`; its fixtures were set up in the child sessions."""
+    """Makes a test do nothing but `say`; the child sessions have set up its fixtures."""
 
     def nothing() -> None:
         pass
@@ -38,7 +38,7 @@ def replay(item: pytest.Item, say: Callable[[], None]) -> None:
 
 
 def end_as(outcome: str, text: str) -> None:
-    """Ends the test that runs as it ended in a child session: `passed`, `failed`, `skipped` or `xfailed`."""
+    """Ends the running test as it ended in a child session: `passed`, `failed`, `skipped` or `xfailed`."""
     if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
         pytest.fail(text, pytrace=False)
     if outcome == "xfailed":
