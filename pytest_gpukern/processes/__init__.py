@@ -1,4 +1,4 @@
-"""Starts child sessions of pytest, tells them what to run and hears what they found.
+"""Starts child sessions of pytest, tells them what to run and reads what they found.
 
-Start with `child_sessions.py`; `child_main.py` is what runs in the child.
+Start with `child_sessions.py`; `child_main.py` runs in the child.
 """

@@ -1,7 +1,7 @@
 """Picks the arguments of a run that a child session gets: all but what reports, selects or records.
 
-Which values belong to an option is known from the options that pytest has registered, of whatever plugin or
-conftest. Nothing is guessed from how an argument looks.
+pytest's registered options, of any plugin or conftest, say which values belong to an option. We do not guess
+from how an argument looks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pytest
 
 MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "seeds", "simulator", "energy")
-"""Options of this plugin that say how to measure: a child measures as its parent does. The device is named by
-its UUID instead, the seed by its number, and a child neither judges nor writes."""
+"""Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
+the seed by number instead, and it neither judges nor writes."""
 
 _OURS = tuple(option.name for option in OPTIONS)
 _DROPPED_PREFIXES = (
@@ -44,25 +44,25 @@ _DROPPED = frozenset(
         *("-n", "--numprocesses", "--maxprocesses", "--max-worker-restart", "--dist", "--tx", "--px", "-d"),
         *("--loadscope-reorder", "--no-loadscope-reorder", "--rsyncdir", "--rsyncignore", "--testrunuid"),
         *("--maxschedchunk", "--looponfail", "--boxed"),
-        # what is selected, and when to stop: the node ids decide, and each test has its turn
+        # selecting and stopping: the node ids decide, and each test runs
         *("-k", "-m", "--deselect", "--ignore", "--ignore-glob", "--last-failed", "--failed-first"),
         *("--new-first", "--last-failed-no-failures", "--exitfirst", "--maxfail"),
-        # what looks at tests instead of running them, or waits for somebody
+        # listing tests instead of running them, or waiting for a person
         *("--collect-only", "--pdb", "--pdbcls", "--trace", "--setup-only", "--setup-plan", "--setup-show"),
         *("--fixtures", "--fixtures-per-test", "--markers", "--help", "--version"),
-        "--basetemp",  # is emptied by whoever is given it
+        "--basetemp",  # pytest empties this folder
     )
 )
 _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations", "--durations-path")
-"""pytest-split's: the parent's part of a suite has been chosen. Other plugins may have a `--group` too."""
+"""pytest-split's options: the parent has already chosen its part. Other plugins may have a `--group` too."""
 _ASKED_OF_FAILURES = frozenset(
     ("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals")
 )
 _OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile")
-"""What repeats or profiles a test, as the process that measures for the run is to do, like what shapes the
-report of one."""
+"""Options that repeat or profile a test. The measuring process gets them, like those that shape a test's
+report."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
-"""Options of this plugin that are done with once a run has begun."""
+"""Our options that have no more effect once a run has begun."""
 _DROPPED_VARIABLES = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
     "PYTEST_ADDOPTS",
@@ -81,7 +81,7 @@ class KnownOption(NamedTuple):
 
 
 class ChildArguments(NamedTuple):
-    """Holds what a child session's pytest is given; paths and tests decide about conftests and ini file."""
+    """Holds the arguments of a child's pytest; paths and tests decide about conftests and ini file."""
 
     options: tuple[str, ...]
     positional: tuple[str, ...]
@@ -105,13 +105,13 @@ class Token(NamedTuple):
 def child_arguments(
     config: pytest.Config, environ: Mapping[str, str] = os.environ, *, judges: bool = False
 ) -> ChildArguments:
-    """Returns the arguments of a configured run that its child sessions get.
+    """Returns the arguments that the child sessions of a configured run get.
 
-    What `addopts` says is among them, so that it is emptied for the child. Ini values of this plugin that a
-    child must not heed are emptied too. Plugins that were given as objects stay behind.
+    They include those of `addopts`, so that is emptied for the child, like our ini values that a child must
+    not heed. Plugins that were given as objects stay behind.
 
-    With `judges`, the child stands in for the run, as the process does that measures for it: it judges and
-    shapes reports as the run was asked to. Other children do neither.
+    With `judges`, the child judges and shapes reports as the run was asked to, since it is the run's
+    measuring process. Other children do neither.
     """
     given = [
         *config.getini("addopts"),
@@ -133,7 +133,7 @@ def child_arguments(
     measures_only = [] if judges else ["--gpukern-baseline=off", "--gpukern-gate=off"]
     ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
     seed = getattr(config.option, "gpukern_seed", None)
-    if seed:  # the number that was drawn, where it was to be random: see `stash.settings_of`
+    if seed:  # the number that was drawn if it was `random`: see `stash.settings_of`
         ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")
@@ -153,7 +153,7 @@ def known_options(config: pytest.Config) -> list[KnownOption]:
 
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
-    """Splits arguments into uses of options, in order, and what belongs to none: paths and names of tests.
+    """Splits arguments into uses of options, in order, and the rest: paths and names of tests.
 
     Raises:
         ValueError: an option lacks its value.
@@ -189,7 +189,7 @@ class _Quiet(argparse.ArgumentParser):
 
 
 def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
-    """Returns an action that only notes that its option was used, and with what."""
+    """Returns an action that only notes that its option was used, and with which values."""
 
     class Note(argparse.Action):
         def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
@@ -200,7 +200,7 @@ def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
 
 
 def _known(option: Any) -> KnownOption:
-    """Reads an option of pytest's: 8.4 keeps what `add_argument` is to get, later ones what came of that."""
+    """Reads one of pytest's options: 8.4 keeps the arguments of `add_argument`, later ones the action."""
     action = getattr(option, "_action", None)
     if action is None:
         scratch = argparse.ArgumentParser(add_help=False)

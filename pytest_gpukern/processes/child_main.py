@@ -1,20 +1,19 @@
-"""Runs in a child session: a pytest for named tests, which tells its parent as it goes.
+"""Runs in a child session: a pytest for named tests, which reports to its parent as it goes.
 
 The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the path of a spec, a JSON object:
 
 - `main`: the module whose `main` is called, this one or `run.isolated_child`;
-- `path`: the parent's `sys.path`, so that what is imported here is what is imported there;
+- `path`: the parent's `sys.path`, so that both import the same;
 - `package`: the folder that holds this package, which need not be installed;
-- `parent`: the parent's process id, with which this process ends; null where a tool stands between the two;
+- `parent`: the parent's process id, with which this process ends; null if a tool stands between the two;
 - `arguments`: pytest's;
-- `nodeids`: the tests that are wanted;
-- `watched_roots`, `watched_names`: folders, and top-level names: which modules were loaded from below the
-  ones or under the others is told at the end;
-- `collects_all`: whether all that the command line names is collected, and what nobody wanted is told;
-- `lines`: the file that is written to, a JSON object a line, each whole and at once: what was measured before
-  a crash is kept. They are told apart by `kind`: `uncollected` (a file that could not be, and why), `others`,
-  `start` (a test begins), `test` (what came of it), `listed` (how pytest-benchmark lists it), `memory` (what
-  it left on the device), `modules` and `end` (pytest is done).
+- `nodeids`: the wanted tests;
+- `watched_roots`, `watched_names`: folders, and top-level names, whose loaded modules are listed at the end;
+- `collects_all`: whether to collect all that the command line names, and to list the unwanted tests;
+- `lines`: the file to write to, a JSON object a line, flushed at once: what was measured before a crash is
+  kept. Their `kind` is `uncollected` (a file that could not be collected, and why), `others`, `start` (a test
+  begins), `test` (its outcome), `listed` (how pytest-benchmark lists it), `observed` (what it left on the
+  device), `modules` or `end` (pytest is done).
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ BOOTSTRAP = (
     "sys.path[:] = [spec['package'], *spec['path']]; "
     "sys.exit(importlib.import_module(spec['main']).main(spec))"
 )
-"""What Python is to execute, with the spec's path behind it. Not `-m`, which would prefer a package of this
-name in the working folder: the tests of another revision are measured with this one's code."""
+"""Code for Python to run, followed by the spec's path. `-m` would prefer a package of this name in the
+working folder, but we measure the tests of another revision with this one's code."""
 
 NAME = "gpukern-child"
-"""Under which something is registered in a child session, so that it is known for one."""
+"""Name of a plugin that marks a child session."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
 
 
 def main(spec: dict[str, Any]) -> int:
-    """Runs the tests of a spec; the exit status is pytest's."""
+    """Runs the tests of a spec; returns pytest's exit status."""
     become_child(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
         return int(pytest.main(list(spec["arguments"]), plugins=[Teller(spec, lines), CollectsFirst()]))
 
 
 class CollectsFirst:
-    """Has Python look for garbage only once the tests are collected.
+    """Delays Python's garbage collection until the tests are collected.
 
-    What a session imports stays. Looking through it nine times over, as it grew, was 1.4 to 1.7 s of the nine
-    that a session of these suites took to start on an H200's host.
+    What a session imports stays. Searching it nine times over, as it grew, took 1.4 to 1.7 s of the nine that
+    a session of these suites took to start on an H200's host.
     """
 
     def __init__(self) -> None:
@@ -68,7 +67,7 @@ class CollectsFirst:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        """Is as it was with the end of collecting, however that ends."""
+        """Restores garbage collection when collecting ends, however it ends."""
         try:
             return (yield)
         finally:
@@ -77,17 +76,17 @@ class CollectsFirst:
 
 
 def become_child(spec: dict[str, Any]) -> None:
-    """Has this process end with its parent, and import what that would."""
+    """Makes this process end with its parent, and import what that would."""
     if spec["parent"] is not None:
         _end_with(spec["parent"])
     sys.path[:] = spec["path"]
     package = sys.modules["pytest_gpukern"]
-    # Else pytest warns of a plugin that it cannot rewrite any more, which some runs make an error.
+    # Else pytest warns that it cannot rewrite this plugin any more; some runs make that an error.
     package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
 
 
 class Teller:
-    """Is the plugin of a child session: leaves the wanted tests only, and tells of each as it ends.
+    """Keeps the wanted tests only, and reports each as it ends; the plugin of a child session.
 
     Args:
         spec: see above.
@@ -103,22 +102,22 @@ class Teller:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Collects the files of the wanted tests only.
 
-        Not by the command line: what the parent's pytest was given decides which conftests are loaded at
-        once, and so which options there are, and where the ini file lies.
+        The command line stays as the parent's: it decides which conftests are loaded at once, so which
+        options there are, and where the ini file lies.
         """
         config.pluginmanager.register(object(), NAME)
         files = None if self._spec["collects_all"] else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
-        elif not config.option.pyargs:  # an argument that is not there would end this session
+        elif not config.option.pyargs:  # a missing path would end this session
             config.args = [given for given in config.args if Path(given.partition("::")[0]).exists()]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Keeps what can be stopped."""
+        """Keeps the session, so that a lost context can stop it."""
         self._session = session
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Tells why a file could not be collected: the output says it far above its end."""
+        """Reports why a file could not be collected: the output has that far above its end."""
         if report.failed:
             self._tell("uncollected", nodeid=report.nodeid, text=_text(report))
 
@@ -131,11 +130,11 @@ class Teller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Tells that a test begins, so that the parent knows which one ended a process."""
+        """Reports that a test begins, so that the parent knows which one ended a process."""
         self._tell("start", nodeid=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tells what came of a test; what its teardown adds, and only that, comes later."""
+        """Reports the outcome of a test; later only what its teardown adds."""
         carried = getattr(report, "gpukern", None) or {}
         if carried.get("listed") is not None:
             self._tell("listed", nodeid=report.nodeid, listed=carried["listed"])
@@ -155,7 +154,7 @@ class Teller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Tells that pytest is done."""
+        """Reports that pytest is done."""
         roots, names = self._spec["watched_roots"], self._spec["watched_names"]
         if roots:
             self._tell("modules", modules=loaded_below(roots, names))
@@ -169,8 +168,8 @@ class Teller:
 def measures(item: pytest.Item) -> bool:
     """Returns whether this plugin measures in a test.
 
-    It does by its own fixture, or by pytest-benchmark's in a run that has it do so, but not where a broken
-    variant is only to be rejected.
+    It does through its own fixture, unless the test only rejects broken variants. It does through
+    pytest-benchmark's in a run that asks for that.
     """
     names = getattr(item, "fixturenames", ())
     if "gpu_benchmark" in names:
@@ -186,7 +185,7 @@ def measures(item: pytest.Item) -> bool:
 def deselect_others(
     config: pytest.Config, items: list[pytest.Item], wanted: Container[str]
 ) -> list[pytest.Item]:
-    """Leaves the wanted tests only; returns the others."""
+    """Keeps the wanted tests only; returns the others."""
     others = [item for item in items if item.nodeid not in wanted]
     if others:
         config.hook.pytest_deselected(items=others)
@@ -195,10 +194,10 @@ def deselect_others(
 
 
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
-    """Returns the wanted tests' files, or None where they cannot be told and all that was given is collected.
+    """Returns the wanted tests' files, or None to collect all that was given.
 
-    A test outside of the root folder has a name from which its file cannot be told, and pytest takes a
-    bracket in an argument for the beginning of a test's parameters.
+    The name of a test outside of the root folder does not tell its file, and pytest takes a bracket in an
+    argument for the beginning of a test's parameters.
     """
     files = dict.fromkeys(root / nodeid.partition("::")[0] for nodeid in wanted)
     can_be_told = all(file.is_file() and "[" not in str(file) for file in files)
@@ -221,7 +220,7 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[s
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Says why a test or a file did not pass; nothing where it did."""
+    """Says why a test or a file did not pass; returns "" if it did."""
     if report.passed:
         return ""
     if hasattr(report, "wasxfail"):
@@ -233,14 +232,14 @@ def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process with its parent, where the kernel offers that (Linux)."""
+    """Ends this process with its parent, if the kernel offers that (Linux)."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
 
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):  # a C library without it: the parent's own care is left
+    except (OSError, AttributeError):  # not in this C library; the parent still cleans up
         return
     if os.getppid() != parent:  # it ended before we asked
         sys.exit("the process that started this session has ended")

@@ -1,8 +1,8 @@
-"""Runs named tests in fresh pytest processes, child sessions, and hears what became of each test.
+"""Runs named tests in fresh pytest processes, child sessions, and reads what became of each test.
 
-For confirming a suspicion, recording several sessions and comparing two revisions. A spec tells the child
-what to run. The child writes what it finds into a file of lines (`child_main.py`), so that what it measured
-before a crash is kept. A child leads a process group, which ends with it, and it ends with its parent.
+They confirm suspicions, record several sessions and compare two revisions. A spec tells the child what to
+run. The child writes what it finds into a file of lines (`child_main.py`), so that what it measured before a
+crash is kept. A child leads a process group, which ends with it, and it ends with its parent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 600.0
 TO_END_S = 10.0
-"""What a process is given whose pytest is done, or that was asked to end."""
+"""Time to end, for a process whose pytest is done or that was asked to end."""
 POLL_S = 0.05
 _LAST_LINES = 3
 _LAST_CHARACTERS = 500
@@ -51,14 +51,14 @@ class ChildRequest:
 
     Attributes:
         nodeids: pytest's names of the tests.
-        moved: folder of the parent's tree → the same folder in another tree, in which arguments, `sys.path`,
-            `PYTHONPATH` and the working folder are taken to lie.
-        environ: environment variables that it gets besides.
-        timeout_s: the longest time without a sign of life, so also that of one test.
-        watched_roots: folders; which modules were loaded from below them is told.
-        watched_names: top-level names of modules that are told of wherever they were loaded from.
-        collects_all: it collects all that the command line names, and tells which tests it has besides.
-        command_prefix: what stands before Python on the command line, such as a tool that watches it.
+        moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
+            `PYTHONPATH` and the working folder.
+        environ: additional environment variables.
+        timeout_s: the longest time without a message, so also that of one test.
+        watched_roots: folders; the child lists the modules loaded from below them.
+        watched_names: top-level names of modules that it lists wherever they were loaded from.
+        collects_all: whether it collects all that the command line names, and lists the other tests.
+        command_prefix: what comes before Python on the command line, such as a tool that watches it.
     """
 
     nodeids: tuple[str, ...]
@@ -80,7 +80,7 @@ class ChildSessions:
         positional: paths and tests that this run was given.
         folder: the working folder.
         path: `sys.path`.
-        has_cache: whether pytest's cache plugin is there, which is to write elsewhere.
+        has_cache: whether pytest's cache plugin is active; a child's cache lies elsewhere.
     """
 
     options: tuple[str, ...]
@@ -102,7 +102,7 @@ class ChildSessions:
     def of(cls, config: pytest.Config, *, device: str | None, judges: bool = False) -> ChildSessions:
         """Returns what starts the child sessions of a configured run, on the device with this UUID.
 
-        With `judges`, they stand in for the run (see `child_arguments`).
+        With `judges`, they judge as the run does (see `child_arguments`).
         """
         folder = config.invocation_params.dir
         arguments = child_arguments(config, judges=judges)
@@ -117,16 +117,16 @@ class ChildSessions:
     def run(self, request: ChildRequest, progress: Callable[[int, int], None] | None = None) -> ChildRun:
         """Runs the tests of a request in a fresh process, and waits for it.
 
-        Where one of them takes the process with it, or loses its CUDA context, that one failed, and those
-        after it run in another. Whatever ends the wait, as Ctrl-C does, first ends the child and all that it
-        started. `progress` is told how many of the wanted tests have ended, and how many there are.
+        A test that kills the process or loses its CUDA context has failed; those after it run in another
+        process. If something ends the wait, such as Ctrl-C, we first end the child and all that it started.
+        `progress` gets how many of the wanted tests have ended, and how many there are.
         """
         found, left = ChildRun(), request.nodeids
         while True:
             self._run_once(dataclasses.replace(request, nodeids=left), found, progress, len(request.nodeids))
             asked = len(left)
             left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
-            # A process that came to nothing would do so again. What a tool was to watch, the tool judges.
+            # A process that ran no test would fail again. Under a tool, the tool judges.
             if not found.ended_early or request.command_prefix or not 0 < len(left) < asked:
                 return found
             if found.during is not None:
@@ -136,7 +136,7 @@ class ChildSessions:
     def _run_once(
         self, request: ChildRequest, found: ChildRun, progress: Callable[[int, int], None] | None, total: int
     ) -> None:
-        """Runs one process, and adds what it tells to `found`."""
+        """Runs one process, and adds what it reports to `found`."""
         with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             spec = place / "spec.json"
@@ -158,7 +158,7 @@ class ChildSessions:
                     prefix=request.command_prefix,
                 )
                 try:
-                    # A tool around it may have much to say once pytest is done.
+                    # A tool around it may print much once pytest is done.
                     to_end_s = request.timeout_s if request.command_prefix else TO_END_S
                     in_time = _follow(process, heard, request.timeout_s, to_end_s, progress, total)
                 finally:
@@ -219,7 +219,7 @@ def _follow(
 
 
 def environment(environ: Mapping[str, str], moved: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment: this process's without what is its own, and `environ` besides."""
+    """Returns a child's environment: this process's without what is its own, plus `environ`."""
     found = {**child_environment(os.environ), **environ}
     if "PYTHONPATH" in found and moved:
         entries = found["PYTHONPATH"].split(os.pathsep)
@@ -236,7 +236,7 @@ def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
 
 
 def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
-    """Says why a child that has ended did not tell of every test, or returns None."""
+    """Says why a child that has ended did not report every test, or returns None."""
     found = heard.found
     during = f" while running {found.during}" if found.during else ""
     missing = sorted(set(request.nodeids) - found.outcomes.keys())
@@ -273,16 +273,16 @@ class ChildRun:
     """Holds what a child session found, in all the processes that it took.
 
     Attributes:
-        results: test → what it found out, of those that found something.
+        results: test → its result, of those that found something.
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        modules: those that were watched for.
+        modules: the watched modules.
         uncollected: files that could not be collected, and why.
         listed: test → how pytest-benchmark lists it, of those that use its fixture.
-        others: tests of this plugin's that nobody wanted, of a session that collected all.
+        others: this plugin's tests that nobody wanted, if the session collected all.
         problem: why not every test ended, in words with the last lines of output, or None.
         during: the test that was running when it ended early, or None.
-        ended_early: whether its pytest did not come to its end; else a test without an outcome is not there.
-        status: the exit status; negative for a signal; None where it was ended for its silence.
+        ended_early: whether its pytest did not finish; if it did, a test without an outcome does not exist.
+        status: the exit status; negative for a signal; None if it was ended for its silence.
     """
 
     results: dict[str, Result] = field(default_factory=dict)
@@ -298,10 +298,10 @@ class ChildRun:
 
 
 class Heard:
-    """Reads what one process tells, and adds it to what its session found.
+    """Reads what one process reports, and adds it to what its session found.
 
     Args:
-        file: of lines, each a JSON object; it may not be there yet, and its last line may be torn.
+        file: of lines, each a JSON object. It may not exist yet, and its last line may be incomplete.
         found: what is added to.
     """
 
@@ -315,7 +315,7 @@ class Heard:
         self.damage: str | None = None
 
     def listen(self) -> bool:
-        """Takes in the lines that are new and whole; returns whether there were any."""
+        """Reads the new, complete lines; returns whether there were any."""
         try:
             with self._file.open("rb") as lines:
                 lines.seek(self._read)
@@ -338,7 +338,7 @@ class Heard:
         elif kind == "test":
             nodeid = _text(told["nodeid"])
             found.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
-            if told["result"] is not None:  # a failed teardown tells of none
+            if told["result"] is not None:  # a failed teardown has none
                 found.results[nodeid] = Result.from_json(told["result"])
         elif kind == "modules":
             found.modules = tuple(LoadedModule(*map(_text, module)) for module in told["modules"])
@@ -410,7 +410,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child that hangs, and its process group, at once: it has had its time."""
+    """Ends a child that hangs, and its process group, at once."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""Measures tests again in child sessions, one whole session after the other, and says whose do not count."""
+"""Measures tests again in child sessions, one whole session after the other, and says which do not count."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 FEWEST_TO_RECORD = 3
-"""Sessions that a record needs where some of those asked for died: with fewer its spread is not known."""
+"""Fewest sessions of a record if some of them died: with fewer its spread is not known."""
 
 
 @dataclass
 class Further:
-    """Holds what came of further sessions.
+    """Holds what came of extra sessions.
 
     Attributes:
-        results: test → what it found in each session in which it ran to its end.
+        results: test → its result in each session in which it ran to its end.
         refused: test → why its sessions do not count, in words.
-        problems: sessions that ended early, in words; what they did not come to is missing from `results`.
+        problems: sessions that ended early, in words; tests that they did not reach lack a result.
     """
 
     results: dict[str, list[Result]] = field(default_factory=dict)
@@ -54,11 +54,11 @@ def measure_further(
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> Further:
-    """Runs tests in fresh sessions, one whole session after the other, so that those of a test lie apart.
+    """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
-    A test that fails, is skipped, has no valid measurement, is not found or takes its process with it is
-    refused, and has no part in later sessions. `progress` is told the session's number, how many tests of it
-    have ended, and how many there are.
+    A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
+    not found or kills its process. `progress` gets the session's number, how many of its tests have ended,
+    and how many there are.
     """
     further = Further(results={nodeid: [] for nodeid in nodeids})
     for number in range(first, last + 1):
@@ -82,7 +82,7 @@ def measure_further(
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:
-    """Says why a test's session does not count; returns None also where the session did not come to it."""
+    """Says why a test's session does not count; returns None also if the session did not reach it."""
     if nodeid == run.during:
         return run.problem
     if nodeid not in run.outcomes:

@@ -1,4 +1,4 @@
-"""Collects results in the process that reports, and writes everything that is written, once, at the end."""
+"""Collects the results of all processes, and writes every file once, at the end of the run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 def end_on_sigterm(config: pytest.Config) -> None:
-    """Lets SIGTERM end the run as Ctrl-C does: processes of ours end too, and temporary folders go.
+    """Lets SIGTERM end the run as Ctrl-C does: our processes end too, and temporary folders are removed.
 
-    By itself Python would die on the spot. A handler that somebody else installed stays.
+    Python itself would die on the spot. A handler that somebody else installed stays.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -58,7 +58,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 class Controller:
-    """Gathers what travels on the reports of a run; registered in the controller only."""
+    """Gathers the results that travel on a run's reports; xdist's workers have none."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class Controller:
 
     @property
     def results(self) -> list[Result]:
-        """What the tests found out, in order; of a test that was run again, the last attempt."""
+        """Returns what the tests found, in order; of a test that was run again, the last attempt."""
         return list(self._results.values())
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -105,11 +105,11 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
 
-        Workers collect, so one of them also tells which cases there are.
+        Workers collect, so one of them also says which cases there are.
 
         Raises:
-            pytest.UsageError: a worker said what is wrong while it collected (see
-                `collection.telling_the_controller`), or died of it before.
+            pytest.UsageError: a worker reported an error while it collected (see
+                `collection.telling_the_controller`), or died of one before.
         """
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
@@ -150,13 +150,13 @@ class Controller:
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
         self._failed_by_themselves.pop(report.nodeid, None)
         self._failed_by_the_gate.discard(report.nodeid)
-        # An `update` is there to accept what became slower, but not what the test itself found wrong.
+        # An `update` accepts what became slower, but not what the test itself found wrong.
         if report.failed:
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
         self.groups[report.nodeid] = carried["group"]
 
     def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
-        """Returns a test's result, with a note where an earlier attempt at it was wrong and this is not."""
+        """Returns a test's result, with a note if an earlier attempt was wrong and this one is not."""
         from pytest_gpukern.values.result import Correctness
 
         if result.correctness is Correctness.INCORRECT:
@@ -167,7 +167,7 @@ class Controller:
         return result
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
-        """How pytest-benchmark lists the test, what it left on the device, and whether it fails after all."""
+        """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed."""
         if carried.get("listed") is not None:
             self.listed[report.nodeid] = carried["listed"]
         result, observed = self._results.get(report.nodeid), carried.get("observed")
@@ -182,7 +182,7 @@ class Controller:
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
 
     def _note_failure(self, report: pytest.TestReport, *, by_the_gate: bool) -> None:
-        """Notes whose failure it is that a test failed, and its first line."""
+        """Notes a failure's first line, or that the gate caused it."""
         if by_the_gate:
             self._failed_by_the_gate.add(report.nodeid)
         else:
@@ -192,7 +192,7 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
-        """Has what is to be recorded measured in further sessions, once the tests have ended."""
+        """Measures what is to be recorded in extra sessions, once the tests have ended."""
         looped = yield
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             self._further = self._measure_further()
@@ -259,7 +259,7 @@ class Controller:
         )
 
     def _compare_all(self) -> None:
-        """Looks at all compared results together, before anything is written."""
+        """Looks for a shift common to all compared results, before anything is written."""
         settings, environment = settings_of(self._config), environment_of(self._config)
         if not settings.benchmark or settings.baseline == "off":
             return
@@ -278,7 +278,7 @@ class Controller:
         self._shift = shift_among(self._compared)
 
     def _write_baselines(self) -> None:
-        """A file that cannot be written is a failure of the run, not a crash."""
+        """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
         settings = settings_of(self._config)
         environment = environment_of(self._config)
         if self._writes_baselines:
@@ -296,7 +296,7 @@ class Controller:
         return settings.benchmark and settings.baseline not in ("compare", "off")
 
     def _measure_further(self) -> Further:
-        """Further sessions of every test that is to be recorded, one whole session after the other."""
+        """Measures each test to be recorded in extra sessions, one whole session after the other."""
         from pytest_gpukern.processes.extra_sessions import Further, measure_further
         from pytest_gpukern.report.progress import SessionProgress
 
@@ -331,7 +331,7 @@ class Controller:
         asked = settings_of(self._config).sessions
         by_itself = nodeid in self._failed_by_themselves
         if by_itself or not store.would_write(result, model_key=model_key):
-            store.add(result, model_key=model_key, test_failed=by_itself)  # which says why
+            store.add(result, model_key=model_key, test_failed=by_itself)  # it says why
             return
         if self._is_other_code(result):
             store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
@@ -352,9 +352,9 @@ class Controller:
             store.add(session, model_key=model_key)
 
     def _is_other_code(self, result: Result) -> bool:
-        """Whether a result is to be appended to an epoch than which it was confirmed to be slower.
+        """Returns whether a result would be appended to an epoch that it was confirmed to be slower than.
 
-        With two times in it, an epoch would spread so far that neither that slowdown nor others are seen.
+        With both times in it, the epoch would spread so far that later slowdowns are missed.
         """
         from pytest_gpukern.baseline.merge import confirmed_slower
 
@@ -365,9 +365,9 @@ class Controller:
         return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
 
     def _of_known_cases(self, ask: Callable[[KnownCases, str], T]) -> list[T]:
-        """What the store says of the cases that there are, for each model that this run has times of.
+        """Asks the store about all known cases, for each model that this run has times of.
 
-        A file that cannot be read is complained about elsewhere.
+        A file that cannot be read is reported elsewhere.
         """
         from pytest_gpukern.values.untrusted_json import FileError
 

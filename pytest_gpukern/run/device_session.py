@@ -1,4 +1,4 @@
-"""Holds the device of one process: chosen, pinned and described, with what measures and watches it."""
+"""Chooses, pins and describes the device of one process, and holds what measures and watches it."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 
 
 _TO_LAUNCH_S = 0.05
-"""What a thread that a test left behind is given to launch something."""
+"""How long we watch for launches of a thread that a test left running."""
 
 
 class DeviceSession:
-    """The GPU of this process, the simulator in its place, or none; everything is found on first use.
+    """Holds the GPU of this process, the simulator instead, or none; finds everything on first use.
 
     Args:
         settings: what the run was asked to do.
-        simulated: whether Numba's simulator stands in for a GPU, and why.
-        device_spec: which GPU, where somebody chose already (the controller for its workers).
+        simulated: whether Numba's simulator replaces a GPU, and why.
+        device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
-        waiting: makes what holds while a test waits for the device.
+        waiting: returns the context in which a test waits for the device.
 
     Attributes:
-        warnings: what is worth saying in the header.
+        warnings: warnings for the header.
         elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
 
@@ -80,7 +80,7 @@ class DeviceSession:
 
     @functools.cached_property
     def device(self) -> Device | None:
-        """The GPU, chosen and pinned; the simulator in its place; or None, and `missing_gpu` says why.
+        """Returns the GPU, chosen and pinned; the simulator instead; or None, and `missing_gpu` says why.
 
         Raises:
             DeviceError: the choice or CUDA_VISIBLE_DEVICES fits no device, or two.
@@ -97,7 +97,7 @@ class DeviceSession:
         self._nvml = nvml = open_nvml()
         visible = visible_devices(nvml, os.environ)
         chosen = select(self._device_spec, visible)
-        DeviceLock(chosen.uuid)  # refuses a folder that cannot be meant, before anything is measured
+        DeviceLock(chosen.uuid)  # refuses an impossible folder before anything is measured
         if self.settings.asked:
             self._strangers = foreign_processes(nvml, chosen)
             strangers = foreign_process_warning(chosen, self._strangers)
@@ -107,29 +107,29 @@ class DeviceSession:
 
     @functools.cached_property
     def missing_gpu(self) -> str | None:
-        """Why there is no GPU, in words, or None."""
+        """Says why there is no GPU; returns None if there is one."""
         return missing_gpu_reason(os.environ)
 
     @property
     def has_gpu(self) -> bool:
-        """Whether kernels run on a real GPU here."""
+        """Returns whether kernels run on a real GPU here."""
         return self.device is not None and not self.device.is_simulated
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
-        """The conditions of this session."""
+        """Returns the conditions of this session."""
         found = self.device
         return take_fingerprint(found, self._nvml)
 
     @property
     def why_no_gpu(self) -> str:
-        """For skips: what is missing and what was tried instead."""
+        """Says for skips what is missing and what was tried instead."""
         if self.simulated.active:
             return "no GPU: the simulator runs Numba kernels only"
         return f"no GPU: {self.missing_gpu}"
 
     def model_key(self, *, on_gpu: bool) -> str:
-        """Which hardware a time belongs to: the device's model, or the processor's for a host variant."""
+        """Returns which hardware a time belongs to: the device's model, or a host variant's processor."""
         if on_gpu and self.device is not None:
             return self.device.model_key
         return self.fingerprint.cpu_model_key
@@ -138,14 +138,14 @@ class DeviceSession:
 
     @property
     def measures(self) -> bool:
-        """Whether kernels are timed in this run, on a real GPU."""
+        """Returns whether kernels are timed in this run, on a real GPU."""
         return self.settings.benchmark and self.has_gpu
 
     def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
-        """Has the machine code hashed that is loaded meanwhile, where kernels are timed.
+        """Hashes the machine code that is loaded meanwhile, if kernels are timed.
 
-        To be held round everything but timing, whatever it is for: a library loads a module once, when it is
-        first needed, and kernels of later tests may be in it too.
+        Hold it around everything but timing. A library loads a module once, when it first needs it, and
+        kernels of later tests may be in it too.
 
         Args:
             own: whether what is launched will be timed as it is.
@@ -159,7 +159,7 @@ class DeviceSession:
 
     @functools.cached_property
     def instruments(self) -> Instruments | None:
-        """What the device is looked at with; None without a GPU. Made once there is a CUDA context."""
+        """Returns the instruments for looking at the device; None without a GPU. Needs a CUDA context."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
         from pytest_gpukern.gpu.clock_probe import ClockProbe
@@ -175,12 +175,12 @@ class DeviceSession:
 
     @functools.cached_property
     def observers(self) -> Observers:
-        """What looks at the device around what is timed."""
+        """Returns what looks at the device around what is timed."""
         return Observers(self)
 
     @functools.cached_property
     def peaks(self) -> Peaks | None:
-        """What the device cannot exceed; None without a GPU."""
+        """Returns what the device cannot exceed; None without a GPU."""
         if not self.has_gpu or self._nvml is None or self.device is None:
             return None
         from pytest_gpukern.gpu.runtime import runtime
@@ -189,14 +189,14 @@ class DeviceSession:
 
     @functools.cached_property
     def ceilings(self) -> Ceilings | None:
-        """What the device does at best, measured once; None without a GPU. Ask while holding the device."""
+        """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
         return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:
-        """What fixed kernels take in this session; nothing without a GPU. Ask while holding the device."""
+        """Returns what fixed kernels take in this session; empty without a GPU. Hold the device first."""
         if not self.has_gpu:
             return {}
         found = measure_canaries()
@@ -204,7 +204,7 @@ class DeviceSession:
         return found.times_ns
 
     def take_late_warnings(self) -> tuple[str, ...]:
-        """What is worth saying since the header was printed; each is given once, to the result at hand."""
+        """Returns the warnings since the header was printed, each once: to the current result."""
         taken = tuple(self._late_warnings)
         self._late_warnings.clear()
         return taken
@@ -213,15 +213,15 @@ class DeviceSession:
 
     @property
     def for_children(self) -> dict[str, str]:
-        """Environment variables of a child: by which it knows this process's idle context for one of ours."""
+        """Returns a child's environment variables, by which it knows our idle contexts as ours."""
         own_pids = self.own_pids
         return {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
 
     @property
     def own_pids(self) -> list[int]:
-        """Process ids of this process and its ancestors as NVML gives them, once it was asked.
+        """Returns the process ids of this process and its ancestors as NVML gives them, once it was asked.
 
-        Where nothing is measured here, what has come to the device since this run began is taken to be this
+        If nothing is measured here, we take what has come to the device since this run began for this
         process: tests may make a context while they are collected.
         """
         if "instruments" in vars(self):
@@ -231,7 +231,7 @@ class DeviceSession:
         return sorted(DeviceWatch(self._nvml, self.device, self._strangers).ours)
 
     def left_on_device(self, pids: Iterable[int]) -> list[str]:
-        """Says which processes of ours have a context although they have ended; waits for them."""
+        """Says which of our processes still have a context although they have ended; waits for them first."""
         if self._nvml is None or self.device is None:
             return []
         left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
@@ -274,13 +274,13 @@ class DeviceSession:
     def timing(self, *, on_gpu: bool) -> Iterator[None]:
         """Holds the host while something is timed on it; `exclusive` holds the GPU for what runs there.
 
-        Where it cannot be locked, that is a warning.
+        A host that cannot be locked is a warning.
         """
         lock = None if on_gpu and self.has_gpu else self._host_lock
         try:
             if lock is not None:
                 with self._waiting():
-                    # Workers of one run take turns of a fraction of a second, which is worth no word.
+                    # Workers of one run wait a fraction of a second for each other: too short to report.
                     lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
         except DeviceError as error:
             self._late_warnings.append(f"the host is not locked against other timings: {error}")
@@ -292,9 +292,9 @@ class DeviceSession:
                 lock.release()
 
     def context_fault(self) -> str | None:
-        """Why the CUDA context of this process cannot be used any more, by CUDA's name of the error, or None.
+        """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.
 
-        Waits for all that is under way on the device.
+        Waits for all work on the device.
         """
         if not self.has_gpu or self.elsewhere is not None:
             return None
@@ -303,7 +303,7 @@ class DeviceSession:
         return context_fault()
 
     def launching_threads(self) -> str:
-        """Names threads that launch something on the GPU now, where kernels are timed; nothing for none."""
+        """Names the threads that launch on the GPU now, if kernels are timed; returns "" for none."""
         if not self.measures or self.elsewhere is not None:
             return ""
         from pytest_gpukern.timers.cupti.timer import launching_threads
@@ -319,7 +319,7 @@ class DeviceSession:
         return current_context()
 
     def context_change(self, *, another_may_stay: bool) -> str | None:
-        """Why this process cannot go on in the CUDA context that it began with, in words, or None."""
+        """Says why this process cannot go on in the CUDA context that it began with, or returns None."""
         if not self.has_gpu or self.elsewhere is not None:
             return None
         from pytest_gpukern.gpu.runtime import context_change
@@ -327,7 +327,7 @@ class DeviceSession:
         return context_change(another_may_stay=another_may_stay)
 
     def close(self) -> None:
-        """Puts the process's environment back and closes NVML."""
+        """Restores the process's environment and closes NVML."""
         if self._pin is not None:
             self._pin.restore()
         if self._nvml is not None:

@@ -37,20 +37,20 @@ class Environment:
 
     Args:
         settings: what the run was asked to do.
-        simulated: whether Numba's simulator stands in for a GPU, and why.
-        device_spec: which GPU, where somebody chose already (the controller for its workers).
+        simulated: whether Numba's simulator replaces a GPU, and why.
+        device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
-        children: makes what starts child sessions of the run's tests; None where there is no run.
-        waiting: makes what holds while a test waits for the device or for other processes.
+        children: makes what starts child sessions of the run's tests; None if there is no run.
+        waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
-        gpu: the device, or what is known of there being none.
+        gpu: the device, or what we know without one.
         libraries: the backends that work here.
         records: what is recorded of earlier sessions.
         datasets: inputs and references of cases.
         corner_datasets: those of many small points.
-        session: id of this process, which tells its measurements from those of other processes.
-        poisons: what outputs are filled with before checked launches; by the run's seed, or by the session.
+        session: id of this process, which distinguishes its measurements from those of other processes.
+        poisons: values that fill outputs before checked launches; from the run's seed, or the session.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class Environment:
 
     @property
     def size(self) -> str:
-        """`smoke`, `full` or `huge`: full is for measuring on a real GPU, unless somebody says otherwise."""
+        """Returns `smoke`, `full` or `huge`; by default `full` to measure on a real GPU, else `smoke`."""
         if self.settings.size is not None:
             return self.settings.size
         return "full" if self.gpu.measures else "smoke"
 
     @functools.cached_property
     def memory_budget_bytes(self) -> float:
-        """Host memory that a case which can shrink may take for inputs, outputs and reference.
+        """Returns the host memory that a shrinkable case may take for inputs, outputs and reference.
 
-        Rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
+        It is rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
 
         A sixty-fourth of what is free: up to four copies of the arrays exist at a time (the data set, a
         variant's private one, what it stages or returns), filling them costs time, and others live here.
@@ -96,7 +96,7 @@ class Environment:
 
     @functools.cached_property
     def children(self) -> ChildSessions:
-        """What starts child sessions of this run's tests."""
+        """Returns what starts child sessions of this run's tests."""
         assert self._children is not None, "nobody runs tests in this process"
         return self._children()
 
@@ -107,7 +107,7 @@ class Libraries:
     Args:
         settings: which are selected.
         gpu: the device that they run on.
-        poisons: what they fill outputs with.
+        poisons: values that fill their outputs.
     """
 
     def __init__(self, settings: Settings, gpu: DeviceSession, poisons: tuple[int, int]) -> None:
@@ -118,20 +118,20 @@ class Libraries:
 
     @functools.cache  # noqa: B019 - one object lives as long as the process
     def unusable(self, name: str) -> str | None:
-        """Why backend `name` cannot run here, in words, or None.
+        """Says why backend `name` cannot run here; returns None if it can.
 
-        On a GPU the backend is opened to find out: that a library is there does not mean that it imports,
-        or fits the driver.
+        On a GPU we open the backend to find out: an installed library may fail to import, or not fit the
+        driver.
         """
         if name not in BACKENDS:
             return f"the backend {name!r} is none of {', '.join(BACKENDS)}"
         chosen = self._settings.backends
-        if chosen and name not in chosen:  # nor need its variants be imported
+        if chosen and name not in chosen:  # so its variants need no import
             return f"not selected: --gpukern-backend={','.join(chosen)}"
         missing = backends.missing_library(name)
         if missing is not None:
             return missing
-        if self._gpu.elsewhere is not None:  # nor is anything imported that would be of no use here
+        if self._gpu.elsewhere is not None:  # so nothing is imported in vain
             return self._gpu.elsewhere
         if name == "host" or (self._gpu.simulated.active and BACKENDS[name].simulated_by):
             return None
@@ -139,7 +139,7 @@ class Libraries:
             return self._gpu.why_no_gpu
         from pytest_gpukern.gpu.runtime import runtime
 
-        runtime()  # a device that refuses is no library's fault, and no reason to skip
+        runtime()  # a device that fails is no library's fault, so it raises here
         try:
             self.backend(name)
         except Exception as error:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new
@@ -148,7 +148,7 @@ class Libraries:
         return None
 
     def backend(self, name: str) -> Backend:
-        """The backend `name`, opened once; ask `unusable` first."""
+        """Returns the backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
             self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
             self._backends[name].poisons = self._poisons
@@ -156,7 +156,7 @@ class Libraries:
 
     @property
     def notes(self) -> list[str]:
-        """What was supplied from outside to the libraries loaded so far, with their versions."""
+        """Returns what we supplied to the libraries loaded so far, with its version."""
         return [
             *(note for opened in self._backends.values() for note in opened.notes),
             *skcuda_imports.notes(),
@@ -164,11 +164,11 @@ class Libraries:
 
 
 class Records:
-    """Looks up what is recorded of the hardware here.
+    """Looks up the records of the hardware here.
 
     Args:
         settings: where baselines lie.
-        gpu: whose model's records are meant.
+        gpu: the device whose model we look up.
 
     Attributes:
         store: of all baselines.
@@ -181,28 +181,28 @@ class Records:
         )
 
     def recorded(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
-        """The recorded sessions that a measurement under `key` is judged by."""
+        """Returns the recorded sessions that judge a measurement under `key`."""
         return self.store.sessions_for(case, self._gpu.model_key(on_gpu=on_gpu), key)
 
     def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
-        """All that is known of those sessions, or without a `key` of the newest epoch of the case."""
+        """Returns all that is known of those sessions; without a `key`, of the case's newest epoch."""
         return self.store.past(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
 
     def anchor(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
-        """The sessions of the case's first epoch, where that is not the one it is judged by."""
+        """Returns the sessions of the case's first epoch, unless that one already judges it."""
         return self.store.anchor_for(case, self._gpu.model_key(on_gpu=on_gpu), key)
 
     def newer_epoch(self, case: CaseInfo, key: str) -> str | None:
-        """When the case's newest epoch was opened, where that lacks `key` and an older one is judged by."""
+        """Returns when the case's newest epoch was opened, if that lacks `key` and an older one judges."""
         return self.store.newer_epoch(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
 
     def shared_spread(self, key: str, *, on_gpu: bool) -> SharedSpread | None:
-        """What the recorded cases have in common under this scope and timer; None where none is recorded."""
+        """Returns the spread that recorded cases share under this scope and timer; None without records."""
         return self.store.shared_spread(self._gpu.model_key(on_gpu=on_gpu)).get(spread_key(key))
 
 
 def available_host_bytes() -> float:
-    """Host memory that can be used without swapping, as Linux estimates it; else half of what there is."""
+    """Returns host memory that is usable without swapping, by Linux's estimate; else half of all memory."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file of ours
             for line in lines:
@@ -214,6 +214,6 @@ def available_host_bytes() -> float:
 
 
 def cannot_import(error: BaseException) -> str | None:
-    """Why an exception while importing kernels means that there is no GPU, in words, or None."""
+    """Says why an error while importing kernels means that there is no GPU; returns None if it does not."""
     reason: Any = missing_gpu_in_error(error)
     return f"no GPU: {reason}" if reason else None

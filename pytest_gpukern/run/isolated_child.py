@@ -1,22 +1,23 @@
-"""Runs in the process that measures for a run: a pytest that runs tests one by one, as it is told.
+"""Runs in the measuring process: a pytest that runs tests one by one, as it is told.
 
-The other end is `isolation.py`, in the process that reports. Both send pairs as JSON: a word, and what
-belongs to it. This one is told
+The reporting process has the other end, `isolation.py`. Both send pairs as JSON: a word, and its value. This
+process receives
 
 - `run`, with the names of a test and of the next one (or None), whose fixtures stay;
 - `end`.
 
-It tells
+It sends
 
-- `collected`: it is ready; with what could not be collected, and what libraries were supplied with;
-- `report`, `warning`: what pytest has to say of the test that runs;
+- `collected`: it is ready; with files that could not be collected, and notes on libraries;
+- `report`, `warning`: pytest's reports and warnings of the running test;
 - `tell`: a line for the user;
-- `pause`, `resume`: the test waits for what is not its own, as for the device;
+- `pause`, `resume`: the test waits for something else, such as the device;
 - `begun`: a test begins;
 - `entries`: what pytest-benchmark itself measured in the test;
-- `pids`: under which process ids NVML knows it, as far as it has found out;
+- `pids`: its process ids in NVML, as far as it has found out;
 - `done`: the test has ended; with why the CUDA context is lost, or None;
 - `missing`: there is no test of this name;
+- `unsendable`: a message could not be written as JSON;
 - `exit`: the test ended the run, by `pytest.exit` or Ctrl-C.
 """
 
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict
 
 TELLS_WHERE = signal.SIGUSR1
-"""Has every thread's stack written to the file that the spec names, whatever the process is doing."""
+"""The signal that writes every thread's stack to the spec's file, whatever the process does."""
 
 
 def main(spec: dict[str, Any]) -> int:
-    """Runs the tests of a spec as it is told to; the exit status is pytest's."""
+    """Runs the tests of a spec as it is told; returns pytest's exit status."""
     become_child(spec)
     status = int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
     mine = Threads(frozenset({threading.main_thread()}), None)
@@ -61,23 +62,22 @@ def main(spec: dict[str, Any]) -> int:
 
 
 class MeasuringChild:
-    """Is the plugin of that process.
+    """Connects that pytest with the reporting process, as a plugin.
 
     Args:
-        spec: as of any child; besides, `connection` is the file descriptor of this end, `stacks` the file
-            that stacks are written to, `terminal` the one for what pytest itself prints, and `children` what
-            starts child sessions.
+        spec: as for any child, and also `connection` (file descriptor of this end), `stacks` (file for
+            stacks), `terminal` (file for what pytest itself prints) and `children` (starts child sessions).
     """
 
     def __init__(self, spec: JsonDict) -> None:
-        os.set_inheritable(spec["connection"], False)  # a process of a test's would keep it open
+        os.set_inheritable(spec["connection"], False)  # processes that tests start would keep it open
         self._connection = Connection(spec["connection"])
-        os.register_at_fork(after_in_child=self._connection.close)  # a forked one would speak for this one
+        os.register_at_fork(after_in_child=self._connection.close)  # a fork would speak for this process
         self._wanted = frozenset(spec["nodeids"])
         self._terminal = Path(spec["terminal"])
         self._uncollected: list[str] = []
         self.children: JsonDict = spec["children"]
-        """What starts child sessions of the run's tests, as JSON."""
+        """Starts child sessions of the run's tests; as JSON."""
         self._stacks = Path(spec["stacks"]).open("w", encoding="utf-8")  # noqa: SIM115 - for good
         faulthandler.register(TELLS_WHERE, self._stacks, all_threads=True)
 
@@ -91,7 +91,7 @@ class MeasuringChild:
             config.args, config.option.pyargs = files, False
 
     def pytest_sessionstart(self) -> None:
-        """Keeps what pytest prints apart from what tests print, which `-s` shows to the user."""
+        """Separates what pytest prints from what tests print, which `-s` shows to the user."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter._tw._file = self._terminal.open("a", encoding="utf-8", errors="replace")
@@ -108,32 +108,32 @@ class MeasuringChild:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Runs what it is told to, until the other end has no more to run, or is gone."""
+        """Runs tests as told, until the other end has no more, or is gone."""
         items = {item.nodeid: item for item in session.items}
         notes = environment_of(session.config).libraries.notes
         self._tell("collected", {"uncollected": self._uncollected, "notes": notes})
         while (told := self._told()) is not None:
-            nodeid, following = told
+            nodeid, next_nodeid = told
             if nodeid not in items:
                 self._tell("missing", nodeid)
                 self._tell("done", None)
-            elif not self._run(items[nodeid], items.get(following or "")):
+            elif not self._run(items[nodeid], items.get(next_nodeid or "")):
                 break
         return True
 
     def _told(self) -> tuple[str, str | None] | None:
-        """Returns the test to run and the next one; None where that was all."""
+        """Returns the test to run and the next one; None if there are no more."""
         try:
             word, what = own_json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             return None
         return what if word == "run" else None
 
-    def _run(self, item: pytest.Item, following: pytest.Item | None) -> bool:
+    def _run(self, item: pytest.Item, next_item: pytest.Item | None) -> bool:
         """Runs one test; returns whether the run goes on."""
         self._tell("begun", None)
         try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             returncode = getattr(error, "returncode", None)
@@ -154,7 +154,7 @@ class MeasuringChild:
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
     ) -> None:
-        """Passes a test's warning on; those of collecting the other process has itself."""
+        """Passes a test's warning on; the reporting process has those of collecting itself."""
         if when == "runtest":
             kind = warning_message.category
             told = {
@@ -166,12 +166,12 @@ class MeasuringChild:
             self._tell("warning", {"warning": told, "nodeid": nodeid, "location": location})
 
     def tell_user(self, text: str) -> None:
-        """Has a line shown where the user sees it."""
+        """Sends a line to show to the user."""
         self._tell("tell", text)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Has time pass that does not count against the test: it waits for what is not its own."""
+        """Stops the test's clock while the test waits for something else."""
         self._tell("pause", None)
         try:
             yield
@@ -181,7 +181,7 @@ class MeasuringChild:
     def _tell(self, word: str, what: Any) -> None:
         try:
             message = said(word, what)
-        except Exception as error:  # noqa: BLE001 - of whatever a test put on its report
+        except Exception as error:  # noqa: BLE001 - a test may put anything on its report
             message = said("unsendable", f"{type(error).__name__}: {error}")
         try:
             self._connection.send_bytes(message)
@@ -190,6 +190,6 @@ class MeasuringChild:
 
 
 def said(word: str, what: Any) -> bytes:
-    """Returns a word and what belongs to it as a message; what JSON has no form for as text."""
+    """Returns a word and its value as a message; a value without a JSON form becomes text."""
     message: bytes = own_json.dumps([word, what], default=str).encode()
     return message

@@ -1,8 +1,8 @@
 """Runs tests that may use the GPU in a process of their own, one after the other, in their order.
 
-So this process has no CUDA context, and what breaks one, or hangs, or takes its process with it, fails one
-test: its process is replaced, and the next test has a new one. Tests without our fixtures run here.
-The other process runs `isolated_child.py`, which says what both tell each other.
+This process then has no CUDA context. A test that breaks its context, hangs or kills its process fails alone:
+we replace the process for the next test. Tests without our fixtures run here. The other process runs
+`isolated_child.py`, which lists the messages.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 
 ELSEWHERE = "it runs in the measuring process"
-"""Why no backend is opened in this one."""
+"""Why this process opens no backend."""
 _MOST_STARTS_IN_VAIN = 2
 _HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
 
 
 class Isolation:
-    """Is the plugin of a run whose GPU tests are isolated; registered in the process that reports."""
+    """Runs a run's GPU tests in the measuring process; a plugin of the reporting process."""
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Isolation:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Knows which tests run where, and ends the other process with the loop."""
+        """Decides which tests run where, and ends the other process with the loop."""
         mine = [item for item in session.items if may_use_gpu(item)]
         others = [item for item in session.items if not may_use_gpu(item)]
         self._mine = dict(itertools.zip_longest(mine, mine[1:]))  # each with the next one, or None
@@ -88,21 +88,21 @@ class Isolation:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        """Has a test run in the other process, or here with the next one here."""
+        """Runs a test in the other process, or here with the next one here."""
         if item in self._mine:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             self._run(item)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
-        following = self._others.get(item)
-        if nextitem is following:
+        next_here = self._others.get(item)
+        if nextitem is next_here:
             return None
         # Fixtures that the next test here needs stay, and no others.
-        return item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        return item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_here)
 
     def _run(self, item: pytest.Item) -> None:
-        """Has one test run, in a new process where the old one was gone before the test began."""
-        following = self._mine[item]
+        """Runs one test, in a new process if the old one was gone before the test began."""
+        next_item = self._mine[item]
         while True:
             attempt = _Attempt(item)
             process = self._running()
@@ -111,7 +111,7 @@ class Isolation:
                 return
             try:
                 ended = process.run(
-                    item.nodeid, following.nodeid if following else None, timeout_of(item), attempt.hear
+                    item.nodeid, next_item.nodeid if next_item else None, timeout_of(item), attempt.hear
                 )
             except BaseException:  # Ctrl-C above all: the other process has its own process group
                 self._kill()
@@ -130,7 +130,7 @@ class Isolation:
             attempt.fail(f"its measuring process {ended.why}", ended.shown)
 
     def _running(self) -> MeasuringProcess | None:
-        """Returns the process, or None where it could not be started twice."""
+        """Returns the process; None if it failed to start twice."""
         while self._process is None and self._cannot_start is None:
             self._start()
         return self._process
@@ -166,14 +166,14 @@ class Isolation:
                 tell(config, line)
 
     def _basetemp(self) -> Path:
-        """Returns where temporary folders of the tests lie: below this run's, to be kept as long."""
+        """Returns the folder for the tests' temporary folders: below this run's, and kept as long."""
         factory = getattr(self._config, "_tmp_path_factory", None) or pytest.TempPathFactory.from_config(
             self._config, _ispytest=True
         )
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
     def _hear_outside(self, word: str, what: Any) -> None:
-        """Shows what is said while no test runs."""
+        """Shows lines that arrive while no test runs."""
         if word == "tell":
             tell(self._config, what)
 
@@ -190,7 +190,7 @@ class Isolation:
 
 
 class _Attempt:
-    """Reports one test in the other process, and knows how far it came."""
+    """Reports one test of the other process, and knows how far it came."""
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
@@ -198,12 +198,12 @@ class _Attempt:
         self._failed_early = False
         self.begun = False
         self.ends_run: BaseException | None = None
-        """What the test ended the run with."""
+        """The exception that ended the run."""
         self.pids: set[int] = set()
-        """Processes with a context on the device, as NVML numbers them, that are the other process."""
+        """The other process's ids on the device, as NVML numbers them."""
 
     def hear(self, word: str, what: Any) -> None:
-        """Reports what the other process tells."""
+        """Handles a message of the other process."""
         config = self._item.config
         if word == "begun":
             self.begun = True
@@ -230,7 +230,7 @@ class _Attempt:
             self.ends_run = interrupted if what["interrupted"] else left
 
     def fail(self, why: str, shown: str = "") -> None:
-        """Reports that the test failed where it stood, and that it is over."""
+        """Reports that the test failed in its current phase, and ends it."""
         if not self._reported:
             when = "setup"
         elif self._reported == ["setup"] and not self._failed_early:
@@ -264,7 +264,7 @@ class _Attempt:
 
 
 def _told(item: pytest.Item, why: str) -> JsonDict | None:
-    """Returns what travels on the report of a test whose process is gone; None where nothing is measured."""
+    """Returns the report data of a test whose process is gone; None if it measures nothing."""
     info = measured_case(item.config, item)
     if info is None:
         return None
@@ -282,7 +282,7 @@ def _told(item: pytest.Item, why: str) -> JsonDict | None:
 
 
 def _as_it_was(report: pytest.TestReport) -> pytest.TestReport:
-    """Returns a report whose tuples, which JSON lacks, are tuples again: pytest's own plugins expect them."""
+    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect."""
     if isinstance(report.longrepr, list):  # a skip's file, line and reason
         report.longrepr = tuple(report.longrepr)
     report.location = tuple(report.location)  # type: ignore[assignment]
@@ -292,7 +292,7 @@ def _as_it_was(report: pytest.TestReport) -> pytest.TestReport:
 
 
 def _record_warning(config: pytest.Config, warning: JsonDict, nodeid: str, location: Any) -> None:
-    """Has pytest list a warning of the other process, under its own class where this one knows that."""
+    """Lets pytest list a warning of the other process, under its own class if this process knows that."""
     module, name = warning["category"]
     category, text = getattr(sys.modules.get(module), name, None), warning["text"]
     if not (isinstance(category, type) and issubclass(category, Warning)):
@@ -306,7 +306,7 @@ def _record_warning(config: pytest.Config, warning: JsonDict, nodeid: str, locat
 
 
 START_TIMEOUT_S = 600.0
-"""For importing and collecting."""
+"""Time for importing and collecting."""
 _LOOK_S = 1.0
 _TO_WRITE_STACKS_S = 2.0
 _TO_TEAR_DOWN_S = 60.0
@@ -316,22 +316,22 @@ _CRASH = "Fatal Python error"
 
 @dataclass(frozen=True)
 class Gone:
-    """Says why a process no longer measures (`ended by SIGSEGV`), and what it said last, or where it was."""
+    """Says why a process no longer measures (`ended by SIGSEGV`), and its last output or its stacks."""
 
     why: str
     shown: str = ""
 
 
 class MeasuringProcess:
-    """Handles a pytest that runs the tests of this run that need the GPU, one at a time.
+    """Controls a pytest that runs this run's GPU tests, one at a time.
 
-    It has a process group of its own, which is ended with it, and it ends with this process.
+    It leads a process group, which ends with it. It ends with this process.
 
     Args:
-        children: what starts child sessions that judge as this run does.
-        confirming: what starts those that confirm suspicions, for that process to use.
+        children: starts child sessions that judge as this run does.
+        confirming: starts those that confirm suspicions, for that process to use.
         nodeids: the tests that it will be asked to run.
-        environ: environment variables that it gets besides.
+        environ: additional environment variables.
         basetemp: where temporary folders of its tests lie.
         shows_output: whether what tests print goes to this process's terminal at once.
     """
@@ -379,7 +379,7 @@ class MeasuringProcess:
         return self._process.pid
 
     def wait_until_ready(self, hear: Callable[[str, Any], None]) -> JsonDict | Gone:
-        """Returns what it says once it has collected; what it says before that goes to `hear`."""
+        """Returns what it says once it has collected; earlier messages go to `hear`."""
         found: JsonDict | Gone = self._listen(
             START_TIMEOUT_S, hear, "collected", f"took over {START_TIMEOUT_S:g} s to collect"
         )
@@ -388,24 +388,24 @@ class MeasuringProcess:
     def run(
         self,
         nodeid: str,
-        following: str | None,
+        next_nodeid: str | None,
         timeout_s: float | None,
         hear: Callable[[str, Any], None],
     ) -> str | Gone | None:
-        """Has one test run, and waits for its end.
+        """Runs one test, and waits for its end.
 
-        Fixtures that the `following` test needs stay set up. Waiting for the device does not count against
-        `timeout_s`. Returns why the process has ended, or why it has to be replaced, or None.
+        Fixtures that the test `next_nodeid` needs stay set up. Waiting for the device does not count against
+        `timeout_s`. Returns why the process has ended or has to be replaced, or None.
         """
         self._read_from = self._output.stat().st_size
         with contextlib.suppress(OSError):
-            self._connection.send_bytes(said("run", [nodeid, following]))
+            self._connection.send_bytes(said("run", [nodeid, next_nodeid]))
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         found: str | Gone | None = self._listen(timeout_s, hear, "done", too_long)
         return found
 
     def end(self, hear: Callable[[str, Any], None]) -> None:
-        """Has it tear down what is set up and end; what it does not do in time is done to it."""
+        """Lets it tear down and end; kills it if that takes too long."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(said("end", None))
             self._listen(_TO_TEAR_DOWN_S, hear, "", "")
@@ -423,12 +423,12 @@ class MeasuringProcess:
     def _listen(
         self, timeout_s: float | None, hear: Callable[[str, Any], None], until: str, too_long: str
     ) -> Any:
-        """Hears what it says up to the word `until`, and returns what belongs to that; or `Gone`."""
+        """Handles messages up to the word `until`, and returns its value; or `Gone`."""
         clock = _Clock()
         while timeout_s is None or clock.passed_s < timeout_s:
             left_s = _LOOK_S if timeout_s is None else timeout_s - clock.passed_s
             try:
-                ended = self._process.poll() is not None  # and a child of its own may hold its end open
+                ended = self._process.poll() is not None  # its own child may hold the connection open
                 if not self._connection.poll(0.0 if ended else max(0.0, min(_LOOK_S, left_s))):
                     if ended:
                         return self._ended()
@@ -436,7 +436,7 @@ class MeasuringProcess:
                 word, what = own_json.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
                 return self._ended()
-            except (ValueError, TypeError, MemoryError) as error:  # the last by a length that is none
+            except (ValueError, TypeError, MemoryError) as error:  # MemoryError: the length made no sense
                 return Gone(f"sent a message that cannot be read ({error})", self._said())
             if word == until:
                 return what
@@ -465,16 +465,16 @@ class MeasuringProcess:
         return Gone(why, stacks[:_MOST_CHARACTERS] or self._said())
 
     def _said(self) -> str:
-        """Returns what it has written since the last test began: a crash says where, too."""
+        """Returns its output since the last test began, from the crash message if there is one."""
         with self._output.open("rb") as output:
             output.seek(self._read_from)
             text = output.read().decode("utf-8", errors="replace").strip()
-        crash = text.find(_CRASH)  # behind which come the innermost frames first
+        crash = text.find(_CRASH)  # the innermost frames come next
         return text[crash : crash + _MOST_CHARACTERS] if crash >= 0 else text[-_MOST_CHARACTERS:]
 
 
 class _Clock:
-    """Counts the time that has passed while the other process did not wait for what is not its own."""
+    """Counts the time in which the other process did not wait for something else."""
 
     def __init__(self) -> None:
         self._since_s: float = time.monotonic()
@@ -486,7 +486,7 @@ class _Clock:
         return self._before_s + (0.0 if self._waits else time.monotonic() - self._since_s)
 
     def hear(self, word: str) -> None:
-        """Takes notice of `pause` and `resume`, which may be nested."""
+        """Handles `pause` and `resume`, which may be nested."""
         if word == "pause":
             self._before_s = self.passed_s
             self._waits += 1

@@ -36,11 +36,11 @@ class MeasuredTest:
 
     Args:
         context: the test and its run.
-        replaceable: whether another process takes over where this one has lost its CUDA context.
+        replaceable: whether another process takes over if this one has lost its CUDA context.
 
     Attributes:
-        sessions: what other sessions of the same test found, in the order in which they were measured.
-        rejected: the broken case that it looked at.
+        sessions: the results of the test's other sessions, in the order measured.
+        rejected: the broken case that it checked.
         failed_by_the_gate: whether the gate, and nothing before it, failed the test.
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
@@ -66,7 +66,7 @@ class MeasuredTest:
 
     @property
     def result(self) -> Result | None:
-        """What the test found out so far; None before anything ran."""
+        """Returns what the test has found so far; None before anything ran."""
         return None if self.found is None else self.found.result
 
     @result.setter
@@ -74,18 +74,18 @@ class MeasuredTest:
         self.found = None if result is None else Found(result)
 
     def begin(self) -> None:
-        """Has the test observed, and machine code that the test loads before anything is called."""
+        """Starts to observe the test, and the machine code that it loads before its first call."""
         self.observed.begin()
         self._loading.enter_context(self.environment.gpu.loading_observed(own=False))
 
     def stop_observing(self) -> None:
-        """Looks at no more code that the test loads, but at what its calls do."""
+        """Stops watching the code that the test loads; that of its calls is still watched."""
         self._loading.close()
 
     def measure_call(self, target: CallTarget) -> CallSubject:
-        """Checks and measures a call; returns it with what it returned first and last.
+        """Checks and measures a call; returns the subject, which has what the first and last call returned.
 
-        The test is skipped where there is neither a GPU nor the simulator, and fails where it is wrong.
+        Skips the test if there is neither a GPU nor the simulator, fails it if the call is wrong.
         """
         __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
@@ -100,7 +100,7 @@ class MeasuredTest:
         return subject
 
     def measure_case(self, case: Case) -> None:
-        """Checks and measures a case; skips the test where it cannot run here, fails it where it is wrong."""
+        """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
         try:
@@ -115,7 +115,7 @@ class MeasuredTest:
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
-        """Fails the test unless the checker rejects this broken case for the fault that it declares."""
+        """Fails the test unless the checker rejects this broken case for its declared fault."""
         __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()
@@ -135,9 +135,9 @@ class MeasuredTest:
     def verify(
         self, actual: Any, expected: Any, rtol: float | None, atol: float | None, *, expect_failure: bool
     ) -> None:
-        """Compares an output with its reference, notes its error, and fails the test where it is wrong.
+        """Compares an output with its reference, notes its error, and fails the test if it is wrong.
 
-        Where a failure is expected, it fails the test if there is none.
+        With `expect_failure`, it fails the test if the output is right.
         """
         __tracebackhide__ = True
         environment = self.environment
@@ -174,12 +174,12 @@ class MeasuredTest:
     def settle(self) -> str | None:
         """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
 
-        It fails where something was wrong that did not end its body, as under a bare `except:`.
+        Fails it if something wrong did not end its body, as under a bare `except:`.
         """
         self.ended = True
         wrong = self._failed_with
         if wrong is None and self.result is not None and self.result.correctness is Correctness.INCORRECT:
-            wrong = f"INCORRECT: {self.result.diagnosis}"  # as a `check` of the test's own said
+            wrong = f"INCORRECT: {self.result.diagnosis}"  # from the test's own `check`
         if wrong is not None:
             pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
         if self.found is None:
@@ -201,7 +201,7 @@ class MeasuredTest:
         return "\n".join(settled.failures) or None
 
     def let_go(self) -> None:
-        """Lets go of the arrays that are kept for `verify`, and of guarded ones."""
+        """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
         self.guarded.close()
 
@@ -220,11 +220,11 @@ class MeasuredTest:
         """Fails the test, at its end again if it goes on."""
         __tracebackhide__ = True
         self._failed_with = message
-        raise pytest.fail.Exception(message, pytrace=False) from None  # and is shown once
+        raise pytest.fail.Exception(message, pytrace=False) from None  # shown once
 
 
 class ObservedFromOutside:
-    """What observers see of one test; nothing where nothing is measured on a GPU.
+    """Holds what observers see of one test; nothing unless we measure on a GPU.
 
     Args:
         environment: the device, its observers, and what fails a test.
@@ -234,12 +234,12 @@ class ObservedFromOutside:
         self._environment = environment
         self._begun = False
         self.found: ObservedTest | None = None
-        """What is known since the teardown."""
+        """What observers found, after the teardown."""
         self.failed = False
         """Whether the gate failed the test for it, in its teardown."""
 
     def begin(self) -> None:
-        """Begins before the test; what wider fixtures have made is there already."""
+        """Begins before the test; what wider fixtures have made already exists."""
         if self._environment.gpu.measures:
             with self._environment.gpu.exclusive(), _context_may_be_lost():
                 self._environment.gpu.observers.begin_test()
@@ -248,8 +248,8 @@ class ObservedFromOutside:
     def finish(self, *, passed: bool, let_go: Callable[[], object]) -> str | None:
         """Ends after the teardown; returns why the gate fails the test for what was found, or None.
 
-        What the traceback of a body that has not `passed` refers to is not kept by the test; `let_go` drops
-        what pytest still refers to.
+        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
+        `let_go` drops what pytest still refers to.
         """
         settings = self._environment.settings
         if not self._begun:
@@ -265,7 +265,7 @@ class ObservedFromOutside:
 
 @contextmanager
 def _context_may_be_lost() -> Iterator[None]:
-    """Looks at nothing where a kernel has taken the context with it: its own test says so."""
+    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
     from pytest_gpukern.gpu.runtime import CudaError
 
     with suppress(CudaError):

@@ -1,4 +1,4 @@
-"""Times what a subject launches: a call of a test's own, or a case in each of its scopes."""
+"""Times what a subject launches: a plain test's call, or a case in each of its scopes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
-    """The scopes in which a case is measured: those asked for, among those that make sense for it."""
+    """Returns the scopes to measure a case in: of those asked for, the ones that make sense for it."""
     possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
     if marker is not None and marker.scope is not None and marker.scope in possible:
         return (marker.scope,)
@@ -43,7 +43,7 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
 def measure_scopes(
     sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
 ) -> tuple[Measurement, ...]:
-    """Measures a case that was checked on each set in each of its scopes, on outputs that are poisoned first.
+    """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
 
     Raises:
         IncorrectError: after one of the executions, chosen at random, an output was wrong.
@@ -52,7 +52,7 @@ def measure_scopes(
     case, backend = first.case, first.backend
     scopes = scopes_of(case, environment, marker)
     if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
-        first.workspace.poison()  # a transfer launches nothing that could write again
+        first.workspace.poison()  # a transfer alone would not write them again
     measurements: list[Measurement] = []
     for scope in scopes:
         calls = [scope_call(prepared, scope) for prepared in sets]
@@ -65,7 +65,7 @@ def measure_scopes(
                 warm = restoring(first, calls[0])
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
-    if scopes[-1] == "transfer" and first.dataset.updated:  # it left no result to be looked at, but inputs
+    if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
         with backend.current():
             for prepared in sets:
                 restoring(prepared, prepared.launch)()
@@ -73,7 +73,7 @@ def measure_scopes(
 
 
 def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
-    """What is called, behind a copy that puts back what the call updates, where it does."""
+    """Returns the call; if it updates arrays, a copy goes first that restores them."""
     if not prepared.dataset.updated:
         return call
 
@@ -85,26 +85,26 @@ def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def poisoned_in_turn(case: Case, backend: Backend) -> bool:
-    """Whether outputs are poisoned before each execution, which on the host would cost more than the call."""
+    """Returns whether outputs are poisoned before each execution: on the host that costs more than a call."""
     return backend.on_gpu and not case.variant.host_data
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed in one scope: a case's launch or its copies, or a call of a test's own.
+    """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
 
     Attributes:
         executions: what the timer takes.
         call: what observers are told of it.
         environment: the observers.
         cache: `cold` or `hot`.
-        call_ns: about how long it takes, in nanoseconds.
+        call_ns: its approximate time, in nanoseconds.
         traffic_bytes: declared bytes of the work.
         flops: declared operations of the work.
-        inspect: looks at what a call left that the main timer timed, where that can be looked at.
+        inspect: checks what a call left that the main timer timed; None if it cannot be checked.
         count: samples of the main timer, or None to sample until the median is known.
         calls_a_sample: calls in each.
-        elsewhere: whether it works in a CUDA context of a test's own, in which nothing of ours can run.
+        elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
     """
 
     executions: Executions
@@ -122,14 +122,13 @@ class Timed:
     def by_timers(
         self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
     ) -> list[Measurement]:
-        """Measures it on the device by its main timer and, where that tells more, by a second one beside it.
+        """Measures on the device by the main timer and, if that tells more, by a second one beside it.
 
         Args:
             wanted: the timer, as in `--gpukern-timer`.
             stream: the timed stream, as a cuda.core stream.
             any_stream: whether the call's work may outlast the timed stream.
-            refuses_host_calls: whether a call that puts nothing on the GPU is no measurement, not even an
-                INVALID one.
+            refuses_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
 
         Raises:
             NothingLaunched: the call puts nothing on the GPU, and that is refused.
@@ -223,7 +222,7 @@ def _measure_scope(
 
 
 def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
-    """Executions on each buffer set in turn, or on the host of one call again and again."""
+    """Returns executions on each buffer set in turn; on the host, of one call again and again."""
     case, backend = sets[0].case, sets[0].backend
     updates = bool(sets[0].dataset.updated)
     if not (backend.on_gpu or updates):
@@ -233,7 +232,7 @@ def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str
 
 
 def _check_last(executions: Executions, first: Prepared) -> None:
-    """Raises IncorrectError where the last execution left the set that it used wrong."""
+    """Raises IncorrectError if the last execution left its buffer set wrong."""
     last = executions.last if isinstance(executions, Rotation) else first
     last.backend.synchronize()
     check_guards(last)
@@ -242,7 +241,7 @@ def _check_last(executions: Executions, first: Prepared) -> None:
 
 
 def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
-    """A cold graph's measurement, with a warning where its buffer sets are too few to evict each other."""
+    """Adds a warning to a cold graph's measurement if its buffer sets are too few to evict each other."""
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
 
@@ -258,7 +257,7 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
 
 
 def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:
-    """What is called in a scope: the launch, the copies, or both; host memory is pageable, as a user's is."""
+    """Returns what a scope calls: the launch, the copies, or both; host memory is pageable, as a user's."""
     workspace, dataset = prepared.workspace, prepared.dataset
     launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
     launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
@@ -286,7 +285,7 @@ def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:
 
 
 def kept(prepared: Prepared) -> Callable[[], Any]:
-    """The launch of an allocating variant, keeping what it returned last so that it can be checked."""
+    """Returns an allocating variant's launch; it keeps what it returned last, to be checked."""
 
     def launch() -> None:
         prepared.last_returned = prepared.launch()
@@ -301,30 +300,30 @@ def adopt_last(prepared: Prepared) -> None:
 
 
 def host_results(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
-    """Host arrays for the outputs, touched once so that their pages exist before anything is timed."""
+    """Returns host arrays for the outputs, touched once so that their pages exist before timing."""
     import numpy as np
 
     return {name: np.ones(spec.shape, spec.dtype) for name, spec in dataset.specs.items()}
 
 
 def transfer_bytes(prepared: Prepared, point: Point) -> float:
-    """Bytes copied in and out for one call, declared or counted."""
+    """Returns the bytes copied in and out for one call, declared or counted."""
     declared = prepared.case.problem.transfer_bytes(point)
     return declared or float(prepared.dataset.input_bytes + prepared.dataset.output_bytes)
 
 
 _STAY = 8
-"""Hot executions on one set before the next one's turn."""
+"""Hot executions on one set before the next set's turn."""
 _LARGEST_BATCH = 256
 
 
 class Rotation:
-    """Executions on each set in turn.
+    """Executes on each buffer set in turn.
 
-    With a cold cache the outputs are poisoned and the L2 is flushed ahead of each execution, and each goes to
-    another set. With a hot one the turn changes every eight executions; ahead of them an untimed launch
-    brings the set into the cache, and then its outputs are poisoned, which leaves them there. What a call
-    updates is put back ahead of each execution.
+    With a cold cache, each execution goes to another set; first its outputs are poisoned and the L2 is
+    flushed. With a hot cache, the turn changes every eight executions. First an untimed launch brings the set
+    into the cache; then its outputs are poisoned, which leaves them there. What a call updates is restored
+    before each execution.
 
     Args:
         sets: the case prepared on each set.
@@ -347,11 +346,11 @@ class Rotation:
 
     @property
     def last(self) -> Prepared:
-        """The set of the last execution that was handed out."""
+        """Returns the set of the last execution that was handed out."""
         return self._last
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """The next `count` executions."""
+        """Returns the next `count` executions."""
         return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
 
     def _cold(self) -> Iteration:
@@ -360,7 +359,7 @@ class Rotation:
         return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
 
     def _hot(self, *, first: bool) -> Iteration:
-        """Also the first of a batch finds its set in the cache, whoever ran before."""
+        """Returns a hot execution; the first of a batch finds its set in the cache, whoever ran before."""
         changed = self._taken % _STAY == 0
         prepared, call = self._turn(_STAY)
         poison = self._poison(prepared) if self._poisons else None
@@ -381,7 +380,7 @@ class Rotation:
     def _iteration(
         self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
     ) -> Iteration:
-        """An execution; of a call that updates its arrays, each one begins with `before`."""
+        """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
         again = functools.partial(self._iteration, call, before, launches) if self._updates else None
         return Iteration(call, before, again, launches)
 

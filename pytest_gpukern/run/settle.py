@@ -1,4 +1,4 @@
-"""Settles a test at its end: judges what was measured, has suspicions confirmed, says what else changed."""
+"""Settles a test at its end: judges its measurements, confirms suspicions, says what else changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIRMING_SESSIONS = 2
 
 @dataclass(frozen=True)
 class Settled:
-    """What a test came to.
+    """Holds what a test came to.
 
     Attributes:
         result: of this process, with its final verdicts, their reasons, and findings.
@@ -51,17 +51,17 @@ def settle(
 ) -> Settled:
     """Judges a result once its test's body has ended, so that every verdict is final.
 
-    A strict run fails what nobody checked, whatever is recorded, where the test `expects_check`: it uses our
-    fixture, or declares what its calls write.
+    A strict run fails a test that `expects_check` if nobody checked its outputs. A test expects that if it
+    uses our fixture, or declares what its calls write.
 
-    Where a run compares by several sessions, the others are run first. Fresh sessions decide a suspicion that
-    would fail the test; where no time fails a test, it stays a suspicion. A confirmed slowdown may be meant:
+    A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion that
+    would fail the test; if no time fails a test, it stays a suspicion. A confirmed slowdown may be intended:
     a run that writes a file then measures as many more sessions as a new epoch needs to gate at once.
     """
     settings = environment.settings
     sessions: tuple[Result, ...] = ()
     if result.measurements:
-        if result.verdicts:  # by child sessions, as of another revision: no record takes part
+        if result.verdicts:  # given by child sessions, as of another revision: no record counts
             judged = Judged(result, deciding={each.key: [each] for each in result.measurements})
         else:
             judged = judged_by_record(result, environment, marker)
@@ -70,7 +70,7 @@ def settle(
         result = explained(judged.result, environment.records.past, deciding=judged.deciding)
     if settings.gate == "off":
         return Settled(result, sessions)
-    # The reason first: pytest's short summary, which names the test already, cuts what is long.
+    # The reason first: pytest's short summary names the test already, and cuts long lines.
     lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
     if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
         lines.insert(0, _UNCHECKED)
@@ -79,7 +79,7 @@ def settle(
 
 @dataclass(frozen=True)
 class Judged:
-    """A result with its verdicts, and what they rest on.
+    """Holds a result with its verdicts, and what they rest on.
 
     Attributes:
         result: of this process.
@@ -95,8 +95,8 @@ class Judged:
 def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Judged:
     """Returns a measured result with a verdict for each scope; without baselines, only for what is INVALID.
 
-    A number that was taken beside a main timer's is judged where the record has that one only, as after CUPTI
-    became usable on a machine; then it stands for both.
+    If the record has only the number of the second timer, as before CUPTI became usable on a machine, we
+    judge that one for both.
     """
     settings = environment.settings
     further: list[Result] = []
@@ -128,9 +128,9 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
 
 
 def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -> Judged:
-    """Returns what was judged with each suspicion decided by fresh sessions, and by these alone.
+    """Decides each suspicion by fresh sessions, and by these alone.
 
-    Where no time fails a test, a suspicion stays one, and says why.
+    If no time fails a test, a suspicion stays one, and says why.
     """
     settings, result = environment.settings, judged.result
     suspected = [key for key, verdict in result.verdicts.items() if verdict.suspected]
@@ -158,7 +158,7 @@ def decided_by(
 ) -> Result:
     """Returns the result with its suspicions decided by fresh sessions of the same test.
 
-    A `problem` says why these are fewer than they should be; then every suspicion is INVALID.
+    A `problem` says why there are too few of these; then every suspicion is INVALID.
     """
     verdicts = dict(result.verdicts)
     for measurement in result.measurements:
@@ -180,7 +180,7 @@ def _basis_of(
 ) -> Basis:
     """Returns what a measurement is judged by.
 
-    It says where that is an older epoch, because the newest has no time under its key.
+    A remark says if that is an older epoch, because the newest has no time under its key.
     """
     compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
     opened = environment.records.newer_epoch(result.case, key) if compares else None
@@ -200,14 +200,14 @@ def _basis_of(
 
 
 def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
-    """What results hold under one `scope/timer/cache`."""
+    """Returns the measurements of results under one `scope/timer/cache`."""
     return [
         measurement for result in results for measurement in result.measurements if measurement.key == key
     ]
 
 
 def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
-    """The measurements that a verdict is given for: one for each scope."""
+    """Returns the measurements that get a verdict: one for each scope."""
     chosen = []
     for main in (measurement for measurement in measurements if not measurement.beside):
         others = [other for other in measurements if other.beside and other.scope == main.scope]
@@ -217,7 +217,7 @@ def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -
 
 
 def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
-    """Whether there is a record under its key; the sessions given for it may be of another timer."""
+    """Returns whether there is a record under its key; its given sessions may be of another timer."""
     return any(session.key == measurement.key for session in bases[measurement.key].sessions)
 
 
@@ -237,9 +237,9 @@ def _fresh(
     role: SessionRole = SessionRole.FURTHER,
     before: int = 0,
 ) -> tuple[list[Result], str | None]:
-    """What so many fresh sessions of the same test find, and why some found nothing, or None.
+    """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
 
-    Messages number them from the one behind those that came `before`.
+    Messages number them after those that came `before`.
     """
     with environment.waiting():
         further = measure_further(

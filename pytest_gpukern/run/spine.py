@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubjectContext:
-    """What a subject needs to know of its test and its run.
+    """Holds what a subject needs to know of its test and its run.
 
     Attributes:
         environment: device, settings, backends and data sets.
@@ -40,9 +40,9 @@ class SubjectContext:
 
 
 class Subject(Protocol):
-    """What one test measures: a case of a problem (`CaseSubject`), or a call of its own (`CallSubject`).
+    """Describes what one test measures: a case of a problem (`CaseSubject`), or a call (`CallSubject`).
 
-    Each step adds what it finds to the `Found` that it is given, so that this is known where a step raises.
+    Each step adds what it finds to the `Found` that it is given, so that nothing is lost if a step raises.
 
     Attributes:
         is_timed: whether it is measured in this run.
@@ -54,7 +54,7 @@ class Subject(Protocol):
         """Returns the result of this subject before anything ran."""
 
     def prepare(self) -> AbstractContextManager[None]:
-        """Makes ready on the host and on the device what the steps below need, and gives it back."""
+        """Prepares what the steps below need on the host and on the device, and gives it back."""
 
     def check(self, found: Found) -> None:
         """Runs it untimed and checks what it did.
@@ -68,7 +68,7 @@ class Subject(Protocol):
 
         Raises:
             IncorrectError: it was wrong while it was timed.
-            NothingLaunched: it puts nothing on the GPU, and is left to be measured elsewhere.
+            NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
         """
 
     def recheck(self, found: Found) -> None:
@@ -80,15 +80,15 @@ class Subject(Protocol):
 
 
 def run(subject: Subject, found: Found, environment: Environment) -> None:
-    """Checks a subject, measures it where that is asked for, and checks it again.
+    """Checks a subject, measures it if that is asked for, and checks it again.
 
-    What is wrong with its outputs is noted in `found`, and not raised. All of it happens while this process
-    holds the device; what is timed on the host has the host to itself. Only `measure` is timed: whatever the
-    host does for a later subject belongs before `prepare`, or beside `measure` where it disturbs no time.
+    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
+    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
+    belongs before `prepare`, or beside `measure` if it disturbs no time.
 
     Raises:
         NotRunError: it cannot run here, with the reason.
-        NothingLaunched: it puts nothing on the GPU, and is left to be measured elsewhere.
+        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
     """
     __tracebackhide__ = True
     with environment.gpu.exclusive(), found.noting_what_is_wrong(), subject.prepare():
@@ -98,15 +98,15 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
                 subject.measure(found)
             subject.recheck(found)
             found.result = with_facts(found.result, environment)
-            found.add_note(*environment.gpu.take_late_warnings())  # where nothing ran on a GPU
+            found.add_note(*environment.gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
 class NotRunError(Exception):
-    """A case cannot run here; the message says why, and the test is skipped with it."""
+    """Says why a case cannot run here; the test is skipped with this message."""
 
 
 class Found:
-    """Gathers what a test finds out: its result, to which each check and each measurement adds.
+    """Gathers what a test finds out: each check and each measurement adds to its result.
 
     Attributes:
         result: what is known so far.
@@ -130,7 +130,7 @@ class Found:
         self.result = dataclasses.replace(self.result, measurements=measurements)
 
     def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
-        """Notes that a check found nothing wrong, and how far outputs are from references; a fault stays."""
+        """Notes that a check found nothing wrong, and the errors of its outputs; a fault stays."""
         wrong = self.result.correctness is Correctness.INCORRECT
         self.result = dataclasses.replace(
             self.result,
@@ -149,7 +149,7 @@ class Found:
 
     @contextmanager
     def noting_what_is_wrong(self) -> Iterator[None]:
-        """Notes an `IncorrectError` of the block, which ends there. Times of what is wrong are dropped."""
+        """Notes an `IncorrectError` that ends the block. We drop the times of what is wrong."""
         __tracebackhide__ = True
         try:
             yield
@@ -160,7 +160,7 @@ class Found:
 
 
 def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with what is known of its kernels, and of what the device does at best."""
+    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
     device = environment.gpu.device
     if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
         return result

@@ -1,4 +1,4 @@
-"""Keeps what the plugin has on pytest's objects, and makes it on first use."""
+"""Keeps the plugin's objects on those of pytest, and makes them on first use."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 MARKER = "gpu_benchmark"
 USAGE_ERROR = "gpukern_usage_error"
-"""Under which a worker of xdist tells the controller what is wrong with the options or the tests."""
+"""Key under which an xdist worker tells the controller what is wrong with options or tests."""
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 MEASURED = pytest.StashKey["MeasuredTest"]()
 TAKEN_OVER = pytest.StashKey[Any]()
-"""What measures for the `benchmark` fixture of a test; missing where that is pytest-benchmark's alone."""
+"""Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
-"""The cases that there are, in a run of all tests of the files that it selects."""
+"""All cases that exist, in a run of all tests of its files."""
 LOST = pytest.StashKey["LostContext"]()
-"""Why this process's CUDA context cannot be used any more, once that is so."""
+"""Why this process's CUDA context is unusable, once it is."""
 CONTEXT = pytest.StashKey[int]()
-"""The CUDA context in which a test's body began, where another test of its module follows."""
+"""The CUDA context in which a test's body began, if its module has another test."""
 MEASURING = pytest.StashKey[Any]()
-"""The plugin that tells the process that reports, in one that measures for it."""
+"""The plugin of a measuring process, which sends to the reporting process."""
 ISOLATED_WHEN_MEASURED = True
-"""Whether tests that may use the GPU run in a process of their own when they are measured, unless said."""
+"""Whether GPU tests run in a measuring process by default, when they are measured."""
 _INSIDE = {
     "--pdb": "usepdb",
     "--trace": "trace",
@@ -52,41 +52,39 @@ _INSIDE = {
     "--setup-only": "setuponly",
     "--setup-plan": "setupplan",
 }
-"""Options of pytest that have something looked at in the process in which tests run → where it keeps them."""
+"""pytest's options that need the tests in its own process → where pytest keeps them."""
 WAITS = pytest.StashKey[Any]()
-"""What minds how long a test takes, where a process may be ended for it; its `waiting()` stops the clock."""
+"""The plugin that ends a process if a test takes too long; its `waiting()` stops the clock."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
-"""Under which a worker of xdist tells the controller the same."""
+"""Key under which an xdist worker tells the controller the same cases."""
 
 
 class GpukernWarning(UserWarning):
-    """A verdict that would fail its test, under `--gpukern-gate=warn`; a marked test that is not measured."""
+    """Warns of a verdict under `--gpukern-gate=warn`, or of a marked test that is not measured."""
 
 
 class LostContext(NamedTuple):
-    """What made a process's CUDA context unusable: the test after which that was found, and CUDA's error."""
+    """Says what made a CUDA context unusable: the test after which we found that, and CUDA's error."""
 
     nodeid: str
     error: str
 
 
 def reports(config: pytest.Config) -> bool:
-    """Whether this process collects what tests find out and writes it: no worker of xdist's, and none that
-    measures for another."""
+    """Returns whether this process collects and writes results: no xdist worker, and no measuring process."""
     return not (hasattr(config, "workerinput") or MEASURING in config.stash)
 
 
 def isolates(config: pytest.Config) -> bool:
-    """Whether tests that may use the GPU run in a process of their own, so that this one has no CUDA context.
+    """Returns whether tests that may use the GPU run in a measuring process, without a CUDA context here.
 
-    So they do where a GPU is measured, and wherever somebody asks for it or says how long a test may take: a
-    crash or a hang of the simulator is bounded in no other way. Where tests are distributed, xdist's workers
-    are such processes; a child session is one too.
+    They do if we measure on a GPU, if somebody asks for it, or if the time of a test is limited: nothing else
+    stops a crash or a hang of the simulator. xdist's workers and child sessions are such processes already.
 
     Raises:
-        pytest.UsageError: that was asked for, and something else that can be had in this process only.
+        pytest.UsageError: isolation was asked for, and also an option that needs the tests in this process.
     """
     settings = settings_of(config)
     is_child = config.pluginmanager.has_plugin(CHILD) or not reports(config)
@@ -103,30 +101,30 @@ def isolates(config: pytest.Config) -> bool:
 
 
 def distributes(config: pytest.Config) -> bool:
-    """Whether this process has workers of xdist run the tests."""
+    """Returns whether this process has workers of xdist run the tests."""
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
 def bounds_workers(config: pytest.Config) -> bool:
-    """Whether workers of xdist, where there are any, are replaced and ended as a process of ours would be."""
+    """Returns whether xdist's workers are replaced and ended as a measuring process would be."""
     settings = settings_of(config)
     return settings.benchmark or bool(settings.isolate) or settings.bounds_tests
 
 
 def is_replaceable(config: pytest.Config) -> bool:
-    """Whether another process takes over where this one has lost its CUDA context."""
+    """Returns whether another process takes over if this one has lost its CUDA context."""
     is_worker = hasattr(config, "workerinput") and bounds_workers(config)
     return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
-    """Whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
+    """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
     names = getattr(item, "fixturenames", ())
     return not FIXTURES.isdisjoint(names) or measures_in(item)
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """The parsed options of a run.
+    """Returns the parsed options of a run.
 
     Raises:
         pytest.UsageError: an option is impossible or contradicts another.
@@ -138,14 +136,14 @@ def settings_of(config: pytest.Config) -> Settings:
             settings = Settings.from_config(config)
         except SettingsError as error:
             raise pytest.UsageError(str(error)) from error
-        if settings.seed is not None:  # which may have been drawn: child sessions are to have the same
+        if settings.seed is not None:  # perhaps drawn; child sessions get the same
             config.option.gpukern_seed = str(settings.seed)
         config.stash[SETTINGS] = settings
     return config.stash[SETTINGS]
 
 
 def simulator_of(config: pytest.Config) -> SimulatorState:
-    """Whether this run uses the simulator; switched on by the first call, before anything imports Numba.
+    """Returns whether this run uses the simulator; the first call switches it on, before Numba is imported.
 
     Raises:
         pytest.UsageError: the environment or a loaded Numba contradicts the option.
@@ -165,7 +163,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
                 environ=os.environ,
                 modules=sys.modules,
             )
-            config.add_cleanup(deactivate)  # also where the run ends before it is configured
+            config.add_cleanup(deactivate)  # also if the run ends before it is configured
             activate(state)
         except (SimulatorError, DeviceError) as error:
             raise pytest.UsageError(str(error)) from error
@@ -174,7 +172,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
 
 
 def environment_of(config: pytest.Config) -> Environment:
-    """The run's environment, made on first use.
+    """Returns the run's environment, made on first use.
 
     Raises:
         pytest.UsageError: no device fits the selection.
@@ -204,7 +202,7 @@ def environment_of(config: pytest.Config) -> Environment:
 
 
 def children_of(config: pytest.Config) -> ChildSessions:
-    """What starts child sessions of a run's tests; a worker of xdist was told by its controller."""
+    """Returns what starts child sessions of a run's tests; the controller gives it to xdist's workers."""
     from pytest_gpukern.processes.child_sessions import ChildSessions
 
     if config.pluginmanager.has_plugin(CHILD):
@@ -219,13 +217,13 @@ def children_of(config: pytest.Config) -> ChildSessions:
 
 
 def device_uuid(config: pytest.Config) -> str | None:
-    """The UUID of the run's GPU, or None where there is none."""
+    """Returns the UUID of the run's GPU, or None if there is none."""
     device = environment_of(config).gpu.device
     return None if device is None or device.is_simulated else device.uuid
 
 
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:
-    """Holds while a test waits for what is not its own, which does not count against `--gpukern-timeout`."""
+    """Stops the clock of `--gpukern-timeout` while a test waits for something else."""
     minding = config.stash.get(WAITS, None)
     return nullcontext() if minding is None else minding.waiting()
 
@@ -241,20 +239,20 @@ def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
 
 
 def case_of(item: pytest.Item) -> Case | None:
-    """The case that an item was made for, or None for a plain test."""
+    """Returns the case that an item was made for, or None for a plain test."""
     callspec = getattr(item, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is None:
-        return None  # as for every test of a run that never heard of this plugin: nothing more is loaded
+        return None  # nothing more is loaded for tests that do not use this plugin
     from pytest_gpukern.problems.cases import Case
 
     return case if isinstance(case, Case) else None
 
 
 def marker_of(item: pytest.Item) -> MarkerOptions:
-    """The arguments of an item's marker; those of a closer marker win over a class's or module's.
+    """Returns the arguments of an item's marker; a closer marker wins over a class's or module's.
 
-    A marker that is wrong counts as none, and has its test fail (`refuse_bad_marker`).
+    A wrong marker counts as none, and fails its test (`refuse_bad_marker`).
     """
     from pytest_gpukern.values.marker import MarkerOptions
 
@@ -267,7 +265,7 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
 
 
 def refuse_bad_marker(item: pytest.Item) -> None:
-    """Fails a test whose marker has an argument that is unknown or impossible, with file and line."""
+    """Fails a test whose marker has an unknown or impossible argument, with file and line."""
     from pytest_gpukern.values.marker import MarkerOptions
 
     file, line, name = item.location
@@ -279,14 +277,14 @@ def refuse_bad_marker(item: pytest.Item) -> None:
 
 
 def timeout_of(item: pytest.Item) -> float | None:
-    """How long a test may take in the process that measures it, in seconds, or None."""
+    """Returns how long a test may take in its measuring process, in seconds, or None."""
     own = marker_of(item).timeout
     timeout_s = own if own is not None else settings_of(item.config).timeout_s
     return None if timeout_s == math.inf else timeout_s
 
 
 def tell(config: pytest.Config, message: str) -> None:
-    """Shows a line at once, past pytest's capture."""
+    """Shows a line at once, despite pytest's capture."""
     measuring = config.stash.get(MEASURING, None)
     if measuring is not None:
         measuring.tell_user(message)
@@ -294,7 +292,7 @@ def tell(config: pytest.Config, message: str) -> None:
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     line = f"gpukern: {printable_lines(message)}\n"
-    if reporter is None:  # in a worker of xdist's: whatever the terminal shows may end in dots
+    if reporter is None:  # in an xdist worker: the terminal's last line may be dots
         line = f"\n{line}"
     else:
         reporter.ensure_newline()

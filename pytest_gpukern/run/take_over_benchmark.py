@@ -1,7 +1,7 @@
 """Measures what a test of an existing suite hands to pytest-benchmark's own `benchmark` fixture.
 
-In a run with `--gpu-benchmark`, and for tests that carry the `gpu_benchmark` marker or all of them under
-`--gpukern-all`. Any other test, and any other run, is pytest-benchmark's alone: nothing of it is touched.
+This needs `--gpu-benchmark`, and the `gpu_benchmark` marker on the test or `--gpukern-all`. All other tests
+and runs are pytest-benchmark's alone: we touch nothing of theirs.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 
 class TakenOver:
-    """A `benchmark` fixture whose calls are measured here; one object a test.
+    """Measures the calls of one test's `benchmark` fixture.
 
-    How long is sampled is decided here: that plugin's `min_rounds`, `max_time`, `timer` and so on belong to
-    the loop that does not run. Only the rounds of `pedantic` are kept, since it promises them.
+    We decide how long to sample: pytest-benchmark's `min_rounds`, `max_time`, `timer` and so on belong to its
+    loop, which does not run. We keep only the rounds of `pedantic`, since it promises them.
 
-    A call that puts nothing on the GPU, or in its simulator, is INVALID where the test is marked. Under
-    `--gpukern-all` alone it is left to pytest-benchmark, once a few untimed calls have shown what it is.
+    A call that puts nothing on the GPU, or in its simulator, is INVALID if the test is marked. Under
+    `--gpukern-all` alone it is left to pytest-benchmark, after a few untimed calls.
 
     Args:
         item: the test.
-        fixture: its, from pytest-benchmark.
-        environment: device, settings, backends and baselines; without a GPU the target is called once, or the
-            test skipped, unless it is timed by the host's clock.
+        fixture: its `benchmark`, from pytest-benchmark.
+        environment: device, settings, backends and baselines. Without a GPU the target is called once, or the
+            test skipped, unless the host's clock times it.
     """
 
     def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
@@ -88,12 +88,12 @@ class TakenOver:
         *,
         rounds_given: bool = True,
     ) -> Any:
-        """Measures `target` in rounds, as that plugin's; returns what a call after measuring returned.
+        """Measures `target` in rounds, as pytest-benchmark; returns what a call after measuring returned.
 
-        Samples are taken as of any other test unless the test asked for `rounds` (`rounds_given`).
+        Unless the test asked for `rounds` (`rounds_given`), samples are taken as of any other test.
 
         Raises:
-            ValueError: a number is no whole number or too small, or a `setup` is to serve several calls.
+            ValueError: a number is not whole or too small, or `setup` is combined with several iterations.
             TypeError: both `setup` and the test give arguments, or `setup` returns something else.
         """
         __tracebackhide__ = True
@@ -108,7 +108,7 @@ class TakenOver:
         return run(target, args, kwargs, setup, teardown, rounds, warmup_rounds, iterations)
 
     def listed(self) -> JsonDict | None:
-        """How pytest-benchmark lists the test, as plain JSON, or None where nothing was measured."""
+        """Returns how pytest-benchmark lists the test, as plain JSON; None if nothing was measured."""
         measured = self._test.result is not None and self._test.result.measurements
         return listed_as(self._fixture) if measured else None
 
@@ -126,9 +126,9 @@ class TakenOver:
         return self._hand_back()
 
     def _give_stats(self) -> None:
-        """What pytest-benchmark leaves on the fixture, also where the call after measuring failed.
+        """Puts on the fixture what pytest-benchmark leaves there, even if the call after measuring failed.
 
-        Where nothing was measured, it holds the time of the call that was made, for the test to read.
+        If nothing was measured, it holds the time of the call that was made, for the test to read.
         """
         result = self._test.result
         if result is None:
@@ -141,23 +141,23 @@ class TakenOver:
 
 
 def take_over(item: Any, value: Any) -> None:
-    """Measures with us what `item` hands to `value`, a `benchmark` fixture that was just made for it."""
+    """Measures with our timers what `item` hands to `value`, the `benchmark` fixture just made for it."""
     if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or switched_off(item.config):
         return
     environment = environment_of(item.config)
     if environment.gpu.device is None and item.get_closest_marker(MARKER) is None:
-        return  # with neither a GPU nor the simulator nothing of it is ours
+        return  # without GPU and simulator an unmarked test is not ours
     if is_its_fixture(value):
         item.stash[TAKEN_OVER] = TakenOver(item, value, environment)
 
 
 def is_taken_over(item: pytest.Item) -> bool:
-    """Whether a collected test will be measured through its `benchmark` fixture."""
+    """Returns whether a collected test will be measured through its `benchmark` fixture."""
     return _is_chosen(item) and _uses(item, "benchmark") and not switched_off(item.config)
 
 
 def warn_if_not_taken_over(item: pytest.Item) -> None:
-    """Warns, once a test is set up, where it asks to be measured through its `benchmark` and cannot be."""
+    """Warns after set-up if a test asks for its `benchmark` to be measured, and that cannot be."""
     value = getattr(item, "funcargs", {}).get("benchmark")  # None under --setup-plan
     if not _is_chosen(item) or value is None or item.stash.get(TAKEN_OVER, None):
         return
@@ -174,12 +174,12 @@ def warn_if_not_taken_over(item: pytest.Item) -> None:
 
 def _warn(item: pytest.Item, reason: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
+        warnings.simplefilter("always", GpukernWarning)  # a warning even if others are made errors
         item.warn(GpukernWarning(f"not measured on the GPU: {reason}"))
 
 
 def _is_chosen(item: Any) -> bool:
-    """Whether a test asks for its `benchmark` to be measured here; one that has ours too keeps both."""
+    """Returns whether a test asks for its `benchmark` to be measured here, and does not use ours."""
     if not isinstance(item, pytest.Item) or _uses(item, "gpu_benchmark"):
         return False
     settings = settings_of(item.config)
@@ -191,7 +191,7 @@ def _uses(item: pytest.Item, fixture: str) -> bool:
 
 
 def _ignored(item: pytest.Item) -> tuple[str, ...]:
-    """What the user asked pytest-benchmark for that has no meaning for us, in words."""
+    """Says which of the user's wishes to pytest-benchmark have no effect here."""
     mark = item.get_closest_marker("benchmark")
     names = [name for name in (mark.kwargs if mark is not None else ()) if name != "group"]
     unused = f"pytest.mark.benchmark({', '.join(names)}) has no effect: pytest-benchmark's loop does not run"

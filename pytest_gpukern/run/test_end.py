@@ -47,7 +47,7 @@ def skip_what_the_simulator_lacks() -> Iterator[None]:
 
 
 def simulator_lacks(error: BaseException) -> str | None:
-    """Returns the reason for a skip where `error` says that the simulator lacks a feature, else None."""
+    """Returns the reason for a skip if `error` says that the simulator lacks a feature, else None."""
     module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     if module is None or not isinstance(error, module.SimulatorUnsupported):
         return None
@@ -55,9 +55,9 @@ def simulator_lacks(error: BaseException) -> str | None:
 
 
 def forget(item: pytest.Item) -> None:
-    """Drops what an earlier attempt at the same item found out, as a plugin that reruns failures makes."""
+    """Drops what an earlier attempt at the item found, when a plugin reruns failures."""
     if ENVIRONMENT in item.config.stash:
-        from pytest_gpukern.gpu.live_threads import note_starter  # in a run that asked only
+        from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
     if MEASURED in item.stash:
@@ -67,7 +67,7 @@ def forget(item: pytest.Item) -> None:
 
 
 def refuse_without_context(item: pytest.Item) -> None:
-    """Fails a test that may use the GPU where an earlier one has lost this process's CUDA context."""
+    """Fails a test that may use the GPU if an earlier one has lost this process's CUDA context."""
     lost = item.config.stash.get(LOST, None)
     if lost is not None and may_use_gpu(item):
         pytest.fail(
@@ -78,11 +78,11 @@ def refuse_without_context(item: pytest.Item) -> None:
 
 
 def fail_where_context_is_lost(item: pytest.Item) -> None:
-    """Fails a test whose asynchronous work has failed since its last call, which nobody else would notice."""
+    """Fails a test whose asynchronous work failed after its last call; nobody else would notice."""
     error = _context_fault(item)
     if error is None:
         return
-    from pytest_gpukern.values.result import Correctness  # by an error only: every run loads this module
+    from pytest_gpukern.values.result import Correctness  # on an error only: every run loads this module
 
     test = item.stash.get(MEASURED, None)
     rejected = test.rejected if test is not None else None
@@ -101,14 +101,14 @@ def note_context(item: pytest.Item) -> None:
 
 
 def note_lost_context(item: pytest.Item) -> None:
-    """Notes, once a test has been torn down, that the CUDA context is not usable any more, or is another."""
+    """Notes after a teardown that the CUDA context is unusable, or is another one."""
     config = item.config
     if LOST in config.stash or ENVIRONMENT not in config.stash:
         return
     gpu = environment_of(config).gpu
     error = _context_fault(item)
     if error is None:
-        # One that was there before the body is a fixture's, which the next test of the module needs.
+        # A context from before the body is a fixture's; the next test of the module needs it.
         of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
         error = gpu.context_change(another_may_stay=of_the_module or not is_replaceable(config))
     if error is not None:
@@ -116,14 +116,14 @@ def note_lost_context(item: pytest.Item) -> None:
 
 
 def _context_fault(item: pytest.Item) -> str | None:
-    """Says why the CUDA context is lost; returns None where it is not, or the test cannot have used it."""
+    """Says why the CUDA context is lost; returns None if it is not, or if the test cannot have used it."""
     if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
     return environment_of(item.config).gpu.context_fault()
 
 
 def conclude(item: pytest.Item) -> None:
-    """Fails the test where the gate says so; warns instead under `--gpukern-gate=warn`."""
+    """Fails the test if the gate says so; warns instead under `--gpukern-gate=warn`."""
     fail_where_context_is_lost(item)
     test = item.stash.get(MEASURED, None)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
@@ -134,14 +134,14 @@ def conclude(item: pytest.Item) -> None:
 
 
 def stop_observing(item: pytest.Item) -> None:
-    """Stops looking at the code that the test loads, before a teardown, which may fail."""
+    """Stops watching the code that the test loads, before a teardown, which may fail."""
     test = item.stash.get(MEASURED, None)
     if test is not None:
         test.stop_observing()
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Notes after a teardown what the test left on the device, and fails it where the gate says so."""
+    """Notes after a teardown what the test left on the device, and fails it if the gate says so."""
     if CONTEXT in item.stash and (nextitem is None or nextitem.path != item.path):
         del item.stash[CONTEXT]
     test = item.stash.get(MEASURED, None)
@@ -154,7 +154,7 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
 
 
 def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> None:
-    """Fails a test whose threads would be in the next one's times; that has another process, if it can."""
+    """Fails a test whose threads would disturb the next one's times; a new process runs that, if possible."""
     config = item.config
     if ENVIRONMENT not in config.stash or LOST in config.stash:
         return
@@ -171,13 +171,13 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
 
 
 def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:
-    """Fails a test with why the gate does, if it does; warns instead under `--gpukern-gate=warn`."""
+    """Fails a test for the gate's reason, if any; warns instead under `--gpukern-gate=warn`."""
     if complaint is None:
         return
     complaint = printable_lines(complaint)  # it may quote the record
     if settings_of(item.config).gate == "warn":
         with warnings.catch_warnings():
-            warnings.simplefilter("always", GpukernWarning)  # a warning also where others are made errors
+            warnings.simplefilter("always", GpukernWarning)  # a warning even if others are made errors
             warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
         return
     test.failed_by_the_gate = True
@@ -187,8 +187,8 @@ def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> N
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
-    The report of the teardown carries how pytest-benchmark lists the test, to which fixtures may still add,
-    and what observers saw of it.
+    The teardown's report carries how pytest-benchmark lists the test, since fixtures may still add to that,
+    and what observers saw.
     """
     if report.when == "teardown":
         note_lost_context(item)
@@ -227,7 +227,7 @@ def carried(
     Args:
         item: the test.
         result: what it found out, if anything.
-        sessions: what further sessions of it did.
+        sessions: what its extra sessions found out.
         failed_by_the_gate: whether the gate, and nothing before it, failed it.
     """
     case = case_of(item)

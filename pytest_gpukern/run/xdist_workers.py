@@ -1,8 +1,8 @@
 """Replaces workers of xdist that cannot measure any more, without blaming another test.
 
-A worker is the process that measures its tests. One that has lost its CUDA context ends before its next test,
-which xdist takes for a crash in that test; the controller has another worker run it. One in which a test
-takes too long is ended, with that test.
+A worker measures its own tests. If it has lost its CUDA context, it ends before its next test. xdist takes
+that for a crash in that test, so the controller has another worker run it. A worker whose test takes too long
+is ended, with that test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESCHEDULED = "rescheduled"
 
 
 class Worker:
-    """Is the plugin of a worker whose run measures.
+    """Ends a measuring worker without a CUDA context, or whose test takes too long; its plugin.
 
     Args:
         config: of the worker.
@@ -39,7 +39,7 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Ends a worker without a context instead; what was reported so far has been sent."""
+        """Ends a worker that has no context; what was reported so far has been sent."""
         if LOST in self._config.stash:
             os._exit(0)
         self._left_s = timeout_of(item) if may_use_gpu(item) else None
@@ -51,13 +51,13 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
-        """Minds the time again: pytest lets go of all such clocks where a test fails."""
+        """Starts the clock again: pytest stops all such clocks when a test fails."""
         self._disarm()
         self._arm()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Has time pass that does not count against the test: it waits for what is not its own."""
+        """Stops the test's clock while the test waits for something else."""
         self._disarm()
         try:
             yield
@@ -65,7 +65,7 @@ class Worker:
             self._arm()
 
     def _arm(self) -> None:
-        """Has every stack shown and this process ended, by a thread that needs no interpreter."""
+        """Starts a thread, which needs no interpreter, to show every stack and end this process in time."""
         self._armed_s = time.monotonic()
         if self._left_s is not None:
             shown = _terminal(self._config)
@@ -78,20 +78,20 @@ class Worker:
 
 
 class Replacing:
-    """Is the plugin of a controller whose workers measure: knows which ones end for a lost context."""
+    """Knows which workers end for a lost context; a plugin of the controller of measuring workers."""
 
     def __init__(self) -> None:
         self._retiring: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes that a worker says it has no context any more."""
+        """Notes that a worker reports a lost context."""
         if (getattr(report, "gpukern", None) or {}).get("lost"):
             self._retiring.add(_worker(report))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Has another worker run the test that one without a context did not begin."""
+        """Gives another worker the test that one without a context did not begin."""
         if _worker(report) not in self._retiring:
             return
         self._retiring.discard(_worker(report))
@@ -101,12 +101,12 @@ class Replacing:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Shows nothing of a test that is yet to run."""
+        """Shows nothing for a test that is yet to run."""
         return ("", "", "") if str(report.outcome) == _RESCHEDULED else None
 
 
 def _worker(report: pytest.TestReport) -> str:
-    """Returns the name of the worker that a report came from, as `gw0`."""
+    """Returns the name of the worker that sent a report, such as `gw0`."""
     return str(report.node.gateway.id) if hasattr(report, "node") else ""
 
 
