@@ -411,7 +411,7 @@ def _recordable(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An element passes where ``|actual − expected| ≤ atol + rtol · |expected|``; expected is the reference.
+    """Accepts an element if ``|actual − expected| ≤ atol + rtol · |expected|``; expected is the reference.
 
     Raises:
         ValueError: a bound is negative or not finite.
@@ -426,9 +426,9 @@ class Tolerance:
                 raise ValueError(f"{name}={value!r}: must be a finite number ≥ 0, such as 1e-6")
 
     def flushing(self, dtype: DTypeLike) -> Tolerance:
-        """Returns the same where subnormal results may come out as zero, as with nvcc's `-ftz=true`.
+        """Returns a tolerance that also accepts zero for a subnormal result, as nvcc's `-ftz=true` gives.
 
-        The absolute bound becomes the smallest normal number at least, which matters for no other result.
+        `atol` becomes at least the smallest normal number of `dtype`, which hardly affects other results.
         """
         import numpy as np
 
@@ -436,11 +436,11 @@ class Tolerance:
 
     @classmethod
     def for_dtype(cls, dtype: DTypeLike) -> Tolerance:
-        """Returns the default for an element-wise result of `dtype`, as rtol/atol.
+        """Returns the default tolerance of an element-wise result of `dtype`.
 
-        float16 1e-3/1e-5, bfloat16, by its name, 1.6e-2/1e-5 and float32 1.3e-6/1e-5, the bounds of
-        `torch.testing.assert_close`; float64 1e-9/1e-9, since theirs, 1e-7, would pass a result of float32.
-        What is no float must be equal.
+        As rtol/atol: float16 1e-3/1e-5, "bfloat16" 1.6e-2/1e-5, float32 1.3e-6/1e-5, float64 1e-9/1e-9. These
+        are the bounds of `torch.testing.assert_close`, except for float64, where its 1e-7 would pass a result
+        of float32. Integers and booleans must be equal.
         """
         import numpy as np
 
@@ -453,10 +453,11 @@ class Tolerance:
 
     @classmethod
     def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float = 1.0) -> Tolerance:
-        """For a sum of `terms` products of size `magnitude`: rounding grows as √terms · eps.
+        """Returns the tolerance for a sum of `terms` products of size `magnitude`.
 
-        The factor 8 leaves room for the order of summation. N. J. Higham, Accuracy and Stability of Numerical
-        Algorithms (2002), section 2.8: the statistical error of a sum behaves as the square root of terms.
+        It is 8 · eps relative, and 8 · eps · magnitude · √terms absolute: the statistical error of a sum
+        grows as the square root of its terms (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
+        2002, section 2.8). The factor 8 leaves room for the order of summation.
         """
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""Fills, computes and rotates large arrays by several threads: NumPy works without the GIL."""
+"""Fills, computes and rotates large arrays in several threads: NumPy works without the GIL."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 _CHUNK = 1 << 22
-"""Elements that a thread takes at once."""
+"""Elements that a thread handles at once."""
 
 
 def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """Returns `function` of each item, in the items' order, by as many threads as there are processors.
+    """Returns `function` of each item, in order, computed by as many threads as there are processors.
 
-    A single item is done without a thread. Garbage is collected in none of them: what it holds may be arrays
-    of PyCUDA's, which can be freed only in the thread that has their context.
+    A single item needs no thread. No thread collects garbage: arrays of PyCUDA can be freed only in the
+    thread that has their context.
     """
     if len(items) < 2:
         return [function(item) for item in items]
@@ -41,16 +41,16 @@ def random_array(
     *,
     distribution: str = "uniform",
 ) -> np.ndarray[Any, Any]:
-    """Draws random values of `dtype` by several threads; the values do not depend on their number.
+    """Draws an array of random values in several threads; the values do not depend on their number.
 
     Args:
-        rng: the problem's seeded generator.
-        shape: of the array.
-        dtype: float16, rounded from float32, float32 or float64.
+        rng: the seeded generator that `make_inputs` is given.
+        shape: shape of the array.
+        dtype: float32, float64, or float16, which is rounded from float32.
         distribution: "uniform" on [0, 1) or "normal" (mean 0, variance 1).
 
     Raises:
-        ValueError: the distribution or the dtype is none of these.
+        ValueError: `distribution` or `dtype` is none of these.
     """
     import numpy as np
 
@@ -79,16 +79,15 @@ _DRAWS = (
     *("random", "uniform", "integers", "normal", "standard_normal", "lognormal", "exponential"),
     *("standard_exponential", "gamma", "standard_gamma", "beta", "chisquare", "poisson", "binomial"),
 )
-"""Methods of a generator whose elements are drawn each on its own."""
+"""Methods of a generator that draw each element on its own."""
 _CHANGED = 32
-"""One element in so many is drawn anew, and one at least."""
+"""One element in so many is drawn anew, but at least one."""
 
 
 def few_changed(rng: np.random.Generator) -> np.random.Generator:
-    """Returns a generator that draws what `rng` would, but for a few elements of each array.
+    """Returns a generator that draws what `rng` would, except for a few elements of each array.
 
-    What is made of its draws is as valid as what is made of any. The first, the middle and the last element
-    stay, and so do numbers and what is shuffled.
+    The first, the middle and the last element stay the same, and so do single numbers and shuffles.
     """
     import numpy as np
 
@@ -105,7 +104,7 @@ def few_changed(rng: np.random.Generator) -> np.random.Generator:
         def drawn(self: FewChanged, *args: Any, **kwargs: Any) -> Any:
             array = draw(self, *args, **kwargs)
             size = array.size if isinstance(array, np.ndarray) else 0
-            if size < 4:  # which the elements that stay leave nothing of
+            if size < 4:  # the elements that stay are all there are
                 return array
             if kwargs.get("out") is not None:
                 kwargs = {**kwargs, "out": np.empty_like(array)}
@@ -123,14 +122,14 @@ def few_changed(rng: np.random.Generator) -> np.random.Generator:
 
 
 def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float64") -> np.ndarray[Any, Any]:
-    """Computes `ufunc` of the operands in `dtype` by several threads: a reference of large arrays.
+    """Computes a ufunc in `dtype` with several threads, for the reference of large arrays.
 
-    The operands are converted piece by piece, so that no copy of them in the higher precision is made.
+    The operands are converted piece by piece, so no copy of them in the higher precision is made.
 
     Args:
-        ufunc: of one output, such as `numpy.exp`.
+        ufunc: a ufunc with one output, such as `numpy.exp`.
         operands: arrays and scalars that broadcast to one shape.
-        dtype: of the computation and of the result.
+        dtype: dtype of the computation and of the result.
 
     Raises:
         ValueError: the operands do not broadcast.
@@ -156,11 +155,11 @@ def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float
 
 
 def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Rotates an array along each axis, as `numpy.roll` does, by several threads.
+    """Rotates an array along each axis, as `numpy.roll` does, in several threads.
 
     Args:
-        array: of one axis or more.
-        shifts: for each axis, by how many places.
+        array: an array with at least one axis.
+        shifts: number of places, for each axis.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Holds what users declare: problems, axes, inputs, outputs, variants and their cases.
+"""Defines what users declare: problems, axes, inputs, outputs, variants and their cases.
 
 Start with `problem.py`.
 """

@@ -1,4 +1,4 @@
-"""Holds the axes of a problem, and the points on them."""
+"""Defines the axes of a problem and the points on them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SIZES = ("smoke", "full", "huge")
 
 @dataclass(frozen=True)
 class Axis:
-    """Declares the values of one axis of a problem, at the size that CI can run and at full size.
+    """Declares the values of one axis of a problem, for each size of a run.
 
     Attributes:
-        smoke: values small enough for a simulator; one should be awkward.
-        full: those that matter for speed.
-        awkward: values at full size that are there for what goes wrong at them: a prime, not a multiple of
-            any block. A variant runs there with the first values of its parameters and is measured in its
-            first scope only, unless the run asks for other ones.
-        huge: values beyond what 32 bits count, such as 2**31 + 11 elements, for `--gpukern-size=huge` only. A
-            problem none of whose axes has any is left out there; its other axes keep their first smoke value.
+        smoke: values for a quick check, small enough for a simulator; one should be awkward.
+        full: values whose speed matters.
+        awkward: values of a full run at which kernels tend to fail, such as a prime, which is no multiple of
+            a block. A variant runs there with the first values of its parameters, and is measured in its
+            first scope only, unless the run asks for others.
+        huge: values that 32 bits cannot count, such as 2**31 + 11, for `--gpukern-size=huge` only. Such a run
+            leaves out problems without huge values; axes without any keep their first smoke value.
 
     Raises:
-        ProblemError: there is no value at one size, or one is both full and awkward.
+        ProblemError: `smoke` or `full` is empty, or a value is in both `full` and `awkward`.
     """
 
     smoke: tuple[Any, ...] = ()
@@ -61,17 +61,17 @@ class Axis:
 
 
 class Axes(dict[str, Axis]):
-    """Maps names to the axes of a problem. A point gives each of them a value."""
+    """Maps names to the axes of a problem. A point gives each axis a value."""
 
     def refuse_unknown(self, names: Iterable[str], whose: str) -> None:
-        """Raises ProblemError for what names something that is no axis; its message begins with `whose`."""
+        """Raises ProblemError if a name is not an axis; the message begins with `whose`."""
         unknown = [name for name in names if name not in self]
         if unknown:
             raise ProblemError(f"{whose} names {unknown[0]!r}, which is not an axis: {sorted(self)}")
 
     @classmethod
     def declared(cls, axes: Any, whose: str) -> Axes:
-        """Returns what is declared as axes; raises ProblemError, whose message begins with `whose`."""
+        """Returns the declared axes; raises ProblemError, whose message begins with `whose`, for bad ones."""
         for name, axis in dict(axes).items():
             if not isinstance(axis, Axis):
                 raise ProblemError(
@@ -80,7 +80,7 @@ class Axes(dict[str, Axis]):
         return cls(axes)
 
     def points(self, size: str, chosen: Mapping[str, Sequence[Any]] | None = None) -> list[Point]:
-        """Returns the product of the axes at `size`; the `chosen` values of an axis take precedence."""
+        """Returns the product of the axes at `size`; `chosen` values replace those of an axis."""
         if size == "huge" and not any(axis.huge for axis in self.values()):
             return []
         values = {name: (chosen or {}).get(name) or axis.values(size) for name, axis in self.items()}
@@ -92,42 +92,45 @@ class Axes(dict[str, Axis]):
         return {name: axis.smoke[0] for name, axis in self.items()}
 
     def declare(self, point: Point) -> bool:
-        """Says whether every value of a point is one of its axis, not asked for or shrunk by a run."""
+        """Says whether every value of a point is declared, and not chosen or shrunk by a run."""
         return all(
             point[name] in (*axis.smoke, *axis.values("full"), *axis.huge) for name, axis in self.items()
         )
 
     def has_huge(self, point: Point) -> bool:
-        """Says whether a value of a point is one that 32 bits cannot count, and that has to be asked for."""
+        """Says whether a value of a point is huge, and thus runs only on request."""
         return any(
             point[name] in axis.huge and point[name] not in (*axis.smoke, *axis.values("full"))
             for name, axis in self.items()
         )
 
     def has_awkward(self, point: Point, chosen: Mapping[str, Sequence[Any]] | None = None) -> bool:
-        """Says whether a value of a point is awkward for its axis, and none that was `chosen`."""
+        """Says whether a value of a point is awkward for its axis, and was not `chosen`."""
         return any(point[name] in axis.awkward for name, axis in self.items() if name not in (chosen or {}))
 
 
 def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int, ...]:
-    """Returns numbers of elements at which guards, tails and edges of a launch show, in ascending order.
+    """Returns few sizes at which kernels with a wrong guard, tail or edge fail, in ascending order.
 
-    They are few, and yet leave every remainder modulo 2, 4 and 8 behind a loop that ran, as the tail of a
-    loop over vectors has it, and remainders of one too few, none and a few too many behind warps, blocks and
-    tiles of two and four blocks: 0, 1, warp - 1, block, block + 1, 4·block - 1, 4·block, 4·block + 2, a prime
-    above two blocks, which nothing divides, and what is missing modulo 8 from warp + 2 on. What is below
-    `minimum` is left out: a grid of no blocks is no launch (CUDA_ERROR_INVALID_VALUE), so that a problem
-    whose variants take no empty arrays says `minimum=1`.
+    They are 0, 1, warp - 1, block, block + 1, 4·block - 1, 4·block, 4·block + 2 and a prime above two blocks.
+    Sizes from warp + 2 on are added until every remainder modulo 8 occurs above 8. So a loop over vectors of
+    2, 4 or 8 elements meets every tail, and warps, blocks and tiles are filled, short by one and exceeded.
+
+    Args:
+        block: threads in a block.
+        warp: threads in a warp.
+        minimum: the smallest size to return. Use 1 if variants cannot take empty arrays: CUDA refuses a grid
+            without blocks (CUDA_ERROR_INVALID_VALUE).
 
     Raises:
-        ProblemError: a block or a warp has no threads.
+        ProblemError: `block` or `warp` is below 1.
     """
     if block < 1 or warp < 1:
         raise ProblemError(
             f"boundaries(block={block}, warp={warp}): both count threads and must be 1 or more"
         )
     tile = 4 * block
-    # Not ±1 modulo 8, which the edges of blocks are.
+    # The edges of blocks are ±1 modulo 8 already.
     prime = next(n for n in itertools.count(2 * block + 1) if n % 8 in (3, 5) and _is_prime(n))
     sizes = {0, 1, warp - 1, block, block + 1, tile - 1, tile, tile + 2, prime}
     for remainder in range(8):

@@ -1,4 +1,4 @@
-"""Calls a function with those of the values at hand that it names, as pytest does with fixtures."""
+"""Calls a function with the values that its parameters name, as pytest does with fixtures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Names = Mapping[str, Any]
 
 
 class ProblemError(Exception):
-    """Says that a problem, variant or axis was declared or selected in a way that cannot work.
+    """Says that a problem, variant or axis is declared or selected in a way that cannot work.
 
     Attributes:
-        place: file and line of what is wrong, by default of the user's code that is running.
+        place: file and line of the mistake; by default the user's line that is running.
     """
 
     def __init__(self, message: str, place: str | None = None) -> None:
@@ -25,7 +25,7 @@ class ProblemError(Exception):
 
     @property
     def located(self) -> str:
-        """The message, behind its place."""
+        """The message with its place in front."""
         return f"{self.place}: {self}"
 
 
@@ -38,13 +38,13 @@ def users_line() -> str:
 
 
 def place_of(path: str, line: int) -> str:
-    """Returns a file and line as messages show them: from the working folder, where it is in there."""
+    """Returns a file and line as messages show them, relative to the working folder if it is inside."""
     shown = os.path.relpath(path)
     return f"{path if shown.startswith('..') else shown}:{line}"
 
 
 def takes_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Returns the names of a function's parameters; None where it takes any name."""
+    """Returns the names of a function's parameters; None if it takes any name."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -52,10 +52,10 @@ def takes_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
 
 
 def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
-    """Calls `function` with those of `available` that it names.
+    """Calls `function` with those of the `available` values that it names.
 
     Raises:
-        ProblemError: it names something that is not there; the message lists what is.
+        ProblemError: a parameter is not available; the message lists what is.
     """
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -1,4 +1,4 @@
-"""Lists the cases of a problem: which variant runs at which point, with which parameters, in which order."""
+"""Lists the cases of a problem in order: each is a variant at a point with parameters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """Names one thing to check and measure: a variant of a problem, at a point and with its parameters.
+    """Names one thing to check and measure: a variant of a problem at a point, with its parameters.
 
     Attributes:
         point: axis → value.
-        parameters: the variant's own → value.
-        awkward: whether the point is there to be checked more than to be measured.
-        first: whether it is the first of its variant and parameters, which is checked in the corners too.
+        parameters: parameter of the variant → value.
+        awkward: whether the point is there for checking more than for speed.
+        first: whether it is the first with its variant and parameters; only that one is checked in corners.
     """
 
     problem: Problem
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Scopes to measure. What starts and ends with host data by itself is timed end to end only."""
+        """The scopes to measure. A variant that takes host data is timed end to end only."""
         if self.variant.backend == "host" or self.variant.host_data:
             return ("end_to_end",)
         scopes = self.variant.scopes or self.problem.scopes
@@ -50,15 +50,15 @@ class Case:
 def cases_of(
     problem: Problem, size: str, axes: Mapping[str, Sequence[Any]] | None = None, *, wrong: bool = False
 ) -> Iterator[Case]:
-    """Yields all cases, point by point: inputs and reference are made once for all variants of a point.
+    """Yields all cases point by point, so that inputs and reference of a point are made once.
 
-    Broken variants that take the CUDA context along have one case each, behind all others.
+    Broken variants that destroy the CUDA context have one case each, after all others.
 
     Args:
-        problem: whose variants are registered.
+        problem: the problem, with its variants registered.
         size: "smoke", "full" or "huge".
-        axes: values of an axis that a run has chosen instead of those at the size.
-        wrong: whether those of the deliberately broken variants instead.
+        axes: axis → values that the run chose instead of those at `size`.
+        wrong: whether to yield the deliberately broken variants instead.
     """
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())
     for variant in variants:
@@ -66,7 +66,7 @@ def cases_of(
             yield from _cases_at(problem, variant, size)
     last = [variant for variant in variants if variant.loses_context and not variant.at]
     variants = [variant for variant in variants if not variant.at and not variant.loses_context]
-    begun: set[tuple[str, str]] = set()  # with which parameters a variant has had its first point
+    begun: set[tuple[str, str]] = set()  # variants and parameters that have had their first point
     for point in problem.axes.points(size, axes):
         awkward = size == "huge" or (size == "full" and problem.axes.has_awkward(point, axes))
         for variant in variants:
@@ -77,14 +77,14 @@ def cases_of(
                 if runs:
                     begun.add(run)
                 yield Case(problem, variant, point, parameters, awkward, first)
-    for variant in last:  # one case each: every more would cost a process
+    for variant in last:  # one case each, since each costs a process
         everywhere = itertools.product(problem.axes.points(size, axes), _parameters(variant))
         for point, parameters in itertools.islice(everywhere, 1):
             yield Case(problem, variant, point, parameters, first=not axes and size != "huge")
 
 
 def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
-    """Yields the cases of a broken variant at its one point; with huge sizes only where that is huge."""
+    """Yields the cases of a broken variant at its one point; with huge sizes only if the point is huge."""
     point = {**problem.axes.smoke_point, **variant.at}
     if size == "huge" and not problem.axes.has_huge(point):
         return

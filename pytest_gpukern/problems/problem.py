@@ -1,4 +1,4 @@
-"""Holds what users declare of a problem: inputs, reference, outputs, tolerance, work and variants."""
+"""Defines `Problem`, with which users declare inputs, reference, outputs, tolerance, work and variants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 SpecialValues = Mapping[str, Sequence[float]]
 _LOOKED_AT = 1000
-"""Elements of a rearranged output that have to differ from those before, but for chance."""
+"""Elements of a rearranged output that we sample: most must differ from those before."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Output:
     """Declares shape, dtype and order of one output.
 
     Attributes:
-        shape: of the array.
-        dtype: of the array.
-        order: "C" where the elements of what a launch returns have to lie in C order without gaps; "any"
-            where they need not, as in a transposed view.
-        written: index or mask of the elements that a launch writes, such as `numpy.s_[1:-1, 1:-1]`, where
-            that is not all of them. The rest has to stay as it was: then the array holds random numbers
-            before a launch instead of a poison.
+        shape: shape of the array.
+        dtype: dtype of the array.
+        order: "C" if a returned array must be contiguous in C order; "any" if it may be strided, such as a
+            transposed view.
+        written: index or mask of the elements that a launch writes, such as `numpy.s_[1:-1, 1:-1]`; None for
+            all of them. The other elements must not change. Before a launch the array holds random numbers
+            instead of a poison.
 
     Raises:
-        ProblemError: the order is neither.
+        ProblemError: `order` is neither.
     """
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class Output:
             raise ProblemError(f"order={self.order!r}: the order of an output must be 'C' or 'any'")
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns those of an array's elements that a launch writes."""
+        """Returns the elements of an array that a launch writes."""
         if self.written is None:
             return values
         written: np.ndarray[Any, Any] = values[self.written]
@@ -67,7 +67,13 @@ class Output:
 
 @dataclass(frozen=True)
 class Run:
-    """Shows one checked launch to a statistical check: point, and host values of inputs and outputs."""
+    """Holds one checked launch for a statistical check.
+
+    Attributes:
+        point: axis → value.
+        inputs: name → NumPy array or scalar.
+        outputs: name → NumPy array, a copy of what the launch left.
+    """
 
     point: Point
     inputs: dict[str, Any]
@@ -77,66 +83,65 @@ class Run:
 class Problem:
     """Declares what is computed, once for all variants: inputs, reference, outputs, tolerance, bytes, flops.
 
-    Each callable is given by name whatever it names among the point's axes, the inputs and (for a variant)
-    the outputs, `stream` and its own parameters, so it lists only what it needs.
+    Each function below takes what it needs by name: axes of the point, and inputs where it says so.
 
     Args:
-        name: an identifier; names the baseline file.
+        name: an identifier; it names the baseline file.
         version: raise it when inputs or work change, so that old times are not compared with new ones.
-        axes: name → `Axis`; the points are their product.
+        axes: name → `Axis`; the points are the product of their values.
         make_inputs: takes `rng` (a seeded `numpy.random.Generator`) and axes; returns name → array or scalar.
         outputs: takes axes and inputs; returns name → `Output` or (shape, dtype).
-        reference: takes inputs and axes; returns one array or name → array, in higher precision where that
-            exists. Without one, `check` decides alone.
-        inout: inputs that a launch updates in place, such as `("histogram",)`. They hold what `make_inputs`
-            gave them before every launch, also a timed one, and what `reference` returns under their names
-            after it; `outputs` need not list them.
-        rearrange: takes `rng`, inputs, the reference under the outputs' names, and axes; returns both again,
-            name → array or scalar, for other contents whose reference follows exactly, as the rows of a
-            product follow those of its left operand. Every element of every output has to change, or a
-            result kept from the contents before would pass. Used where a set takes over a gigabyte, of which
-            a second reference would take seconds.
-        tolerance: a `Tolerance`, a dict of them by output, or a callable that takes axes and returns either;
-            by default `Tolerance.for_dtype` of the output. One that the next lower precision would meet too,
-            or an output of zeros, is refused at the points of `axes`; elsewhere a note says so.
+        reference: takes inputs and axes; returns the expected output, or name → array for several. Compute
+            it in a higher precision where there is one. Without a reference, `check` alone decides.
+        inout: inputs that a launch updates in place, such as `("histogram",)`. Before every launch, also a
+            timed one, we put back what `make_inputs` gave them. After it they are compared with what
+            `reference` returns under their names. `outputs` need not list them.
+        rearrange: makes another set of contents from one above 1 GiB, where a second reference would take
+            seconds. It takes `rng`, inputs, the reference under the outputs' names, and axes; it returns both
+            again, changed alike, such as the rows of a product and of its left operand in another order.
+            Every element of every output must change, or an old result would pass.
+        tolerance: a `Tolerance`, a dict of output → `Tolerance`, or a function of the axes that returns
+            either; by default `Tolerance.for_dtype` of the output. At the points of `axes` we refuse one that
+            would pass the next lower precision, or an output of zeros; elsewhere a note says so.
         allow_lower_precision: why the next lower precision may pass, in words; then it is not refused.
-        traffic_bytes: takes axes; the fewest bytes that device memory must move.
-        flops: takes axes; floating-point operations of the work.
-        transfer_bytes: takes axes; bytes copied to and from the device. By default the sizes of the arrays.
-        check: statistical check of several runs with different seeds: takes a list of `Run`, returns a
-            diagnosis in words or None.
-        check_seeds: how many runs `check` is given; of a timed variant whose launch takes over 50 ms on the
-            host at most three before timing, and then four with the timed one.
+        traffic_bytes: takes axes; returns the fewest bytes that the work must move through device memory.
+        flops: takes axes; returns the number of floating-point operations of the work.
+        transfer_bytes: takes axes; returns the bytes copied to and from the device. By default the sizes of
+            the arrays.
+        check: checks several runs with different seeds statistically: takes a list of `Run`, returns what is
+            wrong in words, or None.
+        check_seeds: how many runs `check` is given. A timed host variant whose launch takes over 50 ms has
+            three before timing, and four with the timed one.
         scopes: the scopes to measure by default.
-        speedup_against: label of the variant that speed-up is reported against.
-        shrink: axis that is halved until `host_bytes` fits the machine; the result shows what ran.
-        host_bytes: takes axes; host memory that inputs, outputs and reference need.
-        check_points: further points at which every variant is checked and never timed, such as
-            `[{"n": n} for n in boundaries()]`; axes that one does not name keep their first smoke value. Or
-            what returns them, given the case's parameters by name, as `lambda block=256: …`. They are checked
-            once a variant and set of parameters, at the first point of a run that chooses no axis.
-        special_values: input → values such as NaN, infinities, subnormals and -0.0, or a callable that takes
-            axes and returns that. Every variant is checked once with all of them among random values, at the
-            first smoke point: NaN is right where the reference has it, and only there.
-        exact_inputs: as `make_inputs`, of integers so small that every sum and product of them is exact in
-            the outputs' dtypes, for work that is linear in its inputs. Every variant is checked on them once,
-            at the first smoke point, and must equal the reference, whatever the order of its sums.
-        layouts: layout → input and output arrays that may come in it: `{"misaligned": ("x", "y")}` for arrays
-            that begin an odd number of elements behind a boundary, `{"strided": ("x", "y")}` for every second
-            element along the last axis of a larger array (the second array every third, and so on). Variants
+        speedup_against: label of the variant that speed-ups are reported against, such as "host.numpy".
+        shrink: axis that we halve until `host_bytes` fits the machine; the result shows what ran.
+        host_bytes: takes axes; returns the bytes of host memory that inputs, outputs and reference need.
+        check_points: more points at which every variant is checked and never timed, such as
+            `[{"n": n} for n in boundaries()]`; axes that a point leaves out keep their first smoke value.
+            They may depend on the variant's parameters: `lambda block=256: …`. Each variant is checked there
+            once for each set of its parameters, unless the run chooses values of an axis.
+        special_values: input → values such as NaN, infinities, subnormals and -0.0, or a function of the axes
+            that returns that. Every variant is checked once with all of them among random values, at the
+            first smoke point. NaN is right only where the reference has it.
+        exact_inputs: like `make_inputs`, for work that is linear in its inputs: integers so small that all
+            sums and products are exact in the outputs' dtypes. Every variant is checked on them once, at the
+            first smoke point. It must equal the reference, whatever the order of its sums.
+        layouts: layout → input and output arrays that may come in it. With `{"misaligned": ("x", "y")}` they
+            begin an odd number of elements after an aligned address. With `{"strided": ("x", "y")}` x is
+            every second element along the last axis of a larger array, y every third, and so on. Variants
             that declare a layout are checked in it once, at the first smoke point.
-        dtypes: names of the dtypes in which the work is declared; every callable gets one of them as `dtype`.
-            The first is that of all cases, which do not name it. Variants that declare others are checked in
-            each once, at the first smoke point, and never timed in it. Dtypes to be timed are an axis.
-        simulator_limits: axis → largest value that the simulator is given in `check_points`.
-        seed: recorded seed of the inputs.
+        dtypes: names of dtypes that the work may have; every function may take one of them as `dtype`. All
+            cases use the first, which their ids do not name. Variants that declare others are checked in each
+            once, at the first smoke point, and never timed in it. To time several dtypes, declare an axis.
+        simulator_limits: axis → the largest value in `check_points` that the simulator runs.
+        seed: seed of the inputs, which is recorded.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
 
     Attributes:
         axes: name → axis, with the points on them.
-        variants: those that are right, and those that are deliberately broken.
+        variants: the right ones, and the deliberately broken ones.
         declared_at: file and line.
-        loaded: whether the files of `package` were looked at.
+        loaded: whether we looked at the files of `package`.
 
     Raises:
         ProblemError: the declaration contradicts itself.
@@ -240,7 +245,7 @@ class Problem:
         return f"Problem({self.name!r}, version={self.version})"
 
     def error(self, message: str) -> ProblemError:
-        """Returns the error of something that it declares, with its name, file and line."""
+        """Returns an error about this declaration, with its name, file and line."""
         return ProblemError(f"problem {self.name!r}: {message}", self.declared_at)
 
     # declaring variants and tests
@@ -260,11 +265,27 @@ class Problem:
         dtypes: Sequence[str] = (),
         **parameters: Sequence[Any],
     ) -> Registration:
-        """Registers the decorated function as a variant on `backend`; see `Variant` for the arguments.
+        """Registers the decorated function as a variant on `backend`.
 
-        The function takes by name what it needs (arrays of the backend's own type for inputs and outputs,
-        scalars as they are, axes, `stream` in the backend's own type, parameters), may prepare untimed, and
-        returns the callable that is timed.
+        The function takes by name what it needs: inputs and outputs as arrays of the backend's own type,
+        scalars, axes, `stream` in the backend's own type, and its parameters. It may prepare, untimed. It
+        returns the function that is timed.
+
+        Args:
+            backend: a backend, such as "numba".
+            max_size: axis → the largest value at which the variant can finish.
+            min_size: axis → the smallest value that the variant takes.
+            allocates: the launch returns new arrays instead of writing the outputs that it was given.
+            needs_gpu: what the variant needs that the simulator lacks, in words; None if the simulator can
+                run it.
+            scopes: the scopes to measure; by default the problem's.
+            determinism: `bitwise` or `run-to-run` if two launches on the same inputs must give the same bits,
+                else the variant is INCORRECT; `tolerant` or None if they may differ.
+            host_data: the variant takes host arrays and moves the data itself; it is timed end to end only.
+            layouts: layouts of the problem that the variant takes; it is checked in them, never timed.
+            dtypes: dtypes of the problem, besides the first, that it takes; it is checked in them, never
+                timed.
+            parameters: each parameter of the function with the values to try, such as `block=(128, 256)`.
         """
         declared = Variant(
             backend=backend,
@@ -297,19 +318,23 @@ class Problem:
     ) -> Registration:
         """Registers a deliberately broken variant, which must be rejected.
 
-        Either the checker does so for `expected_fault`, a value of `check.diagnosis.Fault` such as
-        "not written"; or, where its values may be right by luck, the tool `detected_by` of compute-sanitizer,
-        such as "racecheck", in a run with `--gpukern-sanitize`.
+        Our checks reject it with `expected_fault`. If its values may be right by luck, the tool `detected_by`
+        of compute-sanitizer must find something instead, in a run with `--gpukern-sanitize`.
 
-        What is wrong at one point only, such as an index that overflows above 2³¹ elements, names that:
-        `at={"n": 2**31 + 11}`, values of the axes, of which those left out keep their first smoke value. It
-        has to be rejected there and nowhere else, at a huge value in runs with `--gpukern-size=huge` only.
-
-        Of one whose launch takes the CUDA context along, such as a misaligned address, `loses_context` has it
-        run only in a process that another replaces, as when measuring: once, behind all others.
+        Args:
+            backend: as of `variant`, which explains the arguments that are not listed here.
+            expected_fault: the diagnosis that it must get, a value of `check.diagnosis.Fault` such as
+                "not written".
+            detected_by: a tool of compute-sanitizer, such as "racecheck".
+            at: the only point at which it must be rejected, such as `{"n": 2**31 + 11}` for an index that
+                overflows. Axes left out keep their first smoke value. Huge values run with
+                `--gpukern-size=huge` only.
+            loses_context: its launch destroys the CUDA context, as a misaligned address does. It runs once,
+                after all others, and only in a process that another can replace, as when measuring.
 
         Raises:
-            ProblemError: both are given or neither, or there is no such tool.
+            ProblemError: both or neither of `expected_fault` and `detected_by` are given, or there is no such
+                tool.
         """
         if (expected_fault is None) == (detected_by is None):
             raise ProblemError("a broken variant needs either expected_fault= or detected_by=")
@@ -330,26 +355,26 @@ class Problem:
         return Registration(Problem.wrong, self.variants, declared, parameters)
 
     def cases(self, function: TestFunction) -> TestFunction:
-        """Turns a test function with a `case` argument into one test item a case."""
+        """Turns a test function with a `case` argument into one test for each case."""
         function._gpukern_problem = (self, False)  # type: ignore[attr-defined]
         return function
 
     def wrong_cases(self, function: TestFunction) -> TestFunction:
-        """Turns a test function with a `case` argument into one test item a broken variant."""
+        """Turns a test function with a `case` argument into one test for each broken variant."""
         function._gpukern_problem = (self, True)  # type: ignore[attr-defined]
         return function
 
     # points
 
     def placements(self, layout: str, arrays: Sequence[str]) -> dict[str, Placement]:
-        """Says where those of the inputs and outputs lie that come in a layout."""
+        """Says where the elements of the arrays lie that come in a layout."""
         unknown = [name for name in self.layouts[layout] if name not in arrays]
         if unknown:
             raise self.error(f"layouts names {unknown[0]!r}, which is not an array: {sorted(arrays)}")
         return placements(layout, self.layouts[layout])
 
     def boundary_points(self, parameters: Names) -> list[tuple[str, Point]]:
-        """Returns the points of `check_points` for a variant with these parameters, each with its text."""
+        """Returns the points of `check_points` for these parameters, each with its label."""
         points = []
         declared = self._check_points
         for named in call_by_name(declared, parameters) if callable(declared) else declared:
@@ -366,17 +391,17 @@ class Problem:
             )
 
     def named(self, point: Point) -> Point:
-        """Returns what there is by name at a point: its axes, and `dtype` where the problem has several."""
+        """Returns what functions may take by name at a point: its axes, and `dtype` if there are several."""
         return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
 
     def _call(self, function: Callable[..., Any], point: Point, more: Names | None = None) -> Any:
-        """Calls what is declared with what it names of the point and of what there is `more`."""
+        """Calls a declared function with what it names of the point and of `more`."""
         return call_by_name(function, {**self.named(point), **(more or {})})
 
     def _mapping(
         self, argument: str, function: Callable[..., Any], point: Point, more: Names
     ) -> dict[str, Any]:
-        """Calls what is declared to return values by name."""
+        """Calls a declared function that must return values by name."""
         made = self._call(function, point, more)
         if not isinstance(made, Mapping):
             raise self.error(f"{argument} returned {type(made).__name__}; it must return a dict by name")
@@ -385,7 +410,7 @@ class Problem:
     # inputs
 
     def _rng(self, point: Point, seed_offset: int, seed: int | None) -> np.random.Generator:
-        """Returns the generator of one set's contents; `seed`, if any, instead of the problem's own."""
+        """Returns the generator for one set of contents; `seed`, if any, replaces the problem's own."""
         import numpy as np
 
         own = self.seed if seed is None else seed
@@ -393,13 +418,13 @@ class Problem:
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
     def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
-        """Draws fresh inputs for `point`: the same for the same offset and seed, in every process."""
+        """Draws inputs for `point`; the same offset and seed give the same ones in every process."""
         return self._drawn(point, self._rng(point, seed_offset, seed))
 
     def inputs_with_few_changed(
         self, point: Point, seed_offset: int, seed: int | None = None
     ) -> dict[str, Any]:
-        """Draws the inputs of an offset, but for a few elements of each array that `make_inputs` draws."""
+        """Draws the inputs of an offset with a few elements changed in each array that is drawn."""
         return self._drawn(point, few_changed(self._rng(point, seed_offset, seed)))
 
     def _drawn(self, point: Point, rng: np.random.Generator) -> dict[str, Any]:
@@ -414,7 +439,7 @@ class Problem:
         return self._completed(point, made, rng)
 
     def _completed(self, point: Point, inputs: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """Adds what outputs that are written in part hold before: small integers, which any dtype holds."""
+        """Adds what partly written outputs hold before a launch: small integers, which fit any dtype."""
         import numpy as np
 
         for name, spec in self.output_specs(point, inputs).items():
@@ -426,7 +451,7 @@ class Problem:
     def with_special(
         self, point: Point, seed: int | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[int, float]]]:
-        """Draws inputs with the special values among them; says where: input → flat index → value."""
+        """Draws inputs with special values among them; returns also input → flat index → value."""
         import numpy as np
 
         declared = self._special_values
@@ -451,7 +476,7 @@ class Problem:
 
     @functools.cached_property
     def contents(self) -> tuple[str, ...]:
-        """Names the contents that variants are checked on once besides random ones: special, exact, kept."""
+        """Names the contents besides random ones that variants are checked on once: special, exact, kept."""
         found = {"special": self._special_values is not None, "exact": self._exact_inputs is not None}
         inputs = {} if self._reference is None else self.inputs(self.axes.smoke_point)
         found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
@@ -505,7 +530,7 @@ class Problem:
         if self._reference is None:
             return None
         specs = self.output_specs(point, inputs)
-        # A reference may update in place as well, and what it is given is what a launch will find.
+        # A reference may update in place as well, so it is given copies.
         private = {name: inputs[name].copy() for name in specs if name in inputs}
         made = self._call(self._reference, point, {**inputs, **private})
         if not isinstance(made, Mapping):
@@ -522,13 +547,13 @@ class Problem:
 
     @property
     def rearranges(self) -> bool:
-        """Whether other contents can be made of a set, and their reference of its reference."""
+        """Whether another set, with its reference, can be made from a set."""
         return self._rearrange is not None
 
     def rearranged(
         self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
     ) -> tuple[dict[str, Any], Expected]:
-        """Makes inputs and expected outputs of another set of these; every output has to change."""
+        """Makes another set from these inputs and expected outputs; every output must change."""
         assert self._rearrange is not None
         rng = self._rng(point, seed_offset, seed)
         made = self._mapping("rearrange", self._rearrange, point, {**inputs, **expected, "rng": rng})
@@ -550,7 +575,7 @@ class Problem:
         return made, found
 
     def _as_declared(self, made: Names, specs: Mapping[str, Output], maker: str) -> Expected:
-        """Returns what was made as arrays, of the declared names and shapes."""
+        """Returns `made` as arrays; raises ProblemError if names or shapes are not as declared."""
         import numpy as np
 
         if set(made) != set(specs):

@@ -1,4 +1,4 @@
-"""Holds the variants of a problem: what they may declare, and that none is there twice."""
+"""Registers the variants of a problem, and refuses what they declare wrongly or twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
-"""What is timed: work on the device, copies in and out, both, or what the call costs the host."""
+"""What we time: work on the device, copies in and out, both, or what the call costs the host."""
 Prepare = Callable[..., Callable[[], Any]]
 
 
@@ -27,29 +27,14 @@ Prepare = Callable[..., Callable[[], Any]]
 class Variant:
     """Describes one implementation of a problem on one backend.
 
+    `Problem.variant` and `Problem.wrong` explain what is not listed here.
+
     Attributes:
         name: unique within problem and backend.
         backend: one of `values.backend_table.BACKENDS`.
-        prepare: takes inputs, outputs, point and parameters by name, returns the callable that is timed;
-            None where the variant's file could not be imported.
-        parameters: the variant's own parameters, each with the values to try.
-        max_size: for an axis, the largest value at which the variant can finish.
-        min_size: for an axis, the smallest value that the variant takes.
-        allocates: the launch returns new arrays instead of writing those it was given.
-        needs_gpu: what it needs that the simulator lacks, in words; None where the simulator can run it.
-        scopes: scopes in which it is measured, or None for the problem's.
-        determinism: `bitwise` or `run-to-run`: it is INCORRECT where two launches on the same inputs give
-            other bits; `tolerant` or None: they may. See `values.determinism.Determinism`.
-        host_data: it is given host arrays and moves the data itself, so it is timed end to end only.
-        layouts: those of the problem that it takes arrays in; it is checked in them, and never timed.
-        dtypes: those of the problem's, besides the first, that it takes; it is checked, never timed in them.
-        at: for a deliberately broken variant, axis → value of the point at which alone it is rejected.
-        loses_context: a deliberately broken variant whose launch takes the CUDA context along.
-        expected_fault: for a deliberately broken variant, the diagnosis it must get.
-        detected_by: for one whose values may be right by luck, the tool of compute-sanitizer that must find
-            something in it instead.
-        unavailable: why its file could not be imported, in words.
-        declared_at: file and line of its decorator.
+        prepare: the decorated function; None if the variant's file could not be imported.
+        unavailable: why the file could not be imported, in words.
+        declared_at: file and line of the decorator.
     """
 
     name: str = ""
@@ -74,7 +59,7 @@ class Variant:
 
     @property
     def is_broken(self) -> bool:
-        """Says whether it is there to be rejected."""
+        """Says whether the variant is there to be rejected."""
         return self.expected_fault is not None or self.detected_by is not None
 
     @property
@@ -94,7 +79,7 @@ class Variant:
 
 
 class Variants:
-    """Holds the variants of a problem by label, and refuses those that declare what it does not have.
+    """Holds the variants of a problem by label, and refuses those that name what it does not have.
 
     Attributes:
         right: label → variant.
@@ -109,14 +94,14 @@ class Variants:
         self.broken: dict[str, Variant] = {}
 
     def add(self, variant: Variant) -> None:
-        """Adds a variant; raises ProblemError where it has a namesake or declares what the problem lacks."""
+        """Adds a variant; raises ProblemError if its name is taken or it names what the problem lacks."""
         home = self.broken if variant.is_broken else self.right
         self._refuse_namesake(variant, home.get(variant.label))
         self._refuse_unknown(variant)
         home[variant.label] = variant
 
     def _refuse_namesake(self, variant: Variant, present: Variant | None) -> None:
-        # What could not be imported replaces what its file had registered before its import failed.
+        # If the import of a file failed half-way, its unavailable variants replace the registered ones.
         if present is None or present.prepare is None or variant.prepare is None:
             return
         old, new = present.prepare.__code__, variant.prepare.__code__
@@ -160,7 +145,7 @@ class Variants:
 
 @dataclass(frozen=True)
 class Registration:
-    """Registers the function that it decorates as the variant that its decorator declares."""
+    """Registers the function that it decorates as a variant."""
 
     decorator: Callable[..., Any]
     variants: Variants
@@ -178,7 +163,7 @@ class Registration:
         self.variants.add(replace(self._named(name, takes), unavailable=reason, declared_at=place))
 
     def _named(self, name: str, takes: tuple[str, ...] | None) -> Variant:
-        """Returns the variant of a function that takes these names, or any; it has to take each parameter."""
+        """Returns the variant of a function that takes these names, or any name; refuses other parameters."""
         for parameter, values in self.parameters.items():
             if not isinstance(values, (tuple, list, range)):
                 raise ProblemError(
@@ -195,13 +180,13 @@ class Registration:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What its decorator takes besides the backend and the function's own parameters."""
+        """What the decorator takes besides the backend and the function's own parameters."""
         known = inspect.signature(self.decorator).parameters.values()
         return tuple(each.name for each in known if each.kind is each.KEYWORD_ONLY)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:
-    """Raises ProblemError for what is no scope; its message begins with `whose`."""
+    """Raises ProblemError for an unknown scope; the message begins with `whose`."""
     for scope in scopes:
         if scope not in SCOPES:
             raise ProblemError(f"{whose}: scope {scope!r} is none of {', '.join(SCOPES)}")

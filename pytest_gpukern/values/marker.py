@@ -16,27 +16,27 @@ from pytest_gpukern.values.timer_table import TIMERS
 class MarkerOptions:
     """Holds the arguments of `@pytest.mark.gpu_benchmark`, all optional.
 
-    They hold for what a test gives to `gpu_benchmark` and, in a run with `--gpu-benchmark`, for what it gives
-    to pytest-benchmark's `benchmark`, which the marker lets be measured here.
+    They apply to calls through `gpu_benchmark`. In a run with `--gpu-benchmark` they also apply to calls
+    through pytest-benchmark's `benchmark`, which we measure in tests with this marker.
 
     Attributes:
-        bytes: fewest bytes that one call moves through device memory; gives GB/s.
+        bytes: the fewest bytes that one call moves through device memory; gives GB/s.
         flops: floating-point operations of one call; gives GFLOP/s.
-        threshold: smallest relative slowdown that matters for this test, 0.02 or "2%".
+        threshold: the smallest relative slowdown that matters for this test, 0.02 or "2%".
         timer: `auto`, `cupti`, `event`, `graph` or `host`.
         cache: `cold` or `hot`.
         group: pytest-benchmark's group; by default the test's module.
         timeout: seconds that the test may take in the process that measures; `inf` for "off".
-        outputs: arguments that are arrays and that each call writes all of: positions, counted from 0 or,
-            negative, from the end, and names, such as `outputs=3` or `outputs=(2, "out")`. They are poisoned
-            before each call that is checked, and every other array must stay as it is. What is in a tuple,
-            list or dict is named by its place in it: `outputs="2[1]"`, or `"params['out']"`.
-        inout: arguments that are arrays and that each call updates in place, named likewise. They hold what
-            they held before the first call again before every other one, also a timed one.
-        written: output → index or mask of the elements that a call writes of it, as in
+        outputs: array arguments that each call writes completely, by position or name, such as `outputs=3` or
+            `outputs=(2, "out")`. Positions count from 0, or from the end if negative. A place in a tuple,
+            list or dict is `outputs="2[1]"` or `"params['out']"`. We poison outputs before each checked call,
+            and every other array must stay as it is.
+        inout: array arguments that each call updates in place, named likewise. Before every later call, also
+            a timed one, we put back what they held before the first.
+        written: output → index or mask of the elements that a call writes, as in
             `written={"out": numpy.s_[1:-1]}`; the rest must stay as it is.
-        determinism: `bitwise` or `run-to-run` where calls on the same inputs must give the same bits;
-            `tolerant` where they need not.
+        determinism: `bitwise` or `run-to-run` if calls on the same inputs must give the same bits;
+            `tolerant` if they need not.
         scope: `kernel`, the default, or `launch`: what the call costs the host until it returns.
     """
 
@@ -55,7 +55,7 @@ class MarkerOptions:
 
     @classmethod
     def from_mark(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> MarkerOptions:
-        """Reads a mark's arguments; raises SettingsError, which names the test, for what is impossible."""
+        """Reads a mark's arguments; raises SettingsError, which names the test, for impossible ones."""
         known = tuple(cls.__dataclass_fields__)
         if args:
             raise SettingsError(
