@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.run.test_end import forget, refuse_without_context, skip_what_the_simulator_lacks
+    from pytest_gpukern.run.test_end import forget, refuse_without_context, saying_what_is_missing
 
     forget(item)
     if item.get_closest_marker("gpu_benchmark") is not None:
@@ -149,7 +149,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 
         refuse_bad_marker(item)
     refuse_without_context(item)
-    with skip_what_the_simulator_lacks():
+    with saying_what_is_missing(item):
         outcome = yield
     if measures(item.config):
         from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
@@ -176,10 +176,10 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.test_end import conclude, note_context, skip_what_the_simulator_lacks
+    from pytest_gpukern.run.test_end import conclude, note_context, saying_what_is_missing
 
     note_context(item)
-    with skip_what_the_simulator_lacks():
+    with saying_what_is_missing(item):
         outcome = yield
     conclude(item)
     return outcome

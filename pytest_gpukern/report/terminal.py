@@ -14,7 +14,7 @@ from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Column, Line, shorten, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
-from pytest_gpukern.values.options import TRY_THE_SIMULATOR
+from pytest_gpukern.values.options import try_the_simulator
 from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
@@ -61,7 +61,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
     )
     lines += [Line(text) for text in (*report.closing, *record_lines(report, config))]
     if not report.settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
-        lines.append(Line(f"gpukern: {TRY_THE_SIMULATOR}"))
+        lines.append(Line(f"gpukern: {try_the_simulator(config)}"))
     lines += [Line(f"gpukern: {problem}", {"red": True}) for problem in report.problems]
     for line in lines:
         reporter.write_line(printable_lines(line.text), **line.markup)

@@ -18,7 +18,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     simulator_of,
 )
-from pytest_gpukern.values.options import TRY_THE_SIMULATOR, asked
+from pytest_gpukern.values.options import asked, try_the_simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectRep
     from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
     if missing_gpu_in_error(error) is not None:
-        report.sections.append(("gpukern", TRY_THE_SIMULATOR))
+        report.sections.append(("gpukern", try_the_simulator(collector.config)))
 
 
 def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:

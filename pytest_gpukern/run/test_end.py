@@ -25,6 +25,7 @@ from pytest_gpukern.run.stash import (
     may_use_gpu,
     settings_of,
 )
+from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -35,15 +36,38 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def skip_what_the_simulator_lacks() -> Iterator[None]:
-    """Turns `SimulatorUnsupported` into a skip that names the feature."""
+def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
+    """Skips a test that needs what the simulator lacks, or a GPU that is not there; both with the reason.
+
+    In a run that did not ask for this plugin, a test that needs a GPU fails, and is told of the simulator.
+    """
     try:
         yield
     except Exception as error:
         reason = simulator_lacks(error)
         if reason is not None:
             pytest.skip(reason)
+        _end_without_gpu(item, error)
         raise
+
+
+def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
+    """Ends a test that uses this plugin where `error` says that there is no GPU, and there is none."""
+    if not may_use_gpu(item):
+        return
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
+
+    # PyTorch for processors says so whatever the machine has, so it counts only where there is no GPU.
+    if missing_gpu_in_error(error) is None and "Torch not compiled with CUDA" not in str(error):
+        return
+    gpu = environment_of(item.config).gpu
+    if gpu.missing_gpu is None:  # the library fits neither the driver nor the card
+        return
+    if asked(item.config):
+        pytest.skip(gpu.why_no_gpu)
+    by_numba = type(error).__module__.partition(".")[0] == "numba"
+    remedy = try_the_simulator(item.config) if by_numba else "Only Numba kernels can be checked without one"
+    raise pytest.fail.Exception(f"no GPU: {gpu.missing_gpu}\n{remedy}", pytrace=False) from None
 
 
 def simulator_lacks(error: BaseException) -> str | None:

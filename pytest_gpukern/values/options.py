@@ -26,8 +26,6 @@ DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
-TRY_THE_SIMULATOR = "without a GPU, --gpukern-simulator=auto checks Numba's kernels in its CUDA simulator"
-"""What a run is told that did not ask for this plugin and lacks a GPU."""
 
 _LONGEST_MESSAGE = 2000
 
@@ -246,6 +244,16 @@ def asked(config: pytest.Config) -> bool:
 def measures(config: pytest.Config) -> bool:
     """Says whether a run was given `--gpu-benchmark`."""
     return bool(config.getoption("gpu_benchmark", default=False))
+
+
+def try_the_simulator(config: pytest.Config) -> str:
+    """Says how kernels are checked without a GPU, with the line for the run's own ini file."""
+    file = "pyproject.toml" if config.inipath is None else config.inipath.name
+    auto = '"auto"' if file.endswith(".toml") else "auto"
+    return (
+        f"Numba's simulator checks Numba kernels without a GPU: add gpukern_simulator = {auto} to pytest's "
+        f"options in {file}, or run pytest --gpukern-simulator=auto once"
+    )
 
 
 def sanitizing_tool(environ: Mapping[str, str] = os.environ) -> str | None:

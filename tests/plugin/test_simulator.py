@@ -112,7 +112,7 @@ def test_returned_part(gpu_benchmark):
 
 def test_twice(gpu_benchmark):
     gpu_benchmark(print)
-    with pytest.raises(RuntimeError, match="once a test"):
+    with pytest.raises(RuntimeError, match="once per test"):
         gpu_benchmark(print)
 
 def test_ufunc(gpu_device):
@@ -310,3 +310,88 @@ def test_workers_of_xdist_simulate_as_well(pytester):
         "--gpukern-simulator=always", "-n2", "-k", "plain or pedantic or numpy"
     )
     result.assert_outcomes(passed=3, skipped=1)
+
+
+NEEDS_A_GPU = """
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def double(x, y):
+    y[cuda.threadIdx.x] = 2 * x[cuda.threadIdx.x]
+
+@pytest.fixture
+def arrays():
+    return cuda.to_device(np.ones(8)), cuda.device_array(8)
+
+def test_made_in_a_fixture(gpu_benchmark, arrays):
+    gpu_benchmark(double[1, 8], *arrays)
+
+def test_made_in_the_test(gpu_benchmark):
+    gpu_benchmark(double[1, 8], cuda.to_device(np.ones(8)), cuda.device_array(8))
+
+def test_another_cause(gpu_benchmark):
+    raise RuntimeError("no CUDA-capable device is detected")
+
+def test_not_ours():
+    cuda.to_device(np.ones(8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("ini", "line"),
+    [
+        (None, 'gpukern_simulator = "auto" to pytest\'s options in pyproject.toml'),
+        ("tox.ini", "gpukern_simulator = auto to pytest's options in tox.ini"),
+    ],
+)
+def test_plain_pytest_without_a_gpu_names_the_cause_and_the_line_that_helps(pytester, ini, line):
+    pytester.makepyfile(NEEDS_A_GPU)
+    if ini:
+        pytester.makefile(".ini", tox="[pytest]\n")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", "made")
+    result.assert_outcomes(failed=1, errors=1)
+    said = result.stdout.str()
+    assert said.count("\nno GPU: ") == said.count(f"add {line}, or run pytest --gpukern-simulator=auto") == 2
+    assert "cudadrv" not in said
+
+
+def test_a_failure_of_another_cause_or_of_a_test_that_is_not_ours_stays_as_it_is(pytester):
+    pytester.makepyfile(NEEDS_A_GPU)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", "test_another or test_not_ours")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["E * RuntimeError: no CUDA-capable device is detected", "E *CudaSupportError: *"], consecutive=False
+    )
+    assert "add gpukern_simulator" not in result.stdout.str()
+
+
+CUPY_FAILS = """
+class CUDARuntimeError(RuntimeError):
+    __module__ = "cupy_backends.cuda.api.runtime"
+
+def test_cupy(gpu_benchmark):
+    raise CUDARuntimeError("cudaErrorInsufficientDriver: too old")
+
+def test_torch(gpu_benchmark):
+    raise AssertionError("Torch not compiled with CUDA enabled")
+"""
+
+
+def test_a_library_without_a_simulator_says_so_where_there_is_no_gpu(pytester):
+    pytester.makepyfile(CUPY_FAILS)
+    plain = pytester.runpytest_inprocess()
+    plain.assert_outcomes(failed=2)
+    plain.stdout.fnmatch_lines(["no GPU: *", "Only Numba kernels can be checked without one"])
+    assert "E  " not in plain.stdout.str()
+    asked = pytester.runpytest_subprocess("--gpukern-simulator=auto", "-rs")
+    asked.assert_outcomes(skipped=2)
+    asked.stdout.fnmatch_lines(["SKIPPED * no GPU: the simulator runs Numba kernels only"])
+
+
+def test_a_library_that_finds_no_gpu_where_there_is_one_fails_with_its_own_words(gpu, pytester):
+    pytester.makepyfile(test_doubling=CUPY_FAILS)
+    result = gpu()
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["E * cudaErrorInsufficientDriver: too old", "E * Torch not compiled *"])
