@@ -69,10 +69,7 @@ class Output:
 class Run:
     """Holds one checked launch for a statistical check.
 
-    Attributes:
-        point: axis → value.
-        inputs: name → NumPy array or scalar.
-        outputs: name → NumPy array, a copy of what the launch left.
+    `point` maps axes to values, `inputs` names to NumPy arrays or scalars, and `outputs` names to arrays.
     """
 
     point: Point
