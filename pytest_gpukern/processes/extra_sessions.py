@@ -22,7 +22,7 @@ FEWEST_TO_RECORD = 3
 
 
 @dataclass
-class Further:
+class ExtraSessions:
     """Holds what came of extra sessions.
 
     Attributes:
@@ -44,7 +44,7 @@ class Further:
         return found, reason
 
 
-def measure_further(
+def measure_extra_sessions(
     children: ChildSessions,
     nodeids: Sequence[str],
     *,
@@ -53,16 +53,16 @@ def measure_further(
     environ: Mapping[str, str],
     role: SessionRole = SessionRole.FURTHER,
     progress: Callable[[int, int, int], None] | None = None,
-) -> Further:
+) -> ExtraSessions:
     """Runs tests in fresh sessions, one whole session after the other, so that a test's sessions lie apart.
 
     A test is refused, and left out of later sessions, if it fails, is skipped, has no valid measurement, is
     not found or kills its process. `progress` gets the session's number, how many of its tests have ended,
     and how many there are.
     """
-    further = Further(results={nodeid: [] for nodeid in nodeids})
+    extra = ExtraSessions(results={nodeid: [] for nodeid in nodeids})
     for number in range(first, last + 1):
-        wanted = tuple(nodeid for nodeid in nodeids if nodeid not in further.refused)
+        wanted = tuple(nodeid for nodeid in nodeids if nodeid not in extra.refused)
         if not wanted:
             break
         of_session = None
@@ -71,14 +71,14 @@ def measure_further(
             of_session = functools.partial(progress, number)
         run = children.run(ChildRequest(wanted, environ=environ), of_session)
         if run.problem is not None:
-            further.problems.append(f"session {number}: {run.problem}")
+            extra.problems.append(f"session {number}: {run.problem}")
         for nodeid in wanted:
             reason = _why_refused(run, nodeid)
             if reason is not None:
-                further.refused[nodeid] = f"session {number}: {reason}"
+                extra.refused[nodeid] = f"session {number}: {reason}"
             elif nodeid in run.outcomes:
-                further.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
-    return further
+                extra.results[nodeid].append(dataclasses.replace(run.results[nodeid], role=role))
+    return extra
 
 
 def _why_refused(run: ChildRun, nodeid: str) -> str | None:

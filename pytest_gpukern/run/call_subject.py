@@ -96,7 +96,7 @@ class CallTarget:
         fresh: Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]],
         check: Callable[..., Any] | None,
     ) -> CallTarget:
-        """Makes fresh arguments for each call, ahead of a batch of calls."""
+        """Makes fresh arguments for each call, before a batch of calls."""
 
         def turn() -> Turn:
             args, kwargs = fresh()

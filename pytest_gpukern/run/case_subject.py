@@ -149,8 +149,8 @@ class CaseSubject:
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
             if seeds > known:
-                further = environment.datasets.more(problem, self._point, range(known, seeds))
-                check_seeds(first, self._point, further)
+                more = environment.datasets.more(problem, self._point, range(known, seeds))
+                check_seeds(first, self._point, more)
         found.passes()
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.baseline.store import KnownCases, WriteReport
     from pytest_gpukern.findings.common_shift import Compared, Shift
-    from pytest_gpukern.processes.extra_sessions import Further
+    from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -79,7 +79,7 @@ class Controller:
         self._baselines: WriteReport | None = None
         self._compared: list[Compared] = []
         self._shift: Shift | None = None
-        self._further: Further | None = None
+        self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
         self._stale: list[str] = []
         self._total = 0
@@ -195,8 +195,8 @@ class Controller:
         """Measures what is to be recorded in extra sessions, once the tests have ended."""
         looped = yield
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
-            self._further = self._measure_further()
-            for nodeid, found in self._further.results.items():
+            self._extra = self._measure_extra_sessions()
+            for nodeid, found in self._extra.results.items():
                 self._sessions[nodeid] += found
         return looped
 
@@ -204,7 +204,7 @@ class Controller:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, Any]:
         """Writes files, fails a run that judged nothing and publishes to pytest-benchmark.
 
-        All of it before the terminal's own wrapper, whose summary tells of it.
+        This runs before the terminal's own wrapper, whose summary shows it.
         """
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
             if asked(self._config):
@@ -295,9 +295,9 @@ class Controller:
         settings = settings_of(self._config)
         return settings.benchmark and settings.baseline not in ("compare", "off")
 
-    def _measure_further(self) -> Further:
+    def _measure_extra_sessions(self) -> ExtraSessions:
         """Measures each test to be recorded in extra sessions, one whole session after the other."""
-        from pytest_gpukern.processes.extra_sessions import Further, measure_further
+        from pytest_gpukern.processes.extra_sessions import ExtraSessions, measure_extra_sessions
         from pytest_gpukern.report.progress import SessionProgress
 
         environment, settings = environment_of(self._config), settings_of(self._config)
@@ -309,9 +309,9 @@ class Controller:
             and environment.records.store.would_write(result, model_key=self._model_key(result))
         ]
         if settings.sessions == 1 or not nodeids:
-            return Further()
+            return ExtraSessions()
         progress = SessionProgress(settings.sessions)
-        return measure_further(
+        return measure_extra_sessions(
             environment.children,
             nodeids,
             first=2,
@@ -336,13 +336,13 @@ class Controller:
         if self._is_other_code(result):
             store.refuse(result.case, "slower than its current epoch: use --gpukern-baseline=update")
             return
-        if self._further is None and asked > 1:
+        if self._extra is None and asked > 1:
             store.refuse(result.case, f"the run ended before {asked} sessions had measured it")
             return
-        _, reason = self._further.of(nodeid, asked - 1) if self._further is not None else ([], None)
+        _, reason = self._extra.of(nodeid, asked - 1) if self._extra is not None else ([], None)
         to_record = unselected(result, self._sessions[nodeid])
         short = len(to_record) < FEWEST_TO_RECORD
-        if reason is not None and (short or (self._further and nodeid in self._further.refused)):
+        if reason is not None and (short or (self._extra and nodeid in self._extra.refused)):
             store.refuse(result.case, reason)
             return
         if reason is not None:

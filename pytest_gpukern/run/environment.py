@@ -89,8 +89,8 @@ class Environment:
 
         It is rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
 
-        A sixty-fourth of what is free: up to four copies of the arrays exist at a time (the data set, a
-        variant's private one, what it stages or returns), filling them costs time, and others live here.
+        A sixty-fourth of what is free: others live here, and filling arrays costs time. Up to four copies
+        exist at a time: the data set, a variant's private one, what it stages or returns.
         """
         return 2.0 ** math.floor(math.log2(available_host_bytes() / 64))
 

@@ -74,7 +74,7 @@ class GpuBenchmark:
                 before timing and the one after it.
 
         Returns:
-            What the first call returned.
+            The value that the first call returned.
 
         Raises:
             TypeError: `setup` and the test both give arguments, or `setup` returns something else.

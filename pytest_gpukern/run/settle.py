@@ -11,7 +11,7 @@ from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable
-from pytest_gpukern.processes.extra_sessions import measure_further
+from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     judge that one for both.
     """
     settings = environment.settings
-    further: list[Result] = []
+    extra: list[Result] = []
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
-        further, problem = _fresh(result, environment, settings.sessions - 1, before=1)
+        extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
     bases = {
         measurement.key: _basis_of(result, measurement, environment, marker)
         for measurement in result.measurements
@@ -113,16 +113,16 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         key = measurement.key
         if key not in chosen and measurement.invalid is None:
             continue
-        fresh = [measurement, *_under(key, further)]
+        fresh = [measurement, *_under(key, extra)]
         verdict = judge(fresh, bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
             verdicts[key] = verdict
-    together = [result, *further]
+    together = [result, *extra]
     return Judged(
         dataclasses.replace(result, verdicts=verdicts),
-        tuple(further),
+        tuple(extra),
         {key: _under(key, together) for each in together for key in (m.key for m in each.measurements)},
     )
 
@@ -242,7 +242,7 @@ def _fresh(
     Messages number them after those that came `before`.
     """
     with environment.waiting():
-        further = measure_further(
+        extra = measure_extra_sessions(
             environment.children,
             [result.nodeid],
             first=before + 1,
@@ -250,4 +250,4 @@ def _fresh(
             environ=environment.gpu.for_children,
             role=role,
         )
-    return further.of(result.nodeid, count)
+    return extra.of(result.nodeid, count)

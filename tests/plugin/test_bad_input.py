@@ -1,4 +1,4 @@
-"""Damaged files, wrong device strings and missing libraries: a clear error, or a skip that says why."""
+"""Checks damaged files, wrong device strings and missing libraries: a clear error, or an explained skip."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_an_output_that_cannot_be_written_fails_the_run_and_nothing_else(gpu, py
 
 @pytest.fixture
 def choose_device():
-    """How the plugin chooses; to be asked for before the fake GPU takes its place."""
+    """Returns how the plugin chooses a device; request it before the fake GPU."""
     from pytest_gpukern.run.device_session import DeviceSession
 
     return vars(DeviceSession)["device"]
@@ -132,7 +132,7 @@ def choose_device():
 
 @pytest.fixture
 def two_devices(choose_device, gpu, monkeypatch):
-    """Two GPUs to choose from, with the real choice."""
+    """Offers two GPUs to choose from, by the real choice."""
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.gpu.nvml import PowerLimits
     from pytest_gpukern.run import device_session as environment
@@ -190,7 +190,7 @@ def test_it(gpu_device):
 
 @pytest.fixture
 def bad_variable(monkeypatch):
-    """CUDA_VISIBLE_DEVICES as CUDA does not understand it."""
+    """Sets CUDA_VISIBLE_DEVICES to something that CUDA does not understand."""
     from pytest_gpukern.gpu.errors import DeviceError
 
     def refuse(environ):

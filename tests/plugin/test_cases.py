@@ -1,4 +1,4 @@
-"""Cases of a problem become test items, each with an id that is the same in every process."""
+"""Checks that cases of a problem become test items, with the same ids in every process."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_host_variants_are_really_measured(host, pytester):
         (["--gpukern-axis=n=3,5", "--gpukern-size=full"], {3, 5}),
     ],
 )
-def test_sizes_are_the_small_ones_unless_somebody_says_otherwise(host, pytester, options, sizes):
+def test_sizes_are_small_by_default(host, pytester, options, sizes):
     host("--gpukern-output=run.json", *options)
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == sizes
 
@@ -178,7 +178,7 @@ PROBLEM_FILE = HOST_PROBLEM.replace("    version=1,", "    version=1,\n    packa
 
 @pytest.fixture
 def package(pytester):
-    """A problem in a folder of its own, with one file of variants a backend."""
+    """Makes a problem in a folder of its own, with one file of variants a backend."""
     folder = pytester.mkpydir("doubling_suite")
     (folder / "problem.py").write_text(PROBLEM_FILE)
     (folder / "test_doubling.py").write_text(
@@ -263,7 +263,7 @@ def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, 
     assert len(shown.strip().splitlines()) <= 3
 
 
-def test_a_fault_that_nothing_can_have_is_refused(host, pytester):
+def test_an_unknown_fault_is_refused(host, pytester):
     pytester.makepyfile(test_doubling=HOST_PROBLEM + BROKEN_ON_PURPOSE.replace("not written", "not writen"))
     result = host("-n2")
     assert result.ret != pytest.ExitCode.OK
@@ -272,7 +272,7 @@ def test_a_fault_that_nothing_can_have_is_refused(host, pytester):
     assert "INTERNALERROR" not in result.stdout.str()
 
 
-def test_a_problem_without_the_axis_asked_for_is_refused_only_if_none_has_it(host, pytester):
+def test_an_axis_is_refused_only_if_no_problem_has_it(host, pytester):
     pytester.makepyfile(
         test_other=HOST_PROBLEM.replace('"doubling"', '"tripling"')
         .replace('"n"', '"m"')

@@ -1,4 +1,4 @@
-"""The fixtures: on a GPU that is faked, and without one."""
+"""Checks the fixtures: on a GPU that is faked, and without one."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from .conftest import results_in
 
 @pytest.fixture
 def plain(pytester, gpu):
-    """Runs tests of a user's own on the fake GPU."""
+    """Runs a user's plain tests on the fake GPU."""
 
     def run(tests, *options):
         pytester.makepyfile(test_doubling=f"import numpy as np\nimport pytest\n{tests}")
@@ -98,7 +98,7 @@ def test_arguments_without_setup(gpu_benchmark):
     ).assert_outcomes(passed=3)
 
 
-def test_pedantic_refuses_what_it_cannot_mean(plain):
+def test_pedantic_refuses_impossible_arguments(plain):
     result = plain(
         """
 def test_both(gpu_benchmark):
@@ -134,7 +134,7 @@ def test_it(gpu_benchmark):
     assert found["diagnosis"].startswith("check after timing: only the first call was right")
 
 
-def test_verify_passes_what_is_inside_the_tolerance_and_fails_what_is_not_with_the_diagnosis(plain, pytester):
+def test_verify_passes_outputs_within_the_tolerance_and_diagnoses_others(plain, pytester):
     result = plain(
         """
 one = np.ones(4, "float32")
@@ -235,7 +235,7 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does
 """
 
 
-def test_a_rerun_that_turns_green_what_was_incorrect_is_told(pytester, plain):
+def test_a_rerun_that_passes_notes_that_an_earlier_attempt_was_incorrect(pytester, plain):
     pytester.makeconftest(RERUNS)
     result = plain(
         """
@@ -257,7 +257,7 @@ def test_it(gpu_benchmark, error):
     result.stdout.fnmatch_lines(["gpukern: 2 passed*"])
 
 
-def test_verify_notes_what_else_would_have_passed_within_bounds_of_the_tests_own(plain, pytester):
+def test_verify_notes_which_wrong_outputs_would_pass_the_tests_own_bounds(plain, pytester):
     plain(
         """
 x = np.random.default_rng(0).random(100).astype("float32")
@@ -297,7 +297,7 @@ def test_checked(gpu_benchmark):
     [["--gpukern-baseline=update"], ["--gpukern-baseline=off"], None],
     ids=["recording", "without records", "not measured"],
 )
-def test_what_nothing_verifies_is_unchecked_and_fails_a_strict_run(plain, pytester, options):
+def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pytester, options):
     def run(*more):
         if options is not None:
             return plain(UNVERIFIED, *options, *more)
@@ -315,7 +315,7 @@ def test_what_nothing_verifies_is_unchecked_and_fails_a_strict_run(plain, pytest
     run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
 
 
-def test_what_a_strict_run_cannot_see_checked_of_pytest_benchmarks_fixture_is_its_own(plain):
+def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
     result = plain(
         """
 @pytest.mark.gpu_benchmark
@@ -332,7 +332,7 @@ def test_declares(benchmark):
     result.assert_outcomes(passed=1, failed=1)
 
 
-def test_gpukern_is_the_same_object_and_the_device_tells_what_it_is(plain):
+def test_gpukern_is_the_same_fixture_and_gpu_device_describes_the_device(plain):
     plain(
         """
 def test_alias(gpukern, gpu_benchmark):
@@ -398,7 +398,7 @@ def test_a_test_that_is_run_again_measures_again(pytester, plain):
     result.assert_outcomes(passed=1)
 
 
-def test_a_test_whose_setup_fails_when_it_is_run_again_reports_nothing_of_the_first_time(pytester, plain):
+def test_a_rerun_whose_setup_fails_reports_nothing_of_the_first_attempt(pytester, plain):
     pytester.makeconftest(RUNS_TWICE)
     result = plain(
         """

@@ -1,4 +1,4 @@
-"""GPU tests in a process of their own, and the others where one breaks that. Only the GPU is fake."""
+"""Checks that GPU tests run in a measuring process, and what a broken one costs. Only the GPU is fake."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def test_third(gpu_benchmark, number):
 
 @pytest.fixture
 def project(pytester):
-    """Runs `TESTS` in processes of their own, with something in the place of BROKEN."""
+    """Runs `TESTS` in processes of their own, with some code in place of BROKEN."""
     pytester.makeconftest(CONFTEST)
     pytester.makeini("[pytest]\naddopts = -p fake_gpu --junitxml=junit.xml\ngpukern_output = run.json")
 
@@ -75,19 +75,19 @@ def project(pytester):
 
 
 def pids(pytester):
-    """Test → pid of the process in which it ran last."""
+    """Returns test → pid of the process in which it ran last."""
     lines = (pytester.path / "ran.log").read_text().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines)
 
 
 def failure(result, kind="FAILED"):
-    """What the short summary says of the one test that is of this kind."""
+    """Returns what the short summary says of the only test of this kind."""
     (line,) = [line for line in result.outlines if re.match(rf"{kind} test_it\.py::", line)]
     return line
 
 
 def assert_only_the_broken_one_failed(result, pytester, why, *, kind="failed"):
-    """The test is named with the reason, the others have their verdicts, and files hold all of it."""
+    """Checks that the test is named with the reason, the others have verdicts, and files hold all of it."""
     result.assert_outcomes(passed=6, **{"failed" if kind == "failed" else "errors": 1})
     line = failure(result, "FAILED" if kind == "failed" else "ERROR")
     assert line.startswith(f"{'FAILED' if kind == 'failed' else 'ERROR'} test_it.py::test_broken - ")
@@ -131,7 +131,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("broken", ENDS)
-def test_a_test_that_takes_its_process_with_it_fails_and_no_other(project, pytester, broken):
+def test_only_the_test_that_kills_its_process_fails(project, pytester, broken):
     result = project(broken)
     found = assert_only_the_broken_one_failed(result, pytester, ENDS[broken])
     assert found["diagnosis"] == f"its measuring process {ENDS[broken]}"
@@ -141,7 +141,7 @@ def test_a_test_that_takes_its_process_with_it_fails_and_no_other(project, pytes
         result.stdout.fnmatch_lines(["*measuring process*", "Fatal Python error: *", "*in test_broken"])
 
 
-def test_the_child_of_a_fork_tells_nothing_though_it_fails(project):
+def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
     forks = """if os.fork() == 0:
         raise ValueError("in the child")
     os.wait()"""
@@ -163,7 +163,7 @@ def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pyt
     assert not is_alive(int(ran["test_broken"]))
 
 
-def test_waiting_for_what_is_not_its_own_does_not_count_against_a_test(project, pytester):
+def test_waiting_for_something_else_does_not_count_against_a_test(project, pytester):
     waits = """from pytest_gpukern.run.stash import waiting
     with waiting(request.config):
         time.sleep(4)"""
@@ -181,14 +181,14 @@ def test_a_lost_context_fails_the_test_that_lost_it_and_the_next_has_a_new_proce
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
 
 
-def test_who_closes_the_context_passes_and_the_next_has_a_new_process(project, pytester):
+def test_a_test_that_closes_the_context_passes_and_the_next_has_a_new_process(project, pytester):
     result = project("fake_gpu.CHANGES.append('the primary context was closed')")
     result.assert_outcomes(passed=7)
     ran = pids(pytester)
     assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
 
 
-def test_a_context_that_a_test_leaves_costs_a_process_and_one_of_its_modules_fixture_none(project, pytester):
+def test_a_leftover_context_costs_a_process_unless_a_module_fixture_made_it(project, pytester):
     ran = {}
     own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
     tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)
@@ -261,7 +261,7 @@ def test_a_launch_that_fails_as_declared_may_lose_the_context_and_the_next_test_
     assert ran["test_work"] != rejected
 
 
-def test_who_takes_the_context_along_is_skipped_where_no_process_would_take_over(project, pytester):
+def test_a_case_that_destroys_the_context_is_skipped_if_no_process_takes_over(project, pytester):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
     result = project("", "-k", "rejected or work", "--gpukern-isolate=off", tests=tests)
     result.assert_outcomes(passed=1, skipped=1, deselected=2)
@@ -429,7 +429,7 @@ PATCHES = """
 
 
 @pytest.mark.parametrize("option", ["--gpukern-isolate=on", "--gpukern-isolate=off"])
-def test_what_a_test_patches_until_its_teardown_keeps_nobody_from_hearing_of_it(project, option):
+def test_patches_of_a_test_do_not_stop_its_messages(project, option):
     tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
     result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2", tests=tests)
     result.assert_outcomes(passed=7)
@@ -469,7 +469,7 @@ def test_output_is_shown_at_once_where_nothing_is_captured(project):
     assert result.stdout.str().count("test session starts") == 1
 
 
-def test_what_looks_into_pytests_own_process_has_the_tests_there(project, pytester):
+def test_options_that_need_pytests_own_process_have_the_tests_there(project, pytester):
     project("pass", "--setup-show").assert_outcomes(passed=7)
     assert len(set(pids(pytester).values())) == 1
     result = project("pass", "--pdb", "--gpukern-isolate=on")
@@ -477,7 +477,7 @@ def test_what_looks_into_pytests_own_process_has_the_tests_there(project, pytest
     result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb needs the tests in pytest's own *"])
 
 
-def test_tests_that_are_only_checked_are_isolated_where_that_is_asked_for(project, pytester):
+def test_tests_that_are_only_checked_are_isolated_on_request(project, pytester):
     pytester.makepyfile(test_it=TESTS.replace("BROKEN", "os.abort()"))
     result = pytester.runpytest_subprocess("--gpukern-isolate=on")
     result.assert_outcomes(passed=6, failed=1)
@@ -557,7 +557,7 @@ def test_here():
 
 @pytest.fixture
 def simulated(pytester):
-    """Runs `IN_THE_SIMULATOR` without a GPU, with a kernel in the place of KERNEL."""
+    """Runs `IN_THE_SIMULATOR` without a GPU, with some code in place of KERNEL."""
     pytest.importorskip("numba_cuda")
     pytester.makeconftest(CONFTEST)
 

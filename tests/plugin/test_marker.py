@@ -1,4 +1,4 @@
-"""Arguments of the `gpu_benchmark` marker are checked before their test runs."""
+"""Checks that arguments of the `gpu_benchmark` marker are refused before their test runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a plain test gets from `outputs=` and `determinism=`, on a GPU that is faked, measured and not."""
+"""Checks plain tests with `outputs=` and `determinism=` on a fake GPU, measured and not."""
 
 import pytest
 
@@ -21,7 +21,7 @@ declared = pytest.mark.gpu_benchmark(outputs=("out",))
 
 @pytest.fixture(params=["measured", "checked once"])
 def plain(request, pytester, gpu):
-    """Runs tests of a user's own on the fake GPU, with and without measuring."""
+    """Runs a user's plain tests on the fake GPU, with and without measuring."""
 
     def run(tests, *options):
         pytester.makepyfile(test_doubling=PLAIN + tests)
@@ -160,7 +160,7 @@ def test_in_part(gpu_benchmark):
 """
 
 
-def test_what_is_updated_or_written_in_part_in_a_tuple_is_declared_and_right(plain, pytester):
+def test_declared_updates_and_partial_writes_inside_a_tuple_pass(plain, pytester):
     plain(UPDATES).assert_outcomes(passed=2)
     assert {found["correctness"] for found in found_in(pytester).values()} == {"PASSED"}
     assert all(
@@ -195,14 +195,14 @@ def test_what_is_updated_or_written_in_part_in_a_tuple_is_declared_and_right(pla
         ),
     ],
 )
-def test_what_does_not_keep_to_what_is_declared_is_incorrect(plain, right, wrong, message):
+def test_a_call_that_breaks_its_declaration_is_incorrect(plain, right, wrong, message):
     assert right in UPDATES
     result = plain(UPDATES.replace(right, wrong))
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([message])
 
 
-def test_a_call_whose_answer_depends_on_what_was_there_fails_also_where_it_is_never_verified(plain, pytester):
+def test_a_call_that_depends_on_old_output_fails_even_if_never_verified(plain, pytester):
     result = plain(
         """
 def add(x, out):
@@ -249,7 +249,7 @@ def test_declared(gpu_benchmark):
     assert found_in(pytester)["test_tolerant"]["errors"]["output"]["determinism"] == "tolerant"
 
 
-def test_what_is_returned_is_checked_without_a_marker(plain):
+def test_returned_arrays_are_checked_without_a_marker(plain):
     result = plain(
         """
 pool = [np.empty(N)]
@@ -321,7 +321,7 @@ def test_it(gpu_benchmark, call):
         ),
     ],
 )
-def test_an_output_that_cannot_be_meant_is_an_error_that_names_test_value_and_remedy(plain, outputs, message):
+def test_an_impossible_output_is_an_error_that_names_test_value_and_remedy(plain, outputs, message):
     result = plain(
         f"""
 @pytest.mark.gpu_benchmark(outputs={outputs})
@@ -458,9 +458,7 @@ def one_too_many(x, out):
 """
 
 
-def test_what_a_call_writes_behind_a_guarded_array_fails_the_test_though_all_values_are_right(
-    plain, pytester
-):
+def test_a_write_outside_a_guarded_array_fails_the_test_though_all_values_are_right(plain, pytester):
     result = plain(
         GUARDED
         + """
@@ -498,7 +496,7 @@ def test_elsewhere(gpu_benchmark):
     ]
 
 
-def test_what_is_written_around_a_guarded_array_only_when_timed_is_seen(pytester, gpu):
+def test_a_write_outside_a_guarded_array_only_in_timed_calls_is_found(pytester, gpu):
     pytester.makepyfile(
         test_doubling=PLAIN
         + GUARDED

@@ -1,4 +1,4 @@
-"""Child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
+"""Checks child sessions in whole runs: recording several, confirming a suspicion. Only the GPU is fake."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def _fault(request):
 
 @pytest.fixture
 def project(pytester):
-    """A project with an option of its own, whose ini file reports, distributes and selects."""
+    """Makes a project with an option of its own, whose ini file reports, distributes and selects."""
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
     pytester.makeconftest(CONFTEST)
     pytester.makeini(
@@ -84,7 +84,7 @@ def project(pytester):
 
 
 def sessions_of(pytester):
-    """Pid, whether it was a child, and whether xdist distributed, of every pytest that was configured."""
+    """Returns pid, whether it was a child, and whether xdist distributed, of every pytest that began."""
     return [line.split() for line in (pytester.path / "sessions.log").read_text().splitlines()]
 
 
@@ -94,7 +94,7 @@ def recorded_sessions(pytester, case_id):
     return 0 if record is None else len(record.epochs[-1].sessions)
 
 
-def test_what_is_recorded_is_measured_by_five_processes_one_after_the_other(project, pytester):
+def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pytester):
     result = project("-n2", "--gpukern-baseline=create")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"gpukern: session {number} of 5: 0 of 2" for number in (2, 3, 4, 5)])
@@ -175,7 +175,7 @@ def test_a_gate_that_no_time_can_fail_starts_no_session_and_says_so(recorded, mo
     result.stdout.fnmatch_lines([f"*SLOWER: +10.0 % *; only suspected, because {why}*"])
 
 
-def test_what_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):
+def test_a_suspicion_that_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):
     def died(self, request, progress=None):
         return ChildRun(
             problem="it ended by SIGSEGV", during=request.nodeids[0], ended_early=True, status=-11
@@ -188,9 +188,7 @@ def test_what_no_session_could_confirm_is_not_appended(recorded, monkeypatch, py
     assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
 
 
-def test_what_is_compared_by_several_sessions_is_measured_by_the_others_inside_its_test(
-    recorded, monkeypatch, pytester
-):
+def test_the_extra_sessions_of_a_comparison_run_inside_its_test(recorded, monkeypatch, pytester):
     replayed, asked = ChildSessions.run, []
 
     def noted(self, request, progress=None):
@@ -342,7 +340,7 @@ def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its
     assert recorded == [3, 3]
 
 
-def test_an_update_records_what_confirmed_a_slowdown_and_not_what_raised_the_suspicion(
+def test_an_update_records_the_confirming_sessions_and_not_the_suspicious_one(
     recorded, pytester, monkeypatch
 ):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")

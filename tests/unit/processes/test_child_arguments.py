@@ -1,4 +1,4 @@
-"""What of a command line a child session gets; options are those of this very pytest, with its plugins."""
+"""Checks which arguments a child session gets; options are those of this very pytest, with its plugins."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def known(pytestconfig):
 
 @pytest.fixture
 def kept(known):
-    """What children get of a command line, and what belongs to no option."""
+    """Returns what children get of a command line, and what belongs to no option."""
 
     def ask(line):
         tokens, positional = tokenized(shlex.split(line), known)
@@ -83,7 +83,7 @@ def kept(known):
         "--gpukern-gate=warn --gpukern-strict --gpukern-require=gpu --gpukern-sessions=3 --gpukern-device 1",
     ],
 )
-def test_what_reports_selects_distributes_or_records_stays_with_the_parent(kept, line):
+def test_options_that_report_select_distribute_or_record_stay_with_the_parent(kept, line):
     assert kept(line) == ([], [])
 
 
@@ -100,7 +100,7 @@ def test_what_reports_selects_distributes_or_records_stays_with_the_parent(kept,
         "--covenant=yes --group=mine",
     ],
 )
-def test_what_decides_how_tests_run_is_kept_and_written_so_that_it_means_the_same(kept, known, line):
+def test_options_that_decide_how_tests_run_are_kept_with_the_same_meaning(kept, known, line):
     found, positional = kept(line)
     assert positional == []
     again, _ = tokenized(found, known)
@@ -126,7 +126,7 @@ def test_an_option_without_its_value_is_an_error(known):
 
 @pytest.fixture
 def configured(pytestconfig):
-    """A run's config, as far as its arguments go."""
+    """Returns a run's config, as far as its arguments go."""
 
     def make(given, addopts=(), plugins=(), blocked=(), groups=()):
         own = SimpleNamespace(options=[_Registered(option) for option in (*OF_A_PROJECT, *groups)])
@@ -165,7 +165,7 @@ def test_addopts_the_environment_and_the_command_line_are_taken_in_this_order(co
     assert found.positional == ("tests", "tests/b.py")
 
 
-def test_what_addopts_says_does_not_count_twice(configured):
+def test_addopts_do_not_count_twice(configured):
     assert "-oaddopts=" in child_arguments(configured([]), {}).options
 
 
@@ -208,7 +208,7 @@ def test_variables_of_a_pytest_a_worker_coverage_and_a_git_hook_stay_behind():
     assert child_environment(environ) == {"PYTEST_PLUGINS": "mine", "CUDA_VISIBLE_DEVICES": "GPU-1"}
 
 
-def test_what_stands_in_for_the_run_judges_and_shapes_reports_as_that_was_asked_to(known):
+def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(known):
     def kept_by_it(line):
         tokens, _ = tokenized(shlex.split(line), known)
         return [

@@ -1,4 +1,4 @@
-"""Child sessions, as their parent sees them; the children are scripts that tell what a pytest would tell."""
+"""Checks child sessions from their parent's side; scripts play the children and write what pytest would."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_child_that_dies_names_its_end_its_test_and_its_last_words_and_keeps_w
     assert found.results == {A: FOUND}
 
 
-def test_what_a_child_did_not_come_to_runs_in_another_one_and_the_guilty_test_has_failed(child):
+def test_tests_after_a_crash_run_in_another_child_and_the_crashing_test_fails(child):
     told = []
     found = child(
         f"if spec['nodeids'][0] == {A!r}: tell('start', nodeid={A!r}); os.abort()\n"
@@ -111,7 +111,7 @@ def test_what_a_child_did_not_come_to_runs_in_another_one_and_the_guilty_test_ha
     assert told[-1] == (2, 2)
 
 
-def test_what_ends_every_child_before_a_test_is_not_tried_for_ever(child, tmp_path):
+def test_a_child_that_ends_before_every_test_is_not_retried_for_ever(child, tmp_path):
     found = child("open('started', 'a').write('x'); tell('end', status=2); sys.exit(2)")
     assert (tmp_path / "started").read_text() == "x"
     assert found.ended_early
@@ -144,7 +144,7 @@ def test_a_silent_child_is_ended(child):
     assert found.status is None
 
 
-def test_a_child_that_tells_now_and_then_may_take_long(tmp_path, monkeypatch):
+def test_a_child_that_reports_now_and_then_may_take_long(tmp_path, monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(session.time, "monotonic", lambda: next(clock))
     file = tmp_path / "lines"
@@ -166,7 +166,7 @@ def test_a_child_that_tells_now_and_then_may_take_long(tmp_path, monkeypatch):
     assert next(clock) > 15
 
 
-def test_a_line_that_makes_no_sense_is_a_problem(child):
+def test_an_unreadable_line_is_a_problem(child):
     found = child(f"passed({A!r}); print('{{', file=lines, flush=True); passed({B!r}); tell('end', status=0)")
     assert found.problem.startswith("it sent a line that cannot be read: b'{': ")
     assert found.results == {A: FOUND, B: FOUND}
@@ -206,12 +206,12 @@ open("pid", "w").write(str(one.pid))
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "tell('end', status=0)", "time.sleep(60)"])
-def test_what_a_child_started_ends_with_it(child, tmp_path, end):
+def test_processes_that_a_child_started_end_with_it(child, tmp_path, end):
     child(f"{LEAVE_ONE_BEHIND}\ntell('start', nodeid={A!r})\n{end}", timeout_s=0.5)
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-def test_a_child_that_does_not_heed_being_asked_is_killed(child, monkeypatch):
+def test_a_child_that_ignores_sigterm_is_killed(child, monkeypatch):
     monkeypatch.setattr(session, "TO_END_S", 0.3)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); tell('start', nodeid=''); time.sleep(60)"
     assert child(deaf, timeout_s=0.5).status is None
@@ -306,7 +306,7 @@ def test_a_child_keeps_its_temporary_files_and_cache_to_itself(child, tmp_path):
     assert not [argument for argument in arguments if "cache_dir" in argument]
 
 
-def test_what_starts_children_travels_to_a_worker_as_plain_json():
+def test_child_sessions_travel_to_a_worker_as_plain_json():
     children = ChildSessions(("-x", "--y=1"), ("tests",), "/folder", ("/a", "/b"), has_cache=False)
     assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
 
@@ -339,7 +339,7 @@ def test_a_real_child_runs_what_it_finds_and_names_what_it_does_not(tmp_path, go
     assert not gone or found.problem.startswith("not found: gone.py::test_d: ")
 
 
-def test_a_real_child_that_collects_all_tells_of_tests_of_ours_that_nobody_wanted(tmp_path):
+def test_a_real_child_that_collects_all_lists_our_unwanted_tests(tmp_path):
     (tmp_path / "test_a.py").write_text("def test_b(): pass\ndef test_c(gpu_benchmark): pass")
     (tmp_path / "test_d.py").write_text("def test_e(): pass\ndef test_f(gpu_benchmark): pass")
     children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
@@ -364,7 +364,7 @@ def test_a_real_child_gives_no_warning_of_its_own_where_warnings_are_errors(tmp_
     assert children.run(ChildRequest(("test_a.py::test_b",))).problem is None
 
 
-def test_modules_are_told_with_file_and_hash_where_they_lie_below_a_watched_folder(tmp_path, monkeypatch):
+def test_modules_below_a_watched_folder_are_listed_with_file_and_hash(tmp_path, monkeypatch):
     (tmp_path / "watched_one.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "watched_one", importlib.import_module("watched_one"))

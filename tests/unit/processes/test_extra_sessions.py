@@ -1,4 +1,4 @@
-"""Further sessions of measured tests: which count, and which tests are refused; the children are made up."""
+"""Checks which extra sessions of measured tests count, and which tests are refused; children are made up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from made_up_results import measured, result
 
 from pytest_gpukern.processes.child_sessions import ChildRun
-from pytest_gpukern.processes.extra_sessions import measure_further
+from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
@@ -17,7 +17,7 @@ PASSED = ("passed", "")
 
 
 class Children:
-    """Child sessions that end as told, one after the other; notes what each was asked for."""
+    """Ends child sessions as given, one after the other; notes what each was asked for."""
 
     def __init__(self, *runs):
         self._runs = list(runs)
@@ -33,19 +33,19 @@ class Children:
 
 
 def ran(**results):
-    """A session that came to its end, in which these tests passed with these results."""
+    """Returns a finished session in which these tests passed with these results."""
     found = {f"t.py::{name}": each for name, each in results.items()}
     return ChildRun(results=found, outcomes=dict.fromkeys(found, PASSED), status=0)
 
 
-def further(children, nodeids=(A, B), last=3, **options):
-    return measure_further(children, nodeids, first=2, last=last, environ={"X": "1"}, **options)
+def extra(children, nodeids=(A, B), last=3, **options):
+    return measure_extra_sessions(children, nodeids, first=2, last=last, environ={"X": "1"}, **options)
 
 
 def test_every_session_runs_all_tests_and_each_gets_its_results():
     other = dataclasses.replace(GOOD, measurements=(measured(50_000.0),))
     children = Children(ran(a=GOOD, b=GOOD), ran(a=other, b=GOOD))
-    found = further(children)
+    found = extra(children)
     assert children.asked == [(A, B), (A, B)]
     assert children.environ == [{"X": "1"}] * 2
     assert found.of(A, 2) == ([GOOD, other], None)
@@ -65,10 +65,10 @@ def test_every_session_runs_all_tests_and_each_gets_its_results():
         ),
     ],
 )
-def test_a_test_that_does_not_do_again_what_it_did_is_refused_and_not_run_again(outcome, results, reason):
+def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(outcome, results, reason):
     bad = ChildRun(results={**results, B: GOOD}, outcomes={A: outcome, B: PASSED}, status=1)
     children = Children(bad, ran(b=GOOD))
-    found = further(children)
+    found = extra(children)
     assert found.of(A, 2) == ([], reason)
     assert found.of(B, 2) == ([GOOD, GOOD], None)
     assert children.asked == [(A, B), (B,)]
@@ -76,12 +76,12 @@ def test_a_test_that_does_not_do_again_what_it_did_is_refused_and_not_run_again(
 
 def test_a_test_that_is_not_found_is_refused():
     lost = ChildRun(results={B: GOOD}, outcomes={B: PASSED}, problem="not found: t.py::a", status=0)
-    found = further(Children(lost, ran(b=GOOD)))
+    found = extra(Children(lost, ran(b=GOOD)))
     assert found.of(A, 2) == ([], "session 2: the test was not found")
     assert found.of(B, 2) == ([GOOD, GOOD], None)
 
 
-def test_a_test_that_takes_its_process_with_it_is_refused_and_those_behind_it_have_a_session_less():
+def test_a_test_that_kills_its_process_is_refused_and_later_tests_have_a_session_less():
     died = ChildRun(
         results={A: GOOD},
         outcomes={A: PASSED},
@@ -91,7 +91,7 @@ def test_a_test_that_takes_its_process_with_it_is_refused_and_those_behind_it_ha
         status=-11,
     )
     children = Children(died, ran(a=GOOD, c=GOOD))
-    found = further(children, (A, B, C))
+    found = extra(children, (A, B, C))
     assert found.of(A, 2) == ([GOOD, GOOD], None)
     assert found.of(B, 2) == ([], "session 2: it ended by SIGSEGV")
     assert found.of(C, 2) == ([GOOD], "session 2: it ended by SIGSEGV")
@@ -101,16 +101,16 @@ def test_a_test_that_takes_its_process_with_it_is_refused_and_those_behind_it_ha
 
 def test_nothing_is_started_once_every_test_is_refused():
     children = Children(ChildRun(outcomes={A: ("failed", "x")}, status=1))
-    further(children, (A,), last=5)
+    extra(children, (A,), last=5)
     assert len(children.asked) == 1
 
 
-def test_progress_is_told_with_the_sessions_number():
+def test_progress_gets_the_sessions_number():
     told = []
-    further(Children(ran(a=GOOD, b=GOOD), ran(a=GOOD, b=GOOD)), progress=lambda *each: told.append(each))
+    extra(Children(ran(a=GOOD, b=GOOD), ran(a=GOOD, b=GOOD)), progress=lambda *each: told.append(each))
     assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
 
 
 def test_each_session_says_what_it_was_measured_for():
-    found = further(Children(ran(a=GOOD), ran(a=GOOD)), (A,), role=SessionRole.CONFIRMING)
+    found = extra(Children(ran(a=GOOD), ran(a=GOOD)), (A,), role=SessionRole.CONFIRMING)
     assert [each.role for each in found.results[A]] == 2 * [SessionRole.CONFIRMING]

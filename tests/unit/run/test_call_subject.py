@@ -1,4 +1,4 @@
-"""The untimed calls of a test of one's own."""
+"""Checks the untimed calls of a plain test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_gpukern.values.settings import Settings
 
 
 class Clock:
-    """Nanoseconds that pass only where something takes time."""
+    """Counts nanoseconds that pass only where something takes time."""
 
     now_ns = 0
 
@@ -63,9 +63,7 @@ def found():
     return Found(Result(case=None, nodeid="x", fingerprint={}, simulated=False))
 
 
-def test_the_first_call_takes_what_it_and_its_kernels_take_and_not_what_looking_on_does(
-    clock, subject_of, found
-):
+def test_first_call_time_leaves_out_the_time_of_our_observing(clock, subject_of, found):
     happened = []
 
     @contextmanager
@@ -155,7 +153,7 @@ def verified(seen, expected, rtol):
     )
 
 
-def test_quick_calls_are_made_again_and_again_after_timing_unless_they_differ(rechecked, clock):
+def test_quick_calls_are_repeated_after_timing_unless_they_differ(rechecked, clock):
     right = doubling()
     seen = rechecked(right).seen
     assert right.calls == 3 + 1 + 200
@@ -168,7 +166,7 @@ def test_quick_calls_are_made_again_and_again_after_timing_unless_they_differ(re
     assert slow.calls == 3 + 1 + 2
 
 
-def test_one_wrong_call_in_many_is_found_by_verify_or_where_bits_have_to_be_the_same(rechecked):
+def test_one_wrong_call_in_many_is_found_by_verify_or_by_declared_determinism(rechecked):
     seen = rechecked(doubling(lambda out: out.fill(1))).seen
     assert verified(seen, 2 * np.arange(9.0), 1e-6).diagnosis.fault is Fault.WRONG_VALUES
     seen = rechecked(doubling(lambda out: np.copyto(out, np.arange(9) * (2 + 1e-9)))).seen

@@ -1,4 +1,4 @@
-"""Which backends can run here, and when the loading of machine code is observed."""
+"""Checks which backends can run here, and when the loading of machine code is observed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytest_gpukern.values.settings import Settings
 
 
 class DeviceRefusedError(Exception):
-    """What CUDA raises where the device cannot be used at all."""
+    """Plays CUDA's error for a device that cannot be used at all."""
 
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Every library is there and opens; the dict says, by backend, what opening it raises or notes."""
+    """Makes every library open; the dict says, by backend, what opening it raises or notes."""
     behaviour = {}
 
     def open_backend(name, *, simulated):
@@ -57,7 +57,7 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
         (RuntimeError(), "RuntimeError: no reason given"),
     ],
 )
-def test_a_library_that_does_not_open_is_a_reason_in_its_own_words(monkeypatch, opened, error, words):
+def test_a_library_that_does_not_open_says_why(monkeypatch, opened, error, words):
     opened["pycuda"] = error
     made = environment(monkeypatch)
     assert made.libraries.unusable("pycuda") == f"the backend pycuda cannot be opened: {words}"
@@ -72,13 +72,13 @@ def test_a_backend_is_opened_once_to_be_asked_and_used(monkeypatch, opened):
     assert opened["opened"] == ["torch"]
 
 
-def test_a_device_that_refuses_is_no_reason_to_skip(monkeypatch, opened):
+def test_a_device_that_fails_raises_instead_of_skipping(monkeypatch, opened):
     opened["device"] = DeviceRefusedError("CUDA_ERROR_UNKNOWN")
     with pytest.raises(DeviceRefusedError):
         environment(monkeypatch).libraries.unusable("cupy")
 
 
-def test_a_missing_library_is_said_before_anything_is_opened(monkeypatch, opened):
+def test_a_missing_library_is_named_before_anything_is_opened(monkeypatch, opened):
     monkeypatch.setattr(backends, "missing_library", lambda name: f"{name} is not installed")
     assert environment(monkeypatch).libraries.unusable("torch") == "torch is not installed"
     assert "opened" not in opened
@@ -101,7 +101,7 @@ def test_without_a_gpu_nothing_is_opened(monkeypatch, opened):
     assert "opened" not in opened
 
 
-def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, opened):
+def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):
     opened["skcuda"] = ("scikit-cuda 0.5.3: pkg_resources is replaced",)
     made = environment(monkeypatch)
     assert made.libraries.notes == []
@@ -110,7 +110,7 @@ def test_what_was_supplied_to_the_libraries_opened_so_far_is_told(monkeypatch, o
     assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
 
 
-def test_a_lock_that_cannot_lock_is_said_once_with_the_first_result(monkeypatch):
+def test_a_failed_lock_is_noted_once_with_the_first_result(monkeypatch):
     made = SimpleNamespace(
         unavailable_reason="no flock here", acquire=lambda on_wait: None, release=lambda: None
     )
@@ -163,7 +163,7 @@ def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, f
     assert "GPUKERN_LOCK_DIR" in warning
 
 
-def test_canaries_are_measured_once_a_session_and_what_is_missing_is_said_with_the_result(monkeypatch):
+def test_canaries_are_measured_once_a_session_and_missing_ones_are_noted(monkeypatch):
     from pytest_gpukern.measure.canaries import Canaries
     from pytest_gpukern.run import device_session as module
 

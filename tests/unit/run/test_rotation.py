@@ -1,4 +1,4 @@
-"""Buffer sets in turn: which one, when it is poisoned, and when it is brought into the cache."""
+"""Checks buffer sets in turn: which one, when it is poisoned, and when it is brought into the cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def execute(iterations):
 
 @pytest.fixture
 def log():
-    """What happened, in order."""
+    """Lists what happened, in order."""
     return []
 
 

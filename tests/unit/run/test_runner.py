@@ -1,4 +1,4 @@
-"""The spine on a GPU that NumPy computes for: verify, measure, check again, judge."""
+"""Runs the spine on a GPU that NumPy computes for: verify, measure, check again, judge."""
 
 from __future__ import annotations
 
@@ -174,10 +174,10 @@ def test_a_call_over_20_ms_stays_on_one_set(gpu, contents, monkeypatch, call_s, 
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_what_computes_only_where_it_finds_no_answer_is_rejected_also_where_it_is_slow(
+def test_a_variant_that_reuses_an_answer_in_its_output_is_rejected_even_if_slow(
     gpu, timer, monkeypatch, slow
 ):
-    """A slow one meets no answer of other contents before it is timed, so it does after that."""
+    """A slow variant meets an answer of other contents only after timing."""
 
     def fills_gaps(a, out):
         return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
@@ -190,8 +190,8 @@ def test_what_computes_only_where_it_finds_no_answer_is_rejected_also_where_it_i
     assert ("correct before timing, wrong after it" in result.diagnosis) is slow
 
 
-def test_what_is_judged_by_statistics_alone_is_poisoned_after_timing_however_slow(gpu, timer, monkeypatch):
-    """Without a reference nothing tells an answer of other contents from what a launch has left."""
+def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, timer, monkeypatch):
+    """Without a reference, an answer of other contents looks like one that a launch has left."""
     found = []
 
     def watching(a, out):
@@ -216,7 +216,7 @@ def test_what_is_judged_by_statistics_alone_is_poisoned_after_timing_however_slo
         ("numba", {}, Settings(asked=True), 3),
     ],
 )
-def test_what_is_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings, checked_on):
+def test_a_case_not_timed_on_the_device_has_one_set(gpu, contents, backend, arguments, settings, checked_on):
     prepared, launched_on = [], set()
 
     def noted(a, out):
@@ -289,7 +289,7 @@ def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, co
 
 @pytest.fixture
 def known(monkeypatch):
-    """What CUPTI knows of machine code."""
+    """Plays what CUPTI knows of machine code."""
     found = SimpleNamespace(
         sha256=lambda *asked: {("_Z3addPf", 40): "c0de"}.get(asked),
         loading=nullcontext,
@@ -321,7 +321,7 @@ def on_an_h200(gpu):
     return environment
 
 
-def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(gpu, timer, known):
+def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known):
     result = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu))
     (facts,) = result.kernels
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
@@ -329,7 +329,7 @@ def test_what_is_known_of_a_kernel_comes_with_the_machine_code_that_was_loaded(g
     assert result.ceilings == {}
 
 
-def test_what_was_found_out_while_measuring_is_said_with_the_first_result(gpu, timer, known):
+def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):
     environment = on_an_h200(gpu)
     environment.late = ["the copy was faster than the memory"]
     made = measured(gpu, timer, ("kernel", (work(),)))
@@ -346,7 +346,7 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     assert note == f"no hash of the machine code of other() and 1 more kernel: {why}"
 
 
-def test_the_ceilings_of_the_device_come_along(gpu, timer, known):
+def test_a_result_has_the_ceilings_of_the_device(gpu, timer, known):
     environment = on_an_h200(gpu)
     environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
     result = with_facts(measured(gpu, timer, ("kernel", ())), environment)
@@ -368,7 +368,7 @@ def test_without_cupti_there_is_no_hash_and_the_rest_is_known(gpu, timer, monkey
 
 
 @pytest.mark.parametrize("lacks", ["a device", "a real one", "a variant on it"])
-def test_where_nothing_ran_on_a_gpu_nothing_is_added(gpu, timer, known, lacks):
+def test_a_result_without_a_gpu_gets_no_kernel_facts(gpu, timer, known, lacks):
     environment, result = on_an_h200(gpu), measured(gpu, timer, ("kernel", (work(),)))
     if lacks == "a device":
         environment.device = None
@@ -382,7 +382,7 @@ def test_where_nothing_ran_on_a_gpu_nothing_is_added(gpu, timer, known, lacks):
 # memory
 
 
-def test_what_a_launch_holds_on_to_is_let_go_before_memory_is_released(gpu, timer, monkeypatch):
+def test_objects_held_by_a_launch_are_dropped_before_memory_is_released(gpu, timer, monkeypatch):
     class Held:
         pass
 
@@ -505,7 +505,7 @@ def why_not(case, environment):
         ),
     ],
 )
-def test_what_does_not_run_says_why(gpu, variant, asked, missing, reason):
+def test_a_case_that_cannot_run_says_why(gpu, variant, asked, missing, reason):
     environment = FakeEnvironment(gpu, settings=measuring(**asked), missing=missing)
     assert why_not(case_of(right, **variant), environment) == reason
 
@@ -518,7 +518,7 @@ def test_a_file_that_could_not_be_imported_gives_its_own_reason(gpu):
     assert why_not(only_case(problem), FakeEnvironment(gpu)) == "lib is not installed"
 
 
-def test_what_the_simulator_lacks_is_named_and_matters_in_the_simulator_only(gpu, timer):
+def test_a_feature_that_the_simulator_lacks_is_named_and_matters_only_there(gpu, timer):
     case = case_of(right, needs_gpu="tensor cores")
     assert why_not(case, FakeEnvironment(gpu, simulating=True)) == "not in the simulator: tensor cores"
     assert run(case, FakeEnvironment(gpu)).correctness is Correctness.PASSED
@@ -615,7 +615,7 @@ MAIN, BESIDE = "kernel/cupti/cold", "kernel/event/cold"
         ((BESIDE,), BESIDE, VerdictKind.SLOWER),
     ],
 )
-def test_of_two_timers_numbers_the_main_one_is_judged_unless_only_the_other_is_recorded(
+def test_the_main_timers_number_is_judged_unless_only_the_other_is_recorded(
     gpu, timer, recorded, judged, kind
 ):
     sessions = {key: (session(500.0, key=key),) * 2 for key in recorded}
@@ -636,7 +636,7 @@ def test_each_scope_has_one_verdict_of_its_own(gpu, timer):
     }
 
 
-def test_a_number_beside_that_cannot_be_trusted_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):
+def test_a_bad_number_of_the_second_timer_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):
     class Suspicious(Observation):
         def finish(self, measurement):
             invalid = "impossible" if measurement.timer == "event" else None
@@ -676,11 +676,11 @@ def test_a_launch_that_fails_while_it_is_timed_is_incorrect_and_keeps_its_place_
 
 
 class LostContextError(RuntimeError):
-    """As of cuda.core, with CUDA's name for the error."""
+    """Plays cuda.core's error, with CUDA's name for it."""
 
 
 def losing(gpu):
-    """The context goes with the first launch, and then nothing can be given back."""
+    """Loses the context with the first launch, so that nothing can be released."""
     launched = []
 
     def synchronize():
@@ -691,7 +691,7 @@ def losing(gpu):
     return case_of(lambda a, out: lambda: launched.append(1))
 
 
-def test_an_error_that_the_device_tells_of_later_is_the_launchs_also_where_nothing_can_be_given_back(gpu):
+def test_a_late_cuda_error_is_the_launchs_even_if_memory_cannot_be_released(gpu):
     result = run(losing(gpu), FakeEnvironment(gpu))
     assert result.correctness is Correctness.INCORRECT
     assert result.diagnosis.startswith("launch failed: launching numba.<lambda>, ")  # the fake's own line
@@ -699,7 +699,7 @@ def test_an_error_that_the_device_tells_of_later_is_the_launchs_also_where_nothi
     assert diagnose_case(losing(gpu), FakeEnvironment(gpu)).fault is Fault.LAUNCH_FAILED
 
 
-def test_memory_that_cannot_be_given_back_after_a_right_launch_is_an_error_of_its_own(gpu):
+def test_memory_that_cannot_be_released_after_a_correct_launch_is_an_error(gpu):
     def release():
         raise LostContextError("CUDA_ERROR_UNKNOWN")
 

@@ -1,4 +1,4 @@
-"""What is timed in each scope and by which timer."""
+"""Checks what is timed in each scope, and by which timer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, scop
     assert executed == one_call * len(measurement.samples_ns)
 
 
-def test_outputs_are_poisoned_before_anything_is_timed_that_is_not_poisoned_in_turn(timer, events):
+def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer, events):
     """On the host a fill would cost more than the call; still no answer of the check may be left."""
     held = []
 
@@ -204,7 +204,7 @@ def test_every_scope_of_a_case_has_its_main_timer_and_all_but_a_transfer_one_bes
 
 @pytest.fixture
 def asked(monkeypatch):
-    """(timer, whether outputs are looked at, length of the call, rule) of each measurement, in order."""
+    """Lists (timer, whether outputs are checked, length of the call, rule) of each measurement, in order."""
     found = []
 
     def noted(executions, timer, **values):

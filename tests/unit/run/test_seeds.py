@@ -1,4 +1,4 @@
-"""Contents beyond those that a check and timing take, as a run asks for."""
+"""Checks contents beyond those that a check and timing take, as a run asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on_seeds(seeds, **settings):
 
 
 def wrong_on(bad, problem):
-    """Wrong on one content, which it knows by its first element."""
+    """Makes a variant wrong on one content, which it knows by its first element."""
     known = problem.inputs({"n": 8}, bad)["a"][0]
 
     def prepare(a, out):
@@ -39,7 +39,7 @@ def test_a_case_is_launched_on_as_many_contents_as_were_asked_for_and_three_at_l
     assert len(set(seen)) == len(seen) == launches
 
 
-def test_what_fails_on_a_later_seed_says_on_which():
+def test_a_failure_on_a_later_seed_names_the_seed():
     problem = doubling()
     case = case_of(wrong_on(3, problem), "host", problem)
     assert run(case, on_seeds(3)).correctness is Correctness.PASSED
@@ -75,7 +75,7 @@ def test_scalars_of_a_seed_are_prepared_with():
     assert run(case_of(scaled, "host", problem), on_seeds(9)).correctness is Correctness.PASSED
 
 
-def test_timing_begins_on_the_contents_that_it_would_begin_on_without_further_seeds(gpu, timer, monkeypatch):
+def test_extra_seeds_do_not_change_the_contents_that_timing_begins_on(gpu, timer, monkeypatch):
     began = []
 
     def measure_scopes(sets, *rest):
