@@ -1,12 +1,14 @@
 """Records what the examples print into the pages that show it: `python docs/record.py [--gpu] [NAME…]`.
 
-A page holds `<!-- recorded: NAME -->` and behind it a fenced block, whose text this script replaces. Outputs
-that need a GPU are recorded with `--gpu` only. `tests/plugin/test_docs.py` runs the others again.
+A page holds `<!-- recorded: NAME -->` and behind it a fenced block, whose text this script replaces. With
+`--gpu` it records what needs a GPU, and nothing else, and writes card, driver, date and commit below each.
+`tests/plugin/test_docs.py` runs the others again.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 import shlex
@@ -20,6 +22,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*/*.md")))
+HERE = "."
 
 
 @dataclass(frozen=True)
@@ -27,83 +30,87 @@ class Recording:
     """Describes one recorded output.
 
     Attributes:
-        folder: below `docs/examples`, copied into an empty one that the commands run in.
         commands: what the reader types, in order; the last one's output is shown.
+        folder: below `docs/examples`, copied into an empty one that the commands run in; or that of the
+            project itself.
         needs_gpu: whether it can be recorded on a GPU only.
         status: the last command's exit status.
-        edits: what the reader changes in `test_saxpy.py` before the last command: old text → new text.
+        edit: what the reader changes in `test_saxpy.py` before the last command: (old text, new text).
     """
 
-    folder: str
     commands: tuple[str, ...]
+    folder: str = ""
     needs_gpu: bool = False
     status: int = 0
-    edits: tuple[tuple[str, str], ...] = ()
+    edit: tuple[str, str] | None = None
 
 
-SIMULATED = "pytest -q --gpukern-simulator=auto"
+CHECKED = "pytest -q"
 MEASURED = "pytest -q --gpu-benchmark"
+CHOSEN = "--gpukern-axis=n=4096 -k 'host.numpy or cupy.cublas or register_tiles'"
 CREATED = f"{MEASURED} --gpukern-baseline=create"
-SLOWER = (("min(1024,", "min(64,"),)
 RECORDINGS = {
-    "first-test": Recording("first-test", (SIMULATED,)),
+    "init": Recording(("gpukern init",)),
+    "first-test": Recording(("gpukern init", CHECKED)),
     "first-test-wrong": Recording(
-        "first-test", (SIMULATED,), status=1, edits=(("i < out.size:", "i < out.size - 1:"),)
+        ("gpukern init", CHECKED), status=1, edit=("i < out.size:", "i < out.size - 1:")
     ),
-    "first-test-gpu": Recording("first-test", (MEASURED,), needs_gpu=True),
-    "first-problem": Recording("first-problem", (SIMULATED,)),
-    "first-problem-host": Recording("first-problem", (MEASURED,)),
-    "first-problem-gpu": Recording("first-problem", (MEASURED,), needs_gpu=True),
-    "first-baseline-create": Recording("first-problem", (CREATED,), needs_gpu=True),
-    "first-baseline-same": Recording("first-problem", (CREATED, MEASURED), needs_gpu=True),
+    "first-test-gpu": Recording(("gpukern init", MEASURED), needs_gpu=True),
+    "first-problem": Recording(("pytest -q --gpukern-simulator=auto",), "first-problem"),
+    "first-problem-host": Recording((f"{MEASURED} -k host",), "first-problem"),
+    "first-problem-gpu": Recording((MEASURED,), "first-problem", needs_gpu=True),
+    "first-baseline-create": Recording((CREATED,), "first-problem", needs_gpu=True),
+    "first-baseline-same": Recording((CREATED, MEASURED), "first-problem", needs_gpu=True),
     "first-baseline-slower": Recording(
-        "first-problem", (CREATED, MEASURED), needs_gpu=True, status=1, edits=SLOWER
+        (CREATED, MEASURED), "first-problem", needs_gpu=True, status=1, edit=("min(1024,", "min(64,")
     ),
+    "matmul": Recording((f"{MEASURED} suites/matmul {CHOSEN}",), HERE, needs_gpu=True),
 }
-"""Name → how it is recorded; pages name each one at least once."""
+"""Name → how it is recorded; a page names each one at least once."""
 
 
 def output(recording: Recording) -> str:
-    """Runs a recording's commands in a copy of its folder; returns the last one and what it printed.
+    """Runs a recording's commands in a folder of their own; returns the last one and what it printed.
 
     Raises:
         RuntimeError: a command ended with another status than it should.
     """
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder) / "project"
-        shutil.copytree(DOCS / "examples" / recording.folder, here)
+        here = ROOT if recording.folder == HERE else Path(folder) / "project"
+        if recording.folder == "":
+            here.mkdir()
+        elif here != ROOT:
+            shutil.copytree(DOCS / "examples" / recording.folder, here)
         for number, command in enumerate(recording.commands, 1):
             last = number == len(recording.commands)
-            if last:
-                edit(here / "test_saxpy.py", recording.edits)
-            done = run(command, here)
+            if last and recording.edit:
+                change(next(here.rglob("test_saxpy.py")), *recording.edit)
+            done = run(command, here, gpu=recording.needs_gpu)
             if done.returncode != (recording.status if last else 0):
                 raise RuntimeError(f"{command}: status {done.returncode}\n{done.stdout}")
-    printed = done.stdout.replace(str(here), "project").rstrip()
+    printed = done.stdout.replace(str(here), "project").strip("\n")
     return f"$ {recording.commands[-1]}\n{printed}\n"
 
 
-def edit(path: Path, edits: tuple[tuple[str, str], ...]) -> None:
-    """Changes a file as a reader is told to; ValueError where a text is not there."""
+def change(path: Path, old: str, new: str) -> None:
+    """Changes a file as a reader is told to; raises ValueError where the old text is not there."""
     text = path.read_text(encoding="utf-8")
-    for old, new in edits:
-        if old not in text:
-            raise ValueError(f"{path.name} does not hold {old!r}")
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
+    if old not in text:
+        raise ValueError(f"{path.name} does not hold {old!r}")
+    path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(command: str, folder: Path, *, gpu: bool) -> subprocess.CompletedProcess[str]:
     """Runs `pytest …` or `gpukern …` as a reader would, 100 columns wide and without colours."""
     program, *options = shlex.split(command)
     module = {"pytest": "pytest", "gpukern": "pytest_gpukern"}[program]
     environ = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     environ |= {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    whole = [sys.executable, "-m", module, *options]
-    if program == "pytest":
-        whole += ["-p", "no:cacheprovider"]
+    if not gpu:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+    hidden = ["-p", "no:cacheprovider"] if program == "pytest" else []
     return subprocess.run(
-        whole,
+        [sys.executable, "-m", module, *options, *hidden],
         cwd=folder,
         env=environ,
         text=True,
@@ -113,7 +120,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-BLOCK = r"(<!-- recorded: {name} -->\n```\w+\n)(.*?)(```)"
+BLOCK = r"(<!-- recorded: {name} -->\n```\w+\n)(.*?)(```\n)(?:\n\*Recorded on [^*]*\*\n)?"
 
 
 def shown(page: str, name: str) -> list[str]:
@@ -121,27 +128,41 @@ def shown(page: str, name: str) -> list[str]:
     return [found[1] for found in re.findall(BLOCK.format(name=re.escape(name)), page, re.DOTALL)]
 
 
+def caption(commit: str) -> str:
+    """Returns the line below an output that was recorded on a GPU."""
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    card, driver = subprocess.check_output(asked, text=True).splitlines()[0].split(", ")
+    today = datetime.datetime.now(datetime.UTC).date()
+    return f"\n*Recorded on an {card} with driver {driver}, {today}, at commit {commit}.*\n"
+
+
+def head() -> str:
+    """Returns the commit that is checked out; empty where git does not tell."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(asked, text=True, capture_output=True, check=False).stdout.strip()
+
+
 def main() -> None:
     """Records what was asked for into all pages."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gpu", action="store_true", help="record what needs a GPU, too")
+    parser.add_argument(
+        "--gpu", nargs="?", const="HEAD", metavar="COMMIT", help="record what needs a GPU, as of this commit"
+    )
     parser.add_argument("names", nargs="*", help="of recordings; all by default")
     known = parser.parse_args()
-    for name in known.names or RECORDINGS:
-        if RECORDINGS[name].needs_gpu and not known.gpu:
-            continue
+    commit = head() if known.gpu == "HEAD" else known.gpu
+    if known.gpu and not commit:
+        parser.error("git does not tell the commit; name it: --gpu=COMMIT")
+    below = caption(commit) if known.gpu else ""
+    for name in known.names or [name for name, each in RECORDINGS.items() if each.needs_gpu == bool(commit)]:
         text = output(RECORDINGS[name])
+        block = re.compile(BLOCK.format(name=re.escape(name)), re.DOTALL)
         for page in PAGES:
             old = page.read_text(encoding="utf-8")
-            new = re.sub(
-                BLOCK.format(name=re.escape(name)),
-                lambda found, text=text: found[1] + text + found[3],
-                old,
-                flags=re.DOTALL,
-            )
+            new = block.sub(lambda found, text=text: found[1] + text + found[3] + below, old)
             if new != old:
                 page.write_text(new, encoding="utf-8")
-        print(f"recorded {name}")  # noqa: T201
+        print(f"recorded {name}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-../../../pytest_gpukern/cli/templates/test_saxpy.py
