@@ -1,11 +1,11 @@
 """Reads and writes a baseline file: versioned JSON whose schema is the model in `record`.
 
-A file holds once what many sessions share. A measurement is a row of numbers that follows the file's
-`columns`. What an epoch's sessions have in common, their correctness and kernels, stands with the epoch; a
-session has its own where it differs from the epoch's first.
+A file stores once what many sessions share. A measurement is a row of numbers in the order of the file's
+`columns`. Correctness and kernels are stored with the epoch; a session has its own only if they differ from
+those of the epoch's first session.
 
-A file as this release writes it is decoded by msgspec, in a tenth of the time. Whatever that refuses, or may
-have taken wrongly, is read again field by field: older files, unknown fields, and damage, which is named.
+msgspec decodes a file of this release, in a tenth of the time. We read field by field what it refuses or may
+have read wrongly: older files, unknown fields, and damage, which is named.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ what an epoch's sessions share is stored once, and sessions have ids.
 """
 
 COLUMNS = RecordedTime.__struct_fields__[:-1]
-"""What a row holds, in order. Only append to it: a row ends with its last value that is not a default."""
+"""The columns of a row, in order. Only append to them: a row ends with its last value that is not null."""
 
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
 _QUANTILE_COLUMNS = ("q05_ns", "q25_ns", "q50_ns", "q75_ns", "q95_ns")
-_EXACT_WHOLE = 1e15  # up to there every whole number of a float is written and read as itself
+_EXACT_WHOLE = 1e15  # below this a whole float is written as an integer, and read back as it was
 
 
 _Columns = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list with at least one entry")]
 
 
 class _File(Struct, frozen=True, omit_defaults=True):
-    """The content of a file."""
+    """Holds the content of a file."""
 
     schema: int
     problem: Text
@@ -128,8 +128,8 @@ def _decoder() -> msgspec.json.Decoder[_File]:
 def _quickly(content: bytes) -> _File | None:
     """Returns what msgspec makes of a file, or None where only `_by_field` can tell.
 
-    It takes a key that stands twice, and drops unknown fields. So its result, written again, must have as
-    many keys as the file, all of which stand before a colon without a space.
+    It accepts a key that occurs twice, and drops unknown fields. So its result, written again, must have as
+    many keys as the file. We count keys by their colons, which must have no space before them.
     """
     if b" :" in content or b"\n:" in content or b"\t" in content or b"\r" in content:
         return None
@@ -173,7 +173,7 @@ def _epochs(file: _File) -> Iterator[Epoch]:
 
 
 def _by_field(content: bytes, path: Path) -> _File:
-    """Reads any file that can be read; raises FileError with the field that cannot."""
+    """Reads a file of any schema; raises FileError with the field that is wrong."""
     try:
         value = decoded(content)
         json.dumps(value, ensure_ascii=False).encode()
@@ -192,7 +192,7 @@ def _by_field(content: bytes, path: Path) -> _File:
 
 
 def _with_objects(data: JsonDict) -> JsonDict:
-    """Returns a file's content with its rows as objects: column → value, without what is null."""
+    """Returns a file's content with its rows as objects: column → value, without nulls."""
     if "columns" not in data:
         raise ShapeError("columns", "is missing")
     try:
@@ -215,7 +215,7 @@ def _with_objects(data: JsonDict) -> JsonDict:
 
 
 def _sessions_in(records: Any, name: str) -> Iterator[tuple[str, JsonDict]]:
-    """Yields each session in the content of a file with the way to it, past whatever is damaged."""
+    """Yields each session in a file's content with its path in the file, and skips what is damaged."""
     for case_id, record in _objects(records):
         for i, epoch in _objects(record.get("epochs")):
             for j, session in _objects(epoch.get("sessions")):
@@ -230,7 +230,7 @@ def _objects(container: Any) -> Iterator[tuple[Any, JsonDict]]:
 
 
 def _resolve(file: _File) -> None:
-    """Gives each session what the file holds for several, and checks what no field says alone."""
+    """Gives each session what the file stores for several, and checks fields against each other."""
     for name, entry in file.sessions.items():
         if entry.fingerprint not in file.fingerprints:
             _fail(f"sessions[{name!r}].fingerprint", "one of the keys under fingerprints", entry.fingerprint)
@@ -276,7 +276,7 @@ def _resolve_session(session: RecordedSession, epoch: Epoch, file: _File) -> Non
 
 
 def _set(value: Struct, **fields: Any) -> None:
-    """Completes a value that nobody else has yet."""
+    """Sets fields of a frozen value that nothing else refers to yet."""
     for name, item in fields.items():
         msgspec.structs.force_setattr(value, name, item)
 
@@ -319,16 +319,15 @@ def _migrated(content: Any, path: Path) -> JsonDict:
 
 
 class _Versioned(Struct, frozen=True):
-    """What a file of any schema has."""
+    """Holds the field that a file of any schema has."""
 
     schema: Whole
 
 
 def _from_1(content: JsonDict) -> JsonDict:
-    """Returns a file of version 1 as of version 2: measurements become rows; its sessions have no ids.
+    """Turns a file of version 1 into one of version 2: measurements become rows; its sessions have no ids.
 
-    What is damaged passes through, for the reader to name. What the sessions of an epoch share may be stored
-    with each of them too, so that needs no step here.
+    Damage stays, for the reader to name. Correctness and kernels may stay with each session.
     """
     sessions = [session for _, session in _sessions_in(content.get("cases"), "cases")]
     times = [time for session in sessions for _, time in _objects(session.get("measurements"))]
@@ -348,7 +347,7 @@ def _from_1(content: JsonDict) -> JsonDict:
 
 
 def _by_column(time: JsonDict) -> JsonDict:
-    """A measurement's values by column."""
+    """Returns a measurement's values by column."""
     values = {name: value for name, value in time.items() if name != "quantiles_ns"}
     points = time.get("quantiles_ns")
     if isinstance(points, list) and len(points) == len(_QUANTILE_COLUMNS):
@@ -366,7 +365,7 @@ MIGRATIONS: dict[int, Callable[[JsonDict], JsonDict]] = {1: _from_1}
 
 
 def render(baseline: Baseline) -> bytes:
-    """Returns the file's content: sorted keys, and a line a measurement."""
+    """Returns the file's content: sorted keys, and one line per measurement."""
     times = [
         time
         for record in baseline.cases.values()
@@ -406,7 +405,7 @@ def _epoch(epoch: Epoch, record: Record, baseline: Baseline, columns: tuple[str,
 
 
 def _shared(session: RecordedSession) -> JsonDict:
-    """Returns what the sessions of an epoch mostly have in common, as one of them has it."""
+    """Returns a session's correctness and kernels, which the sessions of an epoch mostly share."""
     return {
         "correctness": {name: as_stored(output) for name, output in session.correctness.items()},
         "kernels": [as_stored(kernel) for kernel in session.kernels],
@@ -438,7 +437,7 @@ def _row(time: RecordedTime, columns: tuple[str, ...]) -> list[Any]:
 
 
 def as_stored(value: Any, without: tuple[str, ...] = ()) -> JsonDict:
-    """Returns a value of the model as its file has it: unknown fields, and known ones but for defaults."""
+    """Returns a value of the model as it is stored: with unknown fields, and without defaults."""
     kind: Any = type(value)
     known = {
         name: _whole(item)
@@ -476,11 +475,11 @@ def _whole(value: Any) -> Any:
 
 _LINE = 240
 _OPENED = frozenset({"epochs", "fingerprints", "kernels", "records", "sessions", "times"})
-"""Containers that are never put on one line, however short, so that what joins them changes no other line."""
+"""Containers that are never put on one line, however short, so that a new entry changes no other line."""
 
 
 def _laid_out(value: Any, *, name: str = "", within: str = "", indent: str = "") -> str:
-    """Returns a JSON value as text: a session a block, a measurement, a kernel or an output a line."""
+    """Returns a JSON value as text: one block per session, one line per measurement, kernel or output."""
     flat = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     if not value or not isinstance(value, (dict, list)) or _on_one_line(value, flat, name, within):
         return flat
@@ -506,7 +505,7 @@ def _on_one_line(value: Any, flat: str, name: str, within: str) -> bool:
 
 
 def _members(value: dict[str, Any], name: str, indent: str) -> list[str]:
-    """The members of an object, a line each; those that are no containers share one where they fit."""
+    """Returns the members of an object, one per line; those that are no containers share one if they fit."""
     lines: list[str] = []
     run: list[str] = []
     for key in [*sorted(value), None]:

@@ -1,4 +1,4 @@
-"""Holds the recorded sessions of a case with all that they were measured under, for explanations."""
+"""Holds the recorded sessions of a case with everything they were measured under, for explanations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PastSession:
-    """One recorded session of a case, with what the file holds about it elsewhere.
+    """Holds one recorded session of a case, with what the file stores for several.
 
     Attributes:
         fingerprint: device, driver and library versions.
@@ -29,7 +29,7 @@ class PastSession:
         bits: output name → hash of its bytes, for outputs whose hash was taken.
         canaries: name → time of the session's canaries in nanoseconds.
         session: id of the process that measured, the same in all its cases; empty where it is not known.
-        opening: whether the epoch was opened with it, rather than that it was appended.
+        opening: whether its epoch was opened with this session; else it was appended.
     """
 
     fingerprint: JsonDict
@@ -44,7 +44,7 @@ class PastSession:
 
 @dataclass(frozen=True)
 class Past:
-    """The sessions of one epoch of a case, oldest first.
+    """Holds the sessions of one epoch of a case, oldest first.
 
     Attributes:
         problem_version: the version that was measured.
@@ -58,9 +58,9 @@ class Past:
 
 
 def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | None:
-    """The epoch that a measurement is judged by, or without a `key` the newest; None where there is none.
+    """Returns the epoch that a measurement is judged by, or None; without a `key` the newest one.
 
-    Of an epoch, sessions that lack the measurement are left out.
+    Sessions that lack the measurement are left out.
     """
     record = baseline.lookup(case_id)
     if record is None:

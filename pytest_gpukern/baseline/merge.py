@@ -1,4 +1,4 @@
-"""Merges new sessions into the content of a baseline file, and says which sessions a record takes."""
+"""Merges new sessions into the content of a baseline file, and selects the sessions that a record takes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A result that was not recorded, and why."""
+    """Says which case was not recorded, and why."""
 
     case_id: str
     reason: str
@@ -37,7 +37,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Entry:
-    """A queued result: one session of one case, and the place that it goes to."""
+    """Holds a queued result: one session of one case, and what it was measured on."""
 
     case: CaseInfo
     model_key: str
@@ -47,11 +47,11 @@ class Entry:
 
     @classmethod
     def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
-        """What is kept of a result; through JSON, so that it equals what a later run reads."""
+        """Returns what is kept of a result, passed through JSON so that it equals what a later run reads."""
         plain = Result.from_json(result.to_json())
         session = RecordedSession(
             recorded=recorded,
-            fingerprint="",  # named when it is merged, by what the file holds
+            fingerprint="",  # merging names it, by what the file holds
             first_call_ns=None if plain.first_call_ns is None else rounded(plain.first_call_ns),
             correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
             measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
@@ -64,7 +64,7 @@ class Entry:
 
 
 class Merge:
-    """Queued sessions going into the content of one file, as freshly read."""
+    """Merges queued sessions into the content of one file, as freshly read."""
 
     def __init__(self, baseline: Baseline, opened: str, reason: str | None) -> None:
         self.baseline = baseline
@@ -92,7 +92,7 @@ class Merge:
         self.added += [case.id] if added else []
 
     def append(self, group: list[Entry]) -> None:
-        """Adds sessions to the epochs that are current for what they measured, or opens a case's first."""
+        """Adds sessions to the current epochs of what they measured, or opens a case's first."""
         case = group[0].case
         record = self.baseline.lookup(case.id)
         if record is None:
@@ -133,7 +133,7 @@ class Merge:
             self.updated.append(case.id)
 
     def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> bool:
-        """Adds to existing epochs, by index, the measurements that belong there; whether anything fitted."""
+        """Adds measurements to existing epochs, given by index; returns whether any fitted."""
         case = group[0].case
         epochs = list(record.epochs)
         for index in places:
@@ -152,7 +152,7 @@ class Merge:
         return True
 
     def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
-        """The entries that agree with the first and are no session that is there already; others are refused.
+        """Returns the entries that agree with the first and are not recorded yet; refuses the others.
 
         Two measurements by one process are not independent, so a session counts once.
         """
@@ -174,7 +174,7 @@ class Merge:
         return fitting
 
     def _session(self, entry: Entry) -> RecordedSession:
-        """An entry's session, with what it shares with the session's other cases stored once."""
+        """Returns an entry's session, and stores once what the session's cases share."""
         fingerprint = self._fingerprint(entry.fingerprint)
         session = structs.replace(entry.session, fingerprint=fingerprint)
         if session.session is None:
@@ -183,18 +183,18 @@ class Merge:
         if known is None:
             known = SessionEntry(session.recorded, fingerprint)
         elif known.fingerprint != fingerprint:
-            return session  # two processes under one id: it keeps what is its own
+            return session  # two processes under one id: the session keeps its own fields
         known = structs.replace(known, canaries={**entry.canaries, **known.canaries})
         sessions = {**self.baseline.sessions, session.session: known}
         self.baseline = dataclasses.replace(self.baseline, sessions=sessions)
         return structs.replace(session, recorded=known.recorded)
 
     def _fingerprint(self, values: JsonDict) -> str:
-        """The id of a fingerprint, stored under it if it was not yet."""
+        """Returns the id of a fingerprint, and stores it if it is new."""
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
         length = 12
         while self.baseline.fingerprints.get(digest[:length], values) != values:
-            length += 1  # another content under this id: a collision, or an edited file
+            length += 1  # other values have this id: a collision, or an edited file
         stored = {**self.baseline.fingerprints, digest[:length]: values}
         self.baseline = dataclasses.replace(self.baseline, fingerprints=stored)
         return digest[:length]
@@ -208,7 +208,7 @@ class Merge:
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
-    """Why a case as measured now cannot join an epoch, or None."""
+    """Says why a case as measured now cannot join an epoch, or returns None."""
     if epoch.problem_version != case.problem_version:
         return f"recorded with problem version {epoch.problem_version}, now {case.problem_version}"
     if epoch.measured_point != case.measured_point:
@@ -217,7 +217,7 @@ def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
 
 
 def confirmed_slower(result: Result) -> bool:
-    """Whether a time of the test is slower than recorded, for good; a host's may be so unconfirmed."""
+    """Returns whether a time of the test is SLOWER for good; a host's is so without confirmation."""
     return any(
         verdict.kind is VerdictKind.SLOWER and verdict.gates and not verdict.suspected
         for verdict in result.verdicts.values()
@@ -225,22 +225,21 @@ def confirmed_slower(result: Result) -> bool:
 
 
 def unselected(result: Result, sessions: Sequence[Result]) -> list[Result]:
-    """The sessions of a test that stand for its time, of all that a run measured; oldest first.
+    """Returns the sessions that a record takes, of all that a run measured of a test; oldest first.
 
-    All, unless they confirmed a slowdown: then those that raised the suspicion are left out. These came to be
-    followed by others because they were slow, and the epoch that is opened holds what was followed up, so
-    that their mean is biased upwards (the winner's curse); with three sessions an epoch a biased one moves it
-    by a third of its bias, and hides as much of the next slowdown. The verdict does not rest on them either.
+    If they confirmed a slowdown, we leave out those that raised the suspicion. More sessions followed because
+    these were slow, so their mean is biased upwards (the winner's curse). In an epoch of three sessions, a
+    biased one moves the mean by a third of its bias, and hides as much of the next slowdown. The verdict does
+    not rest on them either.
 
-    Where the suspicion was refuted they stay, with those that refuted it. Whether more sessions follow
-    depends on the first one alone, so that over many runs the mean of all sessions is that of the case
-    (Wald's identity), while leaving out the slow ones, and only these, would cut off the upper tail: the
-    record would be too fast and too narrow, and later runs would be blamed for it.
+    If they refuted it, we keep all. The first session alone decides whether more follow, so over many runs
+    the mean of all sessions is that of the case (Wald's identity). Leaving out slow sessions only would cut
+    off the upper tail: the record would be too fast and too narrow, and later runs would be blamed for it.
 
     Args:
         result: what the run reports, with its verdicts.
-        sessions: the others, in the order in which they were measured: those before the first that confirms
-            raised the suspicion together with `result`.
+        sessions: the others, as they were measured. Those before the first that confirms raised the
+            suspicion together with `result`.
     """
     roles = [session.role for session in sessions]
     if SessionRole.CONFIRMING in roles and confirmed_slower(result):

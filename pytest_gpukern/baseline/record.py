@@ -1,7 +1,7 @@
 """Holds the record of a case in memory: epochs of sessions of times, oldest first.
 
 Every value has `extra`: fields that this version does not know. They are kept when the file is rewritten, so
-that a release which adds an optional field does not lose it to an older one working on the same file.
+that an older release does not lose the optional fields of a newer one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict, Measurement, OutputError
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Which quantiles of a session's samples a record keeps."""
+"""The quantiles of a session's samples that a record keeps."""
 
 DIGITS = 6
 """Significant digits of recorded times and errors: 1e-6 relative, far below any timer's repeatability."""
 
 LONGEST_NAME = 120
-"""Characters from which a kernel's name is kept without parameters and template arguments."""
+"""Characters. A longer name of a kernel loses its parameters and template arguments."""
 
 NEWEST_EPOCHS = 3
 MOST_SESSIONS = 20
@@ -56,19 +56,19 @@ Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$", description="a key of the form scope/timer/cache")]
 
 NOTHING: Any = MappingProxyType({})
-"""No unknown fields. While a file is read, also in the place of what stands with an epoch or a record."""
+"""No unknown fields. While a file is read, also a placeholder for what the epoch or the record stores."""
 
 
 class _Inherited(tuple[KernelFacts, ...]):
-    """No kernels of its own."""
+    """Marks a session that has no kernels of its own."""
 
 
 INHERITED: Any = _Inherited()
-"""While a file is read, in the place of kernels that a session has by its epoch."""
+"""While a file is read, the placeholder for kernels that the epoch stores."""
 
 
 class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One measurement of one session, in nanoseconds, without its samples; its fields are a file's columns.
+    """Holds one measurement of one session in nanoseconds, without samples; fields are a file's columns.
 
     Attributes:
         n: number of samples.
@@ -76,9 +76,9 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         low_ns: lower bound of its 95 % interval within the session.
         high_ns: upper bound.
         q05_ns: quantile of the samples, as `q25_ns`, `q75_ns`, `q95_ns` and `q50_ns`.
-        sm_mhz: clock of the multiprocessors meanwhile, or None.
+        sm_mhz: clock of the multiprocessors during the samples, or None.
         memory_mhz: clock of the memory, or None.
-        invalid_samples: samples that were taken besides and not used, because the device was not fit, if any.
+        invalid_samples: other samples, not used because the device was not fit, if any.
         fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         q50_ns: the middle quantile where it is not the median.
@@ -105,7 +105,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     @property
     def quantiles_ns(self) -> tuple[float, ...]:
-        """The `QUANTILES` of the samples."""
+        """Returns the `QUANTILES` of the samples."""
         middle = self.median_ns if self.q50_ns is None else self.q50_ns
         return (self.q05_ns, self.q25_ns, middle, self.q75_ns, self.q95_ns)
 
@@ -135,7 +135,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
-    """How far one output was from its reference; None where nothing finite was compared.
+    """Says how far one output was from its reference; None where nothing finite was compared.
 
     Attributes:
         max_abs: largest absolute error.
@@ -162,7 +162,7 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
-    """What a record keeps of a kernel as it was seen."""
+    """Returns what a record keeps of a kernel."""
     return KernelFacts(
         name=fitted(kernel.name, LONGEST_NAME),
         registers=kernel.registers,
@@ -175,7 +175,7 @@ def as_recorded(kernel: KernelFacts) -> KernelFacts:
 
 
 class SessionEntry(Struct, frozen=True, omit_defaults=True):
-    """What holds for all that one session measured; each file stores it once.
+    """Holds what all cases of one session share; each file stores it once.
 
     Attributes:
         recorded: when, as an ISO 8601 time with its offset.
@@ -191,14 +191,14 @@ class SessionEntry(Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedSession(Struct, frozen=True, omit_defaults=True):
-    """What one process measured of one case.
+    """Holds what one process measured of one case.
 
     Attributes:
         recorded: when, as an ISO 8601 time with its offset; a file has it where the session's entry differs.
-        fingerprint: key into `Baseline.fingerprints`; likewise.
+        fingerprint: key into `Baseline.fingerprints`; stored as `recorded` is.
         first_call_ns: time of the first call, compilation included, or None.
         correctness: output name → accuracy; a file has it where it differs from that of its epoch.
-        measurements: `scope/timer/cache` → time; never empty. Of a scope that two timers read, both.
+        measurements: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
         compile_ns: time that compiling took, or None.
         kernels: what the case launches, where a timer saw it; each launch configuration once. As
             `correctness`, a file has them where they differ.
@@ -219,16 +219,16 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
     extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
-        """The same session with some of its measurements."""
+        """Returns the session with some of its measurements."""
         kept = {key: time for key, time in self.measurements.items() if key in keys}
         return structs.replace(self, measurements=kept)
 
 
 class Epoch(Struct, frozen=True, omit_defaults=True):
-    """The sessions of a record between two deliberate updates.
+    """Holds the sessions of a record between two deliberate updates.
 
-    The problem version and the point as measured belong here, not to the record: an update may follow a
-    change of either, and the older epochs keep what they were measured with.
+    The problem version and the measured point belong here, not to the record: an update may follow a change
+    of either, and older epochs keep theirs.
 
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
@@ -237,7 +237,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True):
         measured_point: values of the axes as run; a file has them where they differ from the record's point.
         reason: why the epoch was opened, where somebody said.
         correctness: what its sessions share, in a file; empty in memory, where each session has its own.
-        kernels: likewise.
+        kernels: as `correctness`.
         extra: unknown fields.
     """
 
@@ -254,26 +254,26 @@ class Epoch(Struct, frozen=True, omit_defaults=True):
 
     @property
     def keys(self) -> set[str]:
-        """The measurements that its sessions hold."""
+        """Returns the measurements that its sessions hold."""
         return {key for session in self.sessions for key in session.measurements}
 
     def holding(self, key: str) -> list[RecordedSession]:
-        """Its sessions that hold a measurement, oldest first."""
+        """Returns its sessions that hold a measurement, oldest first."""
         return [session for session in self.sessions if key in session.measurements]
 
     def first(self, key: str) -> int:
-        """How many of its sessions under a key it was opened with: they stay, as the anchor against drift.
+        """Returns how many of its sessions under a key opened it: they stay, as the anchor against drift.
 
-        Where those are too few to gate, the first that were appended are among them.
+        If those are too few to gate, the first appended ones count too.
         """
         holding = self.holding(key)
         opened = sum(1 for _ in itertools.takewhile(lambda each: each.recorded <= self.opened, holding))
         return min(opened if opened >= FEWEST else FIRST_SESSIONS, MOST_SESSIONS // 2)
 
     def adding(self, sessions: Iterable[RecordedSession]) -> Epoch:
-        """The epoch with further sessions; of every measurement it keeps `MOST_SESSIONS`.
+        """Returns the epoch with more sessions; it keeps `MOST_SESSIONS` of every measurement.
 
-        These are the ones that it was opened with, against steps that add up, and the newest.
+        These are the ones that opened it, against steps that add up, and the newest.
         """
         longer = structs.replace(self, sessions=(*self.sessions, *sessions))
         surplus: dict[int, set[str]] = {}
@@ -290,7 +290,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """What a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
+    """Holds what a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
 
     point: dict[str, Any]
     epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1, description="a list with at least one entry")]
@@ -298,21 +298,21 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
     @property
     def keys(self) -> set[str]:
-        """The measurements that any epoch holds."""
+        """Returns the measurements that any epoch holds."""
         return {key for epoch in self.epochs for key in epoch.keys}
 
     def current(self, key: str) -> Epoch | None:
-        """The newest epoch that holds a measurement: an update of one scope leaves the others judged."""
+        """Returns the newest epoch that holds a measurement: an update of one scope leaves others judged."""
         return next((epoch for epoch in reversed(self.epochs) if key in epoch.keys), None)
 
     def anchor(self, key: str) -> Epoch | None:
-        """The oldest epoch that holds a measurement: against many small steps that add up unseen."""
+        """Returns the oldest epoch that holds a measurement: it shows small steps that have added up."""
         return next((epoch for epoch in self.epochs if key in epoch.keys), None)
 
     def opening(self, epoch: Epoch) -> Record:
-        """The record with a new current epoch.
+        """Returns the record with a new current epoch.
 
-        Of the older ones stay the newest two, and the oldest and the newest of every measurement.
+        It keeps the two before it, and the oldest and the newest that hold each measurement.
         """
         epochs = (*self.epochs, epoch)
         kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
@@ -324,14 +324,14 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The contents of one file: the records of one problem on one device model.
+    """Holds the contents of one file: the records of one problem on one device model.
 
     Attributes:
         problem: the file's `baseline_name`: the problem or test module.
         device_model: key of the device model, or of the CPU model for host variants.
         fingerprints: fingerprint → its identity's values, each stored once.
         cases: case id → record.
-        sessions: session id → what holds for all that it measured.
+        sessions: session id → what all its cases share.
         extra: unknown fields.
     """
 
@@ -343,14 +343,14 @@ class Baseline:
     extra: JsonDict = dataclasses.field(default_factory=dict)
 
     def lookup(self, case_id: str) -> Record | None:
-        """The record of a case, or None."""
+        """Returns the record of a case, or None."""
         return self.cases.get(case_id)
 
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
-        """What the gate compares a measurement with, from the current epoch.
+        """Returns what the gate compares a measurement with, from the current epoch.
 
-        Where the case was never measured under `key` but was in the same scope, those sessions are returned
-        with their own key, so that the gate can say in what they differ. Other scopes are no substitute.
+        If the case was never measured under `key`, these are the sessions in the same scope with their own
+        key, so that the gate can say how they differ. Other scopes are no substitute.
         """
         record = self.cases.get(case_id)
         if record is None:
@@ -364,13 +364,13 @@ class Baseline:
         )
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
-        """The sessions of the oldest epoch under `key`; none where that is the current one."""
+        """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
         record = self.cases.get(case_id)
         first = record.anchor(key) if record else None
         return () if record is None or first is record.current(key) else tuple(self._times(first, key))
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
-        """The current sessions of every case under every key."""
+        """Yields the current sessions of every case under every key."""
         for record in self.cases.values():
             for key in sorted(record.keys):
                 yield tuple(self._times(record.current(key), key))
@@ -382,7 +382,7 @@ class Baseline:
                 time = session.measurements[key]
                 conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
                 fingerprint = self.fingerprints.get(session.fingerprint, {})
-                # A host variant's session names the GPU beside it too, which its time has nothing to do with.
+                # A host variant's session names the machine's GPU too, which does not affect its time.
                 on_device = fingerprint.get("device_model_key") == self.device_model
                 uuid = fingerprint.get("device_uuid") if on_device else None
                 device = uuid if isinstance(uuid, str) else None
@@ -392,13 +392,13 @@ class Baseline:
                 )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
-        """The same without some of its cases."""
+        """Returns the baseline without some of its cases."""
         dropped = set(case_ids)
         kept = {name: record for name, record in self.cases.items() if name not in dropped}
         return dataclasses.replace(self, cases=kept)
 
     def referenced(self) -> Baseline:
-        """The same without sessions and fingerprints that no record refers to."""
+        """Returns the baseline without sessions and fingerprints that no record refers to."""
         recorded = [
             session for record in self.cases.values() for epoch in record.epochs for session in epoch.sessions
         ]
@@ -411,7 +411,7 @@ class Baseline:
 
 
 def rounded(value: float) -> float:
-    """A recorded number: `DIGITS` significant digits."""
+    """Rounds a number to be recorded to `DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 

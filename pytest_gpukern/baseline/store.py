@@ -33,7 +33,7 @@ _LONGEST_NAME = 200  # bytes; file systems end at 255, and the temporary file's 
 
 
 class BaselineMode(enum.StrEnum):
-    """What a run does with baselines; all but `off` compare."""
+    """Says what a run does with baselines; all but `off` compare."""
 
     OFF = "off"
     COMPARE = "compare"
@@ -43,16 +43,16 @@ class BaselineMode(enum.StrEnum):
 
     @property
     def writes(self) -> bool:
-        """Whether it may write files."""
+        """Returns whether it may write files."""
         return self in (BaselineMode.CREATE, BaselineMode.APPEND, BaselineMode.UPDATE)
 
 
 @dataclass(frozen=True)
 class KnownCases:
-    """The cases that there are of one baseline, whether or not they were measured.
+    """Holds all cases of one baseline, whether or not they were measured.
 
     Attributes:
-        folder: of the baseline, where no other is given for the run.
+        folder: of the baseline, unless the run was given another.
         name: stem of the baseline's files.
         ids: of all its cases.
     """
@@ -64,15 +64,15 @@ class KnownCases:
 
 @dataclass(frozen=True)
 class WriteReport:
-    """What `Store.flush` did.
+    """Says what `Store.flush` did.
 
     Attributes:
         written: files that were written.
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
-        appended: ids of cases whose current epoch has further sessions.
+        appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
         kept: ids of cases that `create` found recorded already and left untouched.
-        removed: ids of cases that are no more, and whose records were taken out.
+        removed: ids of cases that no longer exist, and whose records were removed.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -91,7 +91,7 @@ class Store:
     """Reads records, queues results and writes them once.
 
     Args:
-        mode: `off`, `compare`, `create` or `update`.
+        mode: see `BaselineMode`.
         directory_override: folder of all baselines, instead of the one beside each suite.
         reason: why an update is made; stored with the epochs that it opens.
         now: the clock, for tests.
@@ -116,7 +116,7 @@ class Store:
         self._refused: list[Refusal] = []
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
-        """`<folder>/<name>.<model key>.json`; raises FileError for a name that would leave the folder."""
+        """Returns `<folder>/<name>.<model key>.json`; raises FileError for a name that leaves the folder."""
         return self._path(case.baseline_dir, case.baseline_name, model_key)
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
@@ -132,7 +132,7 @@ class Store:
         return folder / f"{baseline_name}.{model_key}.json"
 
     def baseline(self, case: CaseInfo, model_key: str) -> Baseline | None:
-        """The stored baseline that a case belongs to, or None; each file is read once.
+        """Returns the stored baseline that a case belongs to, or None; each file is read once.
 
         Raises:
             FileError: the file is damaged, of another problem or device, or written by a newer version.
@@ -142,10 +142,10 @@ class Store:
         return self._cached(self.path_for(case, model_key), case.baseline_name, model_key)
 
     def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
-        """What the gate compares a measurement with: the current sessions of its case under `key`.
+        """Returns what the gate compares a measurement with: its case's current sessions under `key`.
 
-        Where there are none, those that come nearest and that the gate calls UNCOMPARABLE, naming the
-        difference: other timers or cache policies of the same scope, else other device models.
+        If there are none, it returns the nearest, which the gate calls UNCOMPARABLE with the difference:
+        other timers or cache policies of the same scope, else other device models.
 
         Raises:
             FileError: as for `baseline`.
@@ -161,17 +161,17 @@ class Store:
         return tuple(found)
 
     def past(self, case: CaseInfo, model_key: str, key: str | None = None) -> Past | None:
-        """All that is known of the sessions that a measurement is judged by; see `past_of`."""
+        """Returns all that is known of the sessions that a measurement is judged by; see `past_of`."""
         own = self.baseline(case, model_key)
         return past_of(own, case.id, key) if own is not None else None
 
     def anchor_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
-        """The sessions of the first epoch of a case, where that is not the current one."""
+        """Returns the sessions of the first epoch of a case, unless that is the current one."""
         own = self.baseline(case, model_key)
         return () if own is None else own.anchor_times(case.id, key)
 
     def newer_epoch(self, case: CaseInfo, model_key: str, key: str) -> str | None:
-        """When the newest epoch of a case was opened, where `key` is judged by an older one, or None."""
+        """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
         own = self.baseline(case, model_key)
         record = own.cases.get(case.id) if own is not None else None
         current = record.current(key) if record is not None else None
@@ -180,20 +180,20 @@ class Store:
         return record.epochs[-1].opened
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
-        """The spread that a device model's cases share, by `scope/timer`, from all files read so far."""
+        """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
             files = [each for each in self._read.values() if each and each.device_model == model_key]
             self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
         return self._spreads[model_key]
 
     def stale(self, known: KnownCases, model_key: str) -> tuple[str, ...]:
-        """Ids of recorded cases that are no more."""
+        """Returns the ids of recorded cases that no longer exist."""
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
         return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
 
     def prune(self, known: KnownCases, model_key: str) -> None:
-        """Queues the removal of what is stale; raises FileError as `baseline` does."""
+        """Queues the removal of stale cases; raises FileError as `baseline` does."""
         stale = self.stale(known, model_key)
         if stale:
             self._pruned[self._path(known.folder, known.name, model_key)] = set(stale)
@@ -203,14 +203,14 @@ class Store:
     ) -> None:
         """Queues one session's result for `flush`; without effect in modes that write nothing.
 
-        Several results of one case become the sessions of one epoch. What must not become a baseline is
-        refused, and listed in the report: also what a test measured that then failed by itself.
+        Several results of one case become the sessions of one epoch. A result that must not become a baseline
+        is refused and listed in the report, also if its test failed for a reason of its own.
 
         Args:
             result: of one case.
             model_key: of the device or processor that it was measured on.
             test_failed: its test failed for another reason than its verdict.
-            recorded: when it was measured; now, where nothing else is said.
+            recorded: when it was measured; by default now.
         """
         if not self.mode.writes:
             return
@@ -233,7 +233,7 @@ class Store:
         self._refused.append(Refusal(case.id, reason))
 
     def would_write(self, result: Result, *, model_key: str) -> bool:
-        """Whether `flush` would record a result, as far as can be told before."""
+        """Returns whether `flush` would record a result, as far as can be told before."""
         if not self.mode.writes or unfit(result) is not None:
             return False
         if self.mode is not BaselineMode.CREATE:
@@ -319,7 +319,7 @@ def _stamp(moment: datetime) -> str:
 
 
 def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
-    """The file's content, or None where there is no file; a file copied from elsewhere is an error."""
+    """Returns the file's content, or None if there is no file; a file copied from elsewhere is an error."""
     try:
         baseline = codec.load(path)
     except FileError as error:
@@ -337,7 +337,7 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
 
 
 def unfit(result: Result) -> str | None:
-    """Why a result must not become a baseline, or None."""
+    """Says why a result must not become a baseline, or returns None."""
     if result.simulated:
         return "the simulator's times say nothing about speed"
     if result.correctness is Correctness.INCORRECT:
@@ -364,7 +364,7 @@ def unfit(result: Result) -> str | None:
 
 
 def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
-    """Replaces the content of a file by what `change` makes of it; one left without records is removed.
+    """Applies `change` to the content of a file; a file left without records is removed.
 
     Raises:
         FileError: it cannot be read or written; it is as it was.

@@ -43,23 +43,23 @@ FEWEST = 3
 """Recorded sessions from which a verdict may fail a test."""
 
 MOST_SESSIONS = 20
-"""Sessions up to which it is told how many would settle a question."""
+"""The largest number of sessions that a reason names as enough to settle a question."""
 
 Pair = tuple["Measurement", "Measurement"]
 """Measurements of one case in neighbouring sessions: of the base and of the working tree."""
 
 _EACH_STEP = 0.975
-"""Probability with which screening and confirming are passed each, so that both are with 95 % or more."""
+"""Probability of passing screening, and again confirmation, so that both are passed with at least 95 %."""
 
 _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Holds what it adds to a change that it is between devices of a model; nothing on one device.
+    """Holds the error that a change has from being between devices of a model; none on one device.
 
     Attributes:
-        variance: of the difference between those that are compared.
+        variance: that the devices add to the change's.
         dof: its degrees of freedom.
     """
 
@@ -79,10 +79,10 @@ class Change:
         spread: variance of one session's log median (of one pair's log ratio) and its degrees of freedom.
         fresh: new sessions, or pairs.
         recorded: recorded sessions that it was compared with; 0 for pairs.
-        noisier: additional variance of a fresh session that is noisier within than the recorded ones were.
+        noisier: additional variance of fresh sessions whose samples are noisier than the recorded ones'.
         devices: by how much devices differ in this case.
-        all_devices: by how much they do in all cases of the suite. A card may be slower in some where those
-            on record are alike, so that nothing is called slower by less, or faster.
+        all_devices: by how much they differ over all cases of the suite. A card may be slower in a case where
+            the recorded cards agree, so a smaller change is called neither slower nor faster.
     """
 
     delta: float
@@ -116,35 +116,35 @@ class Change:
         return student_t(confidence, self.dof) * self.error()
 
     def least(self, confidence: float = SCREENING) -> float:
-        """Returns what a change surely amounts to in either direction, by this one-sided confidence.
+        """Returns how large the change is at least, in either direction, with this one-sided confidence.
 
-        It is what is left of its size when the case's devices and those of the suite's cases are allowed for.
+        It allows for the differences between devices, in this case and over all cases.
         """
         return abs(self.delta) - max(each.reach(confidence) for each in self._between_any)
 
     @property
     def _between_any(self) -> tuple[Change, ...]:
-        """This change as one between the case's devices, and as one between those of all cases."""
+        """Returns the change with the error between the case's devices, and with that over all cases."""
         if self.devices == self.all_devices:
             return (self,)
         return self, dataclasses.replace(self, devices=self.all_devices)
 
     @property
     def low(self) -> float:
-        """Lower end of the 90 % interval."""
+        """Returns the lower end of the 90 % interval."""
         return self.delta - self.reach()
 
     @property
     def high(self) -> float:
-        """Upper end of the 90 % interval."""
+        """Returns the upper end of the 90 % interval."""
         return self.delta + self.reach()
 
     def detectable(self, limit: float, *, screening: int, confirming: int) -> float:
         """Returns the smallest slowdown, as log ratio, that screening and confirmation catch with 95 %.
 
         A minimum detectable effect (Bloom 1995, *Evaluation Review* 19, 547): the bound that a step has to
-        pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so that
-        both are with at least 95 %. The spread is taken for as large as it was estimated.
+        pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so both
+        are passed with at least 95 %. We take the estimated spread for the true one.
         """
         return max(each._caught(limit, screening, confirming) for each in self._between_any)
 
@@ -158,7 +158,7 @@ class Change:
     def settling(self, limit: float) -> tuple[int, int] | None:
         """Returns how many recorded and fresh sessions would tell on which side of the threshold it lies.
 
-        Only fresh pairs where nothing is recorded; None where `MOST_SESSIONS` of both would not do.
+        Without recorded sessions it counts fresh pairs. Returns None if `MOST_SESSIONS` of both are too few.
         """
         distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
         errors = self._between_any if large else (self,)
@@ -182,12 +182,11 @@ def change_since(
 ) -> Change:
     """Returns the change of a case since its recorded sessions, by new ones on `device`.
 
-    The variance of the case is that between sessions of one device, shrunk towards the suite's; what fresh
-    sessions differ among themselves is pooled with it. Sessions of one device share that device's deviation
-    from the others: where device d has the share w_d of the recorded sessions, it makes the difference of the
-    means vary by τ²·(1 − 2·w_own + Σ w_d²). That is nothing where all are of one device, and τ²·(1 + 1/D)
-    where the record has as many of each of D others. τ² is that of the case, shrunk like the other variance,
-    and beside it that of all cases.
+    The variance of the case is that between sessions of one device, shrunk towards the suite's, and pooled
+    with that among the fresh sessions. Sessions of one device share its deviation from the other devices. If
+    device d has the share w_d of the recorded sessions, the difference of the means varies by
+    τ²·(1 − 2·w_own + Σ w_d²). This is 0 if all are of one device, and τ²·(1 + 1/D) if the record has as many
+    of each of D others. We use the τ² of the case, shrunk like the other variance, and that of all cases.
     """
     timer = fresh[0].timer
     shared = shared or assumed_spread(timer)
@@ -228,7 +227,7 @@ def log_ratios(pairs: Sequence[Pair]) -> list[float]:
 
 
 def undecided_words(change: Change, limit: float, detectable: float) -> str:
-    """Says what is known all the same, how large a slowdown is caught, and what would settle the question."""
+    """Says what is known, how large a slowdown is caught, and how many sessions would settle the question."""
     bound = percent(limit, signed=False)
     if change.low > 0 or change.high < 0:
         doubt = f"perhaps by less than {bound}"
@@ -286,7 +285,7 @@ _SIGMAS_IN_95 = 1.96  # half a 95 % interval in standard errors
 
 
 def _floor(median_ns: float, jitter_ns: float) -> float:
-    """Returns the variance of a log median that the timer makes by itself, its step included."""
+    """Returns the variance of a log median that the timer alone causes, its step included."""
     jitter = min(jitter_ns / median_ns, KNOWS_NOTHING)
     return max(jitter, ROUNDING) ** 2
 
@@ -298,7 +297,7 @@ def _within(known: Summary | SessionTime) -> float:
 
 
 def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
-    """Returns the spread with what several fresh sessions say about it."""
+    """Returns the spread pooled with that among several fresh sessions."""
     own = len(logs) - 1
     if not own:
         return spread
@@ -307,7 +306,7 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
 
 
 def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
-    """Returns by how many times τ² the means of the recorded sessions and of new ones on `device` differ."""
+    """Returns how many times τ² the difference of recorded sessions and new ones on `device` varies by."""
     shares = {each: recorded.count(each) / len(recorded) for each in recorded}
     weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
     return weight if weight >= _NOTHING else 0.0
@@ -324,8 +323,8 @@ def _of_case(
 ) -> Devices:
     """Returns what the devices of a case add to the change.
 
-    It has no more degrees of freedom than devices less one, since one device may be off in all the cases from
-    which the spread was taken.
+    Its degrees of freedom are at most the number of devices less one, since one device may be off in all
+    cases that the spread was estimated from.
     """
     if not weight or shared.between_devices is None:
         return _of_all_cases(timer, shared, weight=weight)

@@ -37,7 +37,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class SessionTime:
-    """Holds one recorded session's time of a case, with what it was measured under.
+    """Holds one recorded session's time of a case, with its conditions.
 
     Attributes:
         key: `scope/timer/cache` of the measurement.
@@ -47,7 +47,7 @@ class SessionTime:
         n: number of samples.
         conditions: what must agree with the new measurement's conditions.
         device: UUID of the device, or None for the host's processor.
-        opening: whether it is one that its epoch was opened with, rather than one that was appended.
+        opening: whether its epoch was opened with this session; else it was appended.
     """
 
     key: str

@@ -1,9 +1,9 @@
-"""Says whether a time is the same as its record, faster or slower. Pure functions of stored and new numbers.
+"""Judges whether a time is the same as its record, faster or slower, from stored and new numbers alone.
 
-The unit is the session: samples of one process share its clocks, its memory layout and its neighbours, so
-log medians of sessions are compared, with the spread between sessions (Kalibera & Jones 2013, *Rigorous
-benchmarking in reasonable time*). `judge` screens: what it calls SLOWER is suspected. `confirm` decides by
-fresh sessions alone, since the measurement that raised a suspicion was selected for being slow.
+The unit is the session, since samples of one process share its clocks, memory layout and neighbours. We
+compare log medians of sessions by the spread between sessions (Kalibera & Jones 2013, *Rigorous benchmarking
+in reasonable time*). `judge` screens: what it calls SLOWER is suspected. `confirm` decides by fresh sessions
+alone, since the measurement that raised a suspicion was selected for being slow.
 `judge_paired` and `confirm_paired` compare neighbouring sessions of two revisions, without a record.
 """
 
@@ -52,8 +52,8 @@ FALSE_ALARMS: Mapping[float, Mapping[int, float]] = MappingProxyType(
 )
 """Threshold → recorded sessions → share of unchanged cases that are called SLOWER and confirmed.
 
-By `selftest.gate_simulation`, noisy suites: heavy tails, 8 % of the cases with two modes, a common shift.
-Of 24 000 quiet kernels none was.
+Figures of `selftest.gate_simulation` for noisy suites: heavy tails, 8 % of the cases with two modes, a common
+shift. None of 24 000 quiet kernels was.
 """
 
 FALSE_ALARMS_OF_PAIRS = 0.0005
@@ -66,14 +66,14 @@ class Basis:
 
     Attributes:
         sessions: the record's current sessions, none if nothing is recorded.
-        conditions: what the new measurements were taken under.
+        conditions: those of the new measurements.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
         jitter_ns: what the timer itself adds to the spread of a session's median, as a standard deviation.
         device: UUID of the device that the new measurements were taken on.
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
-        remark: what else the reason has to say of the recorded sessions.
-        fails_no_test: whether it is a host's time, which nobody asked to fail a test.
+        remark: a remark on the recorded sessions that ends the reason.
+        fails_no_test: whether the time is a host's, and no option has such times fail a test.
 
     Raises:
         ValueError: threshold or jitter is negative or not finite.
@@ -94,19 +94,19 @@ class Basis:
 
     @property
     def reference(self) -> Sequence[SessionTime]:
-        """The sessions of this device where they are enough to gate, else all."""
+        """Returns the sessions of this device if they are enough to gate, else all."""
         own = [session for session in self.sessions if session.device == self.device]
         return own if len(own) >= FEWEST else self.sessions
 
     @property
     def opening(self) -> Sequence[SessionTime]:
-        """Those that the epoch was opened with, where others were appended and may hide a slow drift."""
+        """Returns those that opened the epoch, if others were appended, which may hide a slow drift."""
         opening = [session for session in self.reference if session.opening]
         return opening if FEWEST <= len(opening) < len(self.reference) else ()
 
     @property
     def since_opening(self) -> str:
-        """What a change since these is said to be."""
+        """Returns the words for a change since these."""
         return f" since the epoch's first {len(self.opening)} sessions"
 
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
@@ -122,10 +122,10 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
     with the smallest slowdown that would be caught and the number of sessions that would settle it.
 
-    What is SLOWER than the sessions that the epoch was opened with is so, too: appended ones may have crept.
+    A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept.
 
     Args:
-        fresh: one measurement of the case a new session, all under one key.
+        fresh: one measurement of the case per new session, all under one key.
         basis: what they are compared with, and how.
     """
     barred = _barred(fresh, basis.sessions, basis.conditions)
@@ -158,8 +158,8 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
 
     SLOWER: the one-sided 97.5 % lower bound is at least the threshold, and each fresh session was slower than
     every recorded one, a tenth of these excused. The latter happens to unchanged code in one case out of 21
-    at two fresh sessions and five recorded ones, however their times are distributed. Otherwise what those
-    sessions say by the rules of `judge`, but never SLOWER, and that the suspicion was not confirmed.
+    at two fresh sessions and five recorded ones, however their times are distributed. Otherwise it is the
+    verdict of `judge` on the fresh sessions, never SLOWER, and says that the suspicion was not confirmed.
     """
     again = judge(fresh, basis)
     if again.ratio_low is None:
@@ -180,7 +180,7 @@ def _confirmed(
     *,
     since: str = "",
 ) -> Verdict:
-    """Returns what fresh sessions make of a suspicion by some of the recorded ones."""
+    """Returns the verdict of fresh sessions on a suspicion, against some of the recorded ones."""
     change = basis.change(recorded, fresh)
     slowest = sorted(each.median_ns for each in recorded)[-1 - len(recorded) // _EXCUSED]
     apart = min(each.summary.median_ns for each in fresh) > slowest
@@ -189,7 +189,7 @@ def _confirmed(
 
 
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
-    """Returns INVALID, which fails: a suspicion must not pass because nothing could be said about it."""
+    """Returns INVALID, which fails: a suspicion must not pass because nothing could decide it."""
     change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
     reason = f"suspected {change}, but the sessions to confirm it failed: {problem}"
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
@@ -210,10 +210,10 @@ def judge_paired(
     jitter_ns: float,
     shared: SharedSpread | None = None,
 ) -> Verdict:
-    """Compares two revisions by neighbouring sessions: what both sessions of a pair share falls out.
+    """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
 
-    The rules are those of `judge`, with the mean of the log ratios for Δ and the spread of ratios between
-    pairs, shrunk over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
+    The rules are those of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
+    over the cases of the run. SLOWER is a suspicion, which `confirm_paired` decides.
 
     Args:
         pairs: measurements of (base, head) in neighbouring sessions, two pairs at least.
@@ -246,7 +246,7 @@ def confirm_paired(
 ) -> Verdict:
     """Decides about a suspicion of `judge_paired` by fresh pairs alone, as `confirm` does.
 
-    Each of them has to be slower, beside the bound.
+    Besides the bound, each pair has to be slower.
     """
     again = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
     if again.ratio_low is None:
@@ -267,9 +267,9 @@ def shared_spread_of_pairs(
 
 
 def fails(verdict: Verdict, *, strict: bool) -> bool:
-    """Says whether a verdict fails its test: SLOWER and INVALID do; under `strict` so does not knowing.
+    """Returns whether a verdict fails its test: SLOWER and INVALID do, under `strict` also what is not known.
 
-    A verdict that does not gate never fails, but it is no knowledge either, so that it does under `strict`.
+    A verdict that does not gate, as from too few sessions, fails under `strict` only.
     """
     if verdict.kind is VerdictKind.INVALID:
         return True
@@ -323,7 +323,7 @@ def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
 
 
 def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
-    """Returns the verdict where a time has no ratio; JSON makes None of one that is not finite."""
+    """Returns the verdict on times that have no ratio; JSON turns one that is not finite into None."""
     known = [time for time in medians_ns if time is not None and math.isfinite(time)]
     if len(known) < len(medians_ns):
         return Verdict(VerdictKind.UNDECIDED, "a median is not finite, so there is nothing to compare")
@@ -334,7 +334,7 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
 
 
 def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
-    """Returns what a change is called by one test, without regard to how much is recorded."""
+    """Returns the verdict of one test of a change, however many sessions are recorded."""
     if change.error() >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
@@ -359,7 +359,7 @@ def _screened(change: Change, threshold: float, *, confirming: int, since: str =
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:
-    """Returns the verdict with the change since the first epoch, told where small steps have added up."""
+    """Returns the verdict with the change since the first epoch; says so where small steps have added up."""
     reason, limit = verdict.reason, math.log1p(threshold)
     grown = since_first.least() > 0 and since_first.delta >= limit
     if grown and verdict.kind in (VerdictKind.SAME, VerdictKind.UNDECIDED):
@@ -368,7 +368,7 @@ def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Ver
 
 
 def _remarks(basis: Basis, change: Change) -> list[str]:
-    """Returns what is to be said about what a comparison with the record rests on."""
+    """Returns remarks on the recorded sessions that a comparison rests on."""
     reference, shared = basis.reference, basis.shared
     remarks = []
     devices = {session.device for session in reference}
@@ -401,7 +401,7 @@ def _decided(
     remarks: Sequence[str] = (),
     since: str = "",
 ) -> Verdict:
-    """Returns what fresh sessions alone make of a suspicion."""
+    """Returns the verdict of fresh sessions alone on a suspicion."""
     limit = math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:

@@ -1,16 +1,14 @@
 """Estimates how far log medians of sessions spread, from all cases of a suite together.
 
 Three to five sessions say little about the spread of their own case: in one case out of eleven, five normal
-ones show less than half the true standard deviation. Together they say how such cases spread, so the variance
-of each is shrunk towards that of the suite, as is done for the genes of a microarray: empirical Bayes by
-moments (Smyth 2004, *Linear models and empirical Bayes methods*, Stat. Appl. Genet. Mol. Biol. 3(1), 3;
-`fitFDist` and `eBayes` of limma).
+ones show less than half the true standard deviation. So we shrink the variance of each case towards that of
+the suite, as is done for the genes of a microarray: empirical Bayes by moments (Smyth 2004, *Linear models
+and empirical Bayes methods*, Stat. Appl. Genet. Mol. Biol. 3(1), 3; `fitFDist` and `eBayes` of limma).
 
-Cases are taken together by scope and timer. Copies and end-to-end times spread by what the host does, kernels
-by clocks and memory layout, and each timer adds its own; nearly all cases of a run have one cache policy, so
-that parting by it would only thin the groups out. Short kernels spread more: that makes the variances of a
-suite differ, so that d0 is small and each case is left nearer to its own, and no variance is taken for less
-than that of the timer's own jitter.
+Cases are grouped by scope and timer. Copies and end-to-end times spread by what the host does, kernels by
+clocks and memory layout, and each timer adds its own. We do not group by cache policy: nearly all cases of a
+run have the same. Short kernels spread more, so the variances of a suite differ, d0 is small, and each case
+stays nearer to its own variance. No variance is taken for less than that of the timer's jitter.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.comparability import SessionTime
 
 PRIOR_DOF = 4.0
-"""What an assumed spread counts for: as much as five sessions of the case itself."""
+"""Weight of an assumed spread: as much as five sessions of the case itself."""
 
 FEWEST_CASES = 5
-"""Cases of two sessions or more from which the suite's spread is estimated and not assumed."""
+"""Cases with at least two sessions that it takes to estimate the suite's spread; fewer, and it is assumed."""
 
 ROUNDING = 1e-6
 """Relative: recorded times have six digits."""
@@ -56,7 +54,7 @@ class SharedSpread:
         cases: how many it was estimated from; 0 where it is assumed.
         devices: standard deviation between devices of the model; None where the records do not show it.
         devices_dof: its degrees of freedom: the devices less one, since one device may be off in all cases.
-        between_devices: what the spreads between devices of single cases have in common, of which a few make
+        between_devices: the spread between devices that single cases share, since a few of them can make
             `devices` large; None where too few cases show it.
     """
 
@@ -74,8 +72,8 @@ class CaseSpread:
 
     Attributes:
         variance: of a session's log median.
-        dof: what it rests on, the suite's share included.
-        alone: the case does not belong to the suite, so that it rests on its own sessions alone.
+        dof: its degrees of freedom, the suite's share included.
+        alone: the case does not fit the suite, so its variance rests on its own sessions alone.
     """
 
     variance: float
@@ -106,7 +104,7 @@ def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpr
 def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpread:
     """Returns the spread that log ratios of neighbouring sessions share over the cases of a run.
 
-    A ratio is of two sessions, so that what is assumed for few cases is √2 times that of a session.
+    Too few cases get the assumed spread of a session times √2, since a ratio is of two sessions.
     """
     assumed = assumed_spread(timer)
     fallback = SharedSpread(assumed.s0 * math.sqrt(2), assumed.d0, cases=0)
@@ -129,7 +127,7 @@ def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tupl
 def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
     """Returns the variance of the means of devices, and its degrees of freedom.
 
-    What sessions of one device differ by is part of it: nobody can tell it of cards with one session each.
+    It contains the spread within a device, which cannot be separated when each card has one session.
     """
     means = [statistics.fmean(group) for group in _by_device(logs, devices)]
     return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
@@ -146,9 +144,9 @@ def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[lis
 def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
     """Returns a case's own variance, shrunk: (d0·s0² + ν·s²) / (d0 + ν) with d0 + ν degrees of freedom.
 
-    A case does not belong to the suite where s²/s0² lies above the 95 % quantile of F with ν and d0 degrees
-    of freedom, as that of most cases with two modes does, or below the 1 % quantile: it is left alone.
-    Here s² is `variance`, ν is `dof`, and `floor` is the variance that the timer alone makes.
+    A case does not fit the suite, and keeps its own variance, if s²/s0² lies above the 95 % quantile of F
+    with ν and d0 degrees of freedom, as in most cases with two modes, or below the 1 % quantile. Here s²
+    is `variance`, ν is `dof`, and `floor` is the variance that the timer alone causes.
     """
     variance = max(variance, floor)
     if dof:
@@ -180,7 +178,7 @@ def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSprea
 
 
 def _resolved(timer: str, median_ns: float) -> float:
-    """Returns the variance of a log median that the timer's step (step²/12) and rounding make."""
+    """Returns the variance of a log median that the timer's step (step²/12) and rounding cause."""
     step = min(timer_row(timer).step_ns / median_ns, KNOWS_NOTHING)
     return max(step**2 / 12, ROUNDING**2)
 
@@ -188,7 +186,7 @@ def _resolved(timer: str, median_ns: float) -> float:
 def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> SharedSpread:
     """Returns s0 and d0 from mean and variance of log s²: Smyth (2004), section 6.2; as `fitFDist` of limma.
 
-    Of a variance with ν degrees of freedom, log s² − ψ(ν/2) + log(ν/2) has the mean
+    For a variance with ν degrees of freedom, log s² − ψ(ν/2) + log(ν/2) has the mean
     log s0² − ψ(d0/2) + log(d0/2) and the variance ψ′(ν/2) + ψ′(d0/2). As in `eBayes`, d0 is no more than all
     cases' degrees of freedom together.
     """
@@ -209,7 +207,7 @@ def _of_devices(
     """Returns the standard deviation between devices, None without several, and its degrees of freedom.
 
     One-way analysis of variance by moments (Searle, Casella & McCulloch, *Variance Components*, 1992, §3.6):
-    what the means of devices spread beyond what the spread within devices makes them.
+    the spread of the devices' means, less the part that the spread within devices causes.
     """
     if not cases:
         return None, 0

@@ -1,4 +1,4 @@
-"""Asks git which commit a revision means and where it and HEAD parted, and makes a worktree of that."""
+"""Asks git for the merge base of a revision and HEAD, and makes a worktree of it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OF_A_REPOSITORY = (
     "GIT_COMMON_DIR",
     "GIT_PREFIX",
 )
-"""What git sets for its hooks, and would make every command speak of another repository or index.
+"""Variables that git sets for its hooks; they would point every command to another repository or index.
 
-Not `GIT_CONFIG_…`: a container in CI passes `safe.directory` by these.
+`GIT_CONFIG_…` is not among them: a container in CI passes `safe.directory` by these.
 """
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # SHA-1 or SHA-256
@@ -37,7 +37,7 @@ _LAST_LINES = 5
 
 
 class GitError(Exception):
-    """What was asked of git cannot be had; the message says why and what to do."""
+    """Says why git cannot do what was asked, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def run(
 
 
 def last_lines(text: str, count: int = _LAST_LINES) -> str:
-    """Returns the last lines of what a process said that say something."""
+    """Returns the last lines of a process's output that are not blank."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-count:]) or "it said nothing"
 
@@ -231,7 +231,7 @@ WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 class Worktree:
     """Holds a detached checkout of the base in a temporary folder, ours until `remove`.
 
-    Its top folder `path` is named like the working tree's, whose name is a package's if it has `__init__.py`.
+    Its top folder `path` is named like the working tree's: with `__init__.py` that is a package's name.
     """
 
     path: Path
@@ -240,10 +240,10 @@ class Worktree:
 
     @classmethod
     def make(cls, revisions: Revisions, environ: Mapping[str, str] = os.environ) -> Worktree:
-        """Checks the base out in a new temporary folder, once what killed runs left over is removed.
+        """Checks the base out in a new temporary folder; first removes what killed runs left over.
 
         Raises:
-            GitError: git refuses; what was made of it until then is gone.
+            GitError: git refuses; nothing is left behind.
         """
         top = revisions.top
         remove_left_over(top, environ)
@@ -257,10 +257,10 @@ class Worktree:
         return made
 
     def set_up(self, command: str) -> None:
-        """Runs a command of the user's by the shell in the worktree.
+        """Runs a shell command of the user's in the worktree.
 
         Raises:
-            GitError: it failed; the message holds the last lines of what it said.
+            GitError: it failed; the message holds the last lines of its output.
         """
         done = subprocess.run(
             command,
@@ -281,7 +281,7 @@ class Worktree:
             )
 
     def remove(self) -> None:
-        """Removes the folder and what git knows of it; says nothing where that is gone already."""
+        """Removes the folder and git's entry for it, as far as they are there."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
         with contextlib.suppress(GitError):  # as where git never made it
             run(["worktree", "remove", "--force", str(self.path)], self._top, self._environ)

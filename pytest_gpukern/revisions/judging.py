@@ -1,4 +1,4 @@
-"""Says what one test came to over the sessions of both sides: values in, a verdict or why none out."""
+"""Judges one test by the sessions of both sides: values in, a verdict or why there is none out."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Measurement, Result
 
 Pair = tuple["Measurement", "Measurement"]
-"""Of the base and of the working tree, from neighbouring sessions."""
+"""Measurements of the base and of the working tree, from neighbouring sessions."""
 
 
 FEWEST_PAIRS = 2
-"""Pairs of sessions without which there is no spread."""
+"""Fewer pairs of sessions have no spread."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """Holds what one session told of a test: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
+    """Holds how a test ended in one session: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
 
     outcome: str
     text: str
@@ -41,7 +41,7 @@ class Told:
 
 @dataclass(frozen=True)
 class CaseRuns:
-    """Holds what as many sessions of either side told of one test, in order; None where one told nothing."""
+    """Holds how one test ended in each session of both sides, in order; None where it was not reported."""
 
     base: tuple[Told | None, ...]
     head: tuple[Told | None, ...]
@@ -55,7 +55,7 @@ class CaseRuns:
         return next((each[-1] for each in (wrong, valid, found) if each), None)
 
     def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
-        """Returns what the working tree's sessions found that passed and are valid, in a role."""
+        """Returns the working tree's results that passed and are valid, in a role."""
         passed = [told.result for told in self.head if told is not None and told.outcome == "passed"]
         return tuple(
             dataclasses.replace(result, role=role)
@@ -88,14 +88,14 @@ class CaseRuns:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Holds what a test came to.
+    """Holds the conclusion on one test.
 
     Attributes:
         outcome: `passed`, `failed`, `skipped` or `xfailed`, before the gate looks at its verdicts.
         text: why, in words.
         result: what is reported.
         verdicts: `scope/timer/cache` → how the working tree compares with the base.
-        sessions: what other sessions of the working tree found, as `baseline.merge.unselected` takes them.
+        sessions: results of the working tree's other sessions, as `baseline.merge.unselected` takes them.
     """
 
     outcome: str
@@ -118,9 +118,9 @@ class Conclusion:
 
     @classmethod
     def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
-        """Returns that of a test whose times were judged; one that fails in the working tree has no verdict.
+        """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none.
 
-        Where `hosts`, times of host variants can fail it too.
+        With `hosts`, times of host variants can fail it too.
         """
         failure = failure_of(case)
         if failure is not None:
@@ -135,7 +135,7 @@ class Conclusion:
 
 
 def failure_of(case: CaseRuns) -> str | None:
-    """Says why a test fails in the working tree, as the first session did that saw it, or returns None."""
+    """Says why a test fails in the working tree, by the first session where it did, or returns None."""
     for number, told in enumerate(case.head, 1):
         if told is not None and told.outcome == "failed":
             failed = sum(1 for each in case.head if each is not None and each.outcome == "failed")
@@ -161,7 +161,7 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
     """Returns a verdict for each scope of what is shown; none for what is not timed.
 
     Args:
-        case: what was told of one test.
+        case: one test in all sessions.
         threshold: smallest change that counts, 0.02 for 2 %.
         spreads: see `shared_spreads`.
     """
@@ -176,9 +176,9 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
 def conclude(
     cases: Mapping[str, CaseRuns], thresholds: Mapping[str, float], *, hosts: bool = False
 ) -> dict[str, Conclusion]:
-    """Returns what every test of a run came to, with suspicions that `confirm` decides.
+    """Returns the conclusion on every test of a run, with suspicions that `confirm` decides.
 
-    Where `hosts`, times of host variants can fail a test.
+    With `hosts`, times of host variants can fail a test.
     """
     spreads = shared_spreads(cases.values())
     return {
@@ -196,12 +196,12 @@ def confirm(
     *,
     hosts: bool = False,
 ) -> Conclusion:
-    """Decides what was suspected, by the further sessions alone; INVALID where these cannot be compared.
+    """Decides a suspicion by fresh sessions alone; INVALID where these cannot be compared.
 
     Args:
-        first: what the first sessions came to.
-        case: what they told.
-        again: what further sessions of both sides told.
+        first: the conclusion from the first sessions.
+        case: the test in these.
+        again: the test in fresh sessions of both sides.
         threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
         hosts: as in `conclude`.
@@ -249,7 +249,7 @@ def _judged(
 
 
 def _barred(case: CaseRuns, key: str) -> Verdict | None:
-    """Returns the verdict where times cannot be held against each other, else None."""
+    """Returns the verdict where times cannot be compared, else None."""
     found = [each for told in case.head if told and told.result for each in told.result.measurements]
     ours = [each.invalid for each in found if each.key == key]
     if ours and all(ours):
@@ -274,7 +274,7 @@ def _valid(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
-    """Says why the times of both sides cannot be held against each other, or returns None."""
+    """Says why the times of both sides cannot be compared, or returns None."""
     failed = failure_on_base(case)
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"

@@ -1,7 +1,7 @@
-"""Measures both sides of `--gpukern-against` before the test loop, and has tests tell what that found.
+"""Measures both sides of `--gpukern-against` before the test loop, and has tests report the outcome.
 
-The main process collects and reports. What it would measure runs in child sessions of both sides instead; its
-tests then fail, pass or skip as those did, and by the verdict on their paired times.
+The main process collects and reports. Tests that measure run in child sessions of both sides instead. Then
+each test fails, passes or skips as it did there, and by the verdict on its paired times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAIRS_AGAIN = 2
 
 
 class Against:
-    """Is the plugin of a run that was given `--gpukern-against`; registered in the process that reports.
+    """Compares revisions in a run with `--gpukern-against`; a pytest plugin of the process that reports.
 
     Args:
         config: of the run.
@@ -56,7 +56,7 @@ class Against:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Notes which tests there are before any is deselected: others of the base were removed."""
+        """Notes all tests before any is deselected: tests that only the base has were removed."""
         self._collected = {item.nodeid for item in items}
         return (yield)
 
@@ -73,7 +73,7 @@ class Against:
         return (yield)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> None:
-        """Measures both sides and has each of the tests tell what came of it."""
+        """Measures both sides and has each of the tests report its outcome."""
         settings = settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
@@ -93,7 +93,7 @@ class Against:
         if folder.is_relative_to(top) and not (worktree.path / folder.relative_to(top)).is_dir():
             raise AgainstError(f"the base has no folder {folder.relative_to(top)}; run from a folder above")
         children = environment.children
-        # An ini file that only one side has would name the other's tests from another folder.
+        # Else an ini file that only one side has would change the node ids of that side.
         named = (*children.options, f"--rootdir={config.rootpath}")
         children = dataclasses.replace(children, options=named)
         sides = Sides.of(self._revisions, worktree)
@@ -111,9 +111,9 @@ class Against:
         found = judging.conclude(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
         if suspects and settings.gate != "off":
-            further, spreads = new_turns(), judging.shared_spreads(cases.values())
-            further.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
-            for nodeid, again in further.cases(suspects).items():
+            fresh, spreads = new_turns(), judging.shared_spreads(cases.values())
+            fresh.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
+            for nodeid, again in fresh.cases(suspects).items():
                 found[nodeid] = judging.confirm(
                     found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads, hosts=hosts
                 )
@@ -132,12 +132,12 @@ class Against:
         """Runs one more session of the working tree, so that an epoch accepted from the run file gates."""
         try:
             turns.take_head(slower, f"one more session for {len(slower)} confirmed to be slower")
-        except AgainstError as error:  # everything is decided: the file has a session less
+        except AgainstError as error:  # everything is decided: the file has one session fewer
             tell(self._config, str(error))
         return turns.cases(slower)
 
     def _report(self, turns: Turns, cases: Mapping[str, judging.CaseRuns]) -> None:
-        """Has the controller say what was compared, and what cannot be seen from the tests."""
+        """Has the controller say what was compared, and what the tests do not show."""
         self._controller.compared_with = f"against {short(self._revisions.base)}"
         self._controller.heading = heading(self._revisions, 2 * len(turns.base), turns.code())
         removed = [nodeid for nodeid in turns.removed if nodeid not in self._collected]
@@ -153,7 +153,7 @@ class Against:
         )
 
     def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
-        """Has a test tell what its sessions found, in place of its set-up and its body."""
+        """Has a test report what its sessions found, instead of running."""
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         told = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
@@ -194,7 +194,7 @@ def closing(
 
     Args:
         same_code: test → whether its kernels' machine code is the same on both sides, where that is known.
-        new: tests that the base has not.
+        new: tests that the base does not have.
         removed: tests that only the base has.
         failed_on_base: test → why.
     """

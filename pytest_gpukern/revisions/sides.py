@@ -1,7 +1,7 @@
 """Runs child sessions of the two sides of a comparison in turn, A-B-B-A, each on its own code.
 
-A base whose modules come from the working tree would be compared with itself: SAME, whatever changed. So
-every session tells where its modules came from: its own tree, the other one, or a copy installed elsewhere.
+If the base loaded the working tree's modules, we would compare the tree with itself: SAME, whatever changed.
+So every session says where its modules came from: its own tree, the other one, or a copy installed elsewhere.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _SHOWN = 200
 
 
 class AgainstError(Exception):
-    """The two sides cannot be compared; the message says why and what to do."""
+    """Says why the two sides cannot be compared, and what to do."""
 
 
 @dataclass(frozen=True)
 class Sides:
     """Holds the base in its worktree, and the working tree.
 
-    `moved` has folders of the working tree → where the base's sessions find them; environments with installed
-    packages stay where they are.
+    `moved` maps folders of the working tree to those that the base's sessions use instead; environments with
+    installed packages stay where they are.
     """
 
     base: Tree
@@ -66,7 +66,7 @@ class Sides:
 
 
 class Turns:
-    """Runs child sessions of both sides in turn, and keeps what they told; `tell` is given a line each."""
+    """Runs child sessions of both sides in turn, and keeps their runs; `tell` is given one line for each."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Turns:
         self.head: list[ChildRun] = []
 
     def take(self, nodeids: Sequence[str], pairs: int, why: str = "") -> None:
-        """Runs so many sessions a side: base, head, head, base, and so on.
+        """Runs `pairs` sessions of each side: base, head, head, base, and so on.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
@@ -107,7 +107,7 @@ class Turns:
         self.head.append(self._run(nodeids, line, on_base=False))
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
-        """Returns what all sessions told of each test."""
+        """Returns how each test ended in all sessions."""
         return {nodeid: CaseRuns(_told(self.base, nodeid), _told(self.head, nodeid)) for nodeid in nodeids}
 
     def code(self) -> list[str]:
@@ -121,13 +121,13 @@ class Turns:
 
     @property
     def removed(self) -> list[str]:
-        """Returns the tests that the base has besides those that were asked for."""
+        """Returns the tests of the base that were not asked for."""
         return list(self.base[0].others) if self.base else []
 
     def _run(self, nodeids: Sequence[str], line: str, *, on_base: bool) -> ChildRun:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
-        # Of a run that names single tests, the others in their files were not removed.
+        # If the run names single tests, the others in their files were not removed.
         names_tests = any("::" in each for each in self._children.positional)
         request = ChildRequest(
             nodeids=tuple(nodeids),
@@ -139,7 +139,7 @@ class Turns:
         )
         run = self._children.run(request, telling_now_and_then(self._tell, line))
         problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
-        if on_base and run.uncollected:  # else its tests would pass for new ones
+        if on_base and run.uncollected:  # else its tests would be taken for new ones
             problem = could_not_collect(run.uncollected)
         if problem is not None:
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
@@ -152,13 +152,13 @@ class Turns:
 
 
 def turns(pairs: int) -> Iterator[bool]:
-    """Yields whether each session in turn is the base's: yes, no, no, yes, … so that a trend falls out."""
+    """Yields whether each session in turn is the base's: yes, no, no, yes, … so that a trend cancels."""
     for number in range(pairs):
         yield from (True, False) if number % 2 == 0 else (False, True)
 
 
 def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
-    """Returns what each session told of a test; one that broke off before its turn tells that it failed."""
+    """Returns how a test ended in each session; in one that ended before its turn, it failed."""
     found: list[Told | None] = []
     for run in runs:
         if nodeid in run.outcomes:
@@ -181,7 +181,7 @@ _NOT_OF_PROJECTS = {*sys.stdlib_module_names, *_NOT_JUDGED, "test", "conftest", 
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds one side: its top folder, and which import names come from where in it (see `own_names`)."""
+    """Holds one side: its top folder, and the paths of its import names (see `own_names`)."""
 
     label: str
     top: Path
@@ -206,8 +206,8 @@ class Tree:
 def own_names(top: Path) -> dict[str, Path]:
     """Returns the import names that a tree provides, and where: in its top, in `src` and as declared.
 
-    Declared means by pyproject.toml: folders of packages for setuptools, Hatch and maturin, and pytest's
-    `pythonpath`. Namespace packages are known only where they are declared by name.
+    pyproject.toml declares folders of packages for setuptools, Hatch and maturin, and pytest's `pythonpath`.
+    Namespace packages are known only if they are declared by name.
     """
     declared = _pyproject(top)
     found: dict[str, Path] = {}
@@ -223,7 +223,7 @@ def own_names(top: Path) -> dict[str, Path]:
 
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
-    """Says why modules that a side's session had loaded are not its own, with the remedy, or returns None."""
+    """Says which modules of a side's session are not its own, with the remedy, or returns None."""
     complaints: dict[str, list[str]] = {}
     for module in modules:
         package = module.name.partition(".")[0]
@@ -261,7 +261,7 @@ def combined_hash(modules: Iterable[LoadedModule], side: Tree) -> tuple[int, str
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:
-    """Returns the tree whose code a file is; where one lies inside the other, the inner one."""
+    """Returns the tree that a file is code of; if one tree lies inside the other, the inner one."""
     round_it = [tree for tree in trees if file.is_relative_to(tree.top)]
     nearest = max(round_it, key=lambda tree: len(tree.top.parts), default=None)
     return nearest if nearest is not None and nearest.holds(file) else None

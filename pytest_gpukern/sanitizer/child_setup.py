@@ -1,4 +1,4 @@
-"""Prepares a session under a tool: without pools, with lines in kernels, and ending with its parent."""
+"""Prepares a session under a tool: no memory pools, line numbers in kernels, and an end with its parent."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ENDED_WITH_PARENT = 70
 
 
 def prepare(config: pytest.Config, environment: Environment) -> None:
-    """Has this process's allocations and kernels tell as much as they can, before tests are collected.
+    """Prepares this process's libraries and its end, before tests are collected.
 
-    Called once the device is chosen: libraries look at it when they are imported.
+    Call it once the device is chosen: libraries look at the device when they are imported.
     """
     asking = asking_process()
     if asking is not None:
@@ -39,7 +39,7 @@ def prepare(config: pytest.Config, environment: Environment) -> None:
 
 
 def end_with(process: int) -> threading.Thread:
-    """Ends this process soon after another one has; the tool between the two passes no such news on."""
+    """Ends this process soon after another one ended; the tool between the two does not pass that on."""
 
     def watch() -> None:
         while is_alive(process):
@@ -52,10 +52,9 @@ def end_with(process: int) -> threading.Thread:
 
 
 def prepare_libraries() -> Callable[[], None]:
-    """Has CuPy ask the driver for each array, and Numba compile with line information, where they are there.
+    """Has CuPy ask the driver for each array, and Numba compile with line information; returns the undoing.
 
-    What has a variable for that, as PyTorch's pool and nvcc's flags, was set before this process began.
-    Returns what undoes it.
+    PyTorch's pool and nvcc's flags have environment variables, which were set before this process began.
     """
     undo: list[Callable[[], None]] = []
     cupy = _imported("cupy")
@@ -78,8 +77,8 @@ def prepare_libraries() -> Callable[[], None]:
 def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
     """Returns Numba's `cuda.jit` with `lineinfo=True` by default, which changes no machine code.
 
-    Kernels that are compiled for debugging have their lines already. What Numba itself makes for a ufunc has
-    no source that lines could be of; asked for them, Numba warns, and where warnings are errors a test fails.
+    Kernels that are compiled for debugging have their lines already. Functions that Numba makes for a ufunc
+    have no source: asked for their lines, Numba warns, and if warnings are errors a test fails.
     """
 
     @functools.wraps(jit)
@@ -104,7 +103,7 @@ def _lines_of(function: Any) -> dict[str, bool]:
 
 
 def _imported(module: str) -> Any:
-    """Imports a library, or returns None where that fails: then no test can use it either."""
+    """Imports a library, or returns None if that fails: then no test can use it either."""
     if not backends.installed(module):
         return None
     try:

@@ -11,12 +11,12 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.package import FOLDER
 
 Index = tuple[int, int, int]
-"""Of a thread in its block, or of a block in its grid: x, y, z."""
+"""Index of a thread in its block, or of a block in its grid: x, y, z."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Says where something is in a source, as far as a stack frame says it."""
+    """Says where something is in a source, as far as a stack frame tells."""
 
     function: str | None = None
     file: str | None = None
@@ -47,8 +47,8 @@ class Finding:
         text: what it says, such as "Invalid __global__ write of size 4 bytes is out of bounds".
         kernel: the kernel's name as it was compiled; None where no kernel is named.
         block: its index in the grid, where told.
-        thread: its index in the block, where told; of a hazard that of the earlier access.
-        accesses: both of a hazard, the earlier one first; empty for the rest.
+        thread: its index in the block, where told; for a hazard, that of the earlier access.
+        accesses: both accesses of a hazard, the earlier one first; else empty.
         device: where in the kernels' sources, the faulting place first.
         host: stack of the host when the kernel was launched, innermost first.
         record: the record, without the frames of the host that name neither function nor file.
@@ -69,7 +69,7 @@ _HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")
 
 
 def in_words(finding: Finding, home: Home) -> str:
-    """Says what was found and where: of a hazard both accesses, else the thread that is at fault.
+    """Says what was found and where: both accesses of a hazard, else the thread that is at fault.
 
     `invalid __global__ write of 4 bytes, out of bounds, in add_flat, block (1, 0, 0), thread (63, 0, 0),
     on_numba.py:31`, or `RAW hazard in tiled: write by thread (31, 0, 0), on_numba.py:24; read by thread …`.
@@ -120,7 +120,7 @@ _OURS = str(FOLDER)
 
 @dataclass(frozen=True)
 class Home:
-    """Holds what is known of a test without any stack.
+    """Says where a test is written, which is known without any stack.
 
     Attributes:
         what: `variant` or `test`.
@@ -138,9 +138,9 @@ class Home:
 def python_line(finding: Finding, home: Home) -> str:
     """Says where to look, the best that is known.
 
-    `on_numba.py:31` is in the kernel itself, by its line information; `launched at …` is the innermost frame
-    of the user's when it was launched; `variant at …` or `test at …` is where that begins. A line of a kernel
-    that is no Python, such as `kernel.cu:7`, comes first.
+    `on_numba.py:31` is in the kernel itself, by its line information. `launched at …` is the user's innermost
+    frame at the launch. `variant at …` or `test at …` is where that begins. A line of a kernel that is not
+    Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
     if kernel is not None and _is_python(kernel):

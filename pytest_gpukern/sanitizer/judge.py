@@ -4,8 +4,8 @@ NVIDIA documents a part of the XML, for suppressions
 (https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html#error-suppression), and promises
 nothing of the rest. The names here are those of recorded files (`tests/unit/data/sanitizer`). A record with
 other parts is a finding all the same. Recorded logs hold a banner, a report of several lines for each
-finding, and a summary. Any other line that speaks of an error, a warning or of something that was not done
-counts as an admission that not everything was looked at: which ones there are is documented nowhere.
+finding, and a summary. Any other line about an error, a warning or something that was not done means that the
+tool did not look at everything. No documentation lists such lines.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Evidence:
 
     Attributes:
         tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
-        status: as of `subprocess`; None where it was ended for its silence.
+        status: as of `subprocess`; None if it was stopped for its silence.
         xml: what it saved, if anything.
         log: what it said.
-        problem: why what ran did not come to its own end, in words, or None.
+        problem: why the session did not end by itself, in words, or None.
     """
 
     tool: str
@@ -67,7 +67,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Holds what a session under a tool comes to.
+    """Holds the judgement on a session under a tool.
 
     Attributes:
         state: clean, found or not checked.
@@ -83,7 +83,7 @@ class Judgement:
 
     @property
     def is_in_a_kernel(self) -> bool:
-        """Returns whether a finding names a kernel or a thread, so that the tool did not only complain."""
+        """Returns whether a finding names a kernel or a thread; else the tool only complained."""
         return any(finding.kernel is not None or finding.thread is not None for finding in self.findings)
 
 
@@ -136,7 +136,7 @@ ROOT = "ComputeSanitizerOutput"
 
 
 class ReportError(Exception):
-    """The XML cannot be read, or is not whole; the message says what is wrong."""
+    """Says why the XML cannot be read, or is not whole."""
 
 
 def findings_in(text: str) -> tuple[Finding, ...]:
@@ -172,7 +172,7 @@ def _finding(record: ElementTree.Element) -> Finding:
 
 
 def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
-    """Removes frames of the host that are an address in a library, and say nothing to anybody."""
+    """Removes frames of the host that are only an address in a library."""
     for stack in record.iter("hostStack"):
         for frame in stack.findall("frame"):
             if _place(frame) == Place():
@@ -244,7 +244,7 @@ _AMISS = re.compile(
 
 @dataclass(frozen=True)
 class Log:
-    """Holds what a tool's log comes to: errors and hazards by its own summary, if it has come to one.
+    """Holds what a tool's log says, and the count of errors and hazards in its summary, if it has one.
 
     `blind` are sentences that say, or may say, that something was not looked at.
     """
@@ -255,7 +255,7 @@ class Log:
 
     @property
     def last_words(self) -> str:
-        """Returns its last lines in one, or that there are none."""
+        """Returns its last lines in one line, or says that there are none."""
         return last_lines("\n".join(line.strip("= \t") for line in self.text.splitlines()))
 
 
@@ -270,8 +270,8 @@ def read_log(text: str) -> Log:
 def _count(line: str) -> int | None:
     """Returns how many errors or hazards a line counts, or None where it is no such summary.
 
-    A summary of hazards counts those that were printed, and in brackets all; one of errors counts all, and a
-    further line those that were not printed.
+    A summary of hazards counts those that were printed, and in brackets all. A summary of errors counts all,
+    and another line those that were not printed.
     """
     errors, hazards = _ERRORS.fullmatch(line), _HAZARDS.fullmatch(line)
     if hazards is not None:

@@ -1,4 +1,4 @@
-"""Says what a test tells of the tools that looked at it: values in, words out."""
+"""Says how a test ends after tools looked at it: values in, words out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN_RECORDS = 2
 class Told:
     """Holds how a test ends (`passed`, `failed`, `skipped` or `xfailed`), and why in words.
 
-    `rejected` says that its variant is broken on purpose, and was rejected by the tool that is to do so.
+    `rejected` says that its variant is broken on purpose, and that the right tool rejected it.
     """
 
     outcome: str
@@ -32,10 +32,10 @@ class Told:
 
 
 def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Told:
-    """Returns how a test ends that the tools have looked at.
+    """Returns how a test ends after the tools have looked at it.
 
-    It passes only where it passed under every tool and each of them vouches for it. A variant that is broken
-    on purpose passes where the tool that must reject it, `detected_by`, has found something.
+    It passes only if it passed under every tool and each of them calls it clean. A variant that is broken on
+    purpose passes if the tool that must reject it, `detected_by`, has found something.
     """
     if detected_by is not None:
         return _of_broken(found[detected_by], detected_by)
@@ -99,10 +99,10 @@ def _without_threads(finding: Finding, home: Home) -> Hashable:
 
 
 def records_of(findings: Sequence[Finding]) -> str:
-    """Returns the first records as the tool wrote them, as far as anybody reads on."""
+    """Returns the first records as the tool wrote them, and how many more there are."""
     texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
     if len(findings) > _SHOWN_RECORDS:
-        texts.append(f"and {len(findings) - _SHOWN_RECORDS} records more")
+        texts.append(f"and {len(findings) - _SHOWN_RECORDS} more records")
     return "\n".join(texts)
 
 
@@ -116,7 +116,7 @@ def counted(tests: Iterable[TestRun]) -> str:
 
 
 def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
-    """Says why a tool has not vouched for or against any test, or returns None where it has."""
+    """Says why a tool checked no test, or returns None if it checked one."""
     states = {_state(test) for test in tests}
     if not states.isdisjoint(("clean", "with findings")):
         return None

@@ -1,4 +1,4 @@
-"""Runs the tests of `--gpukern-sanitize` under each tool before the test loop, and has tests tell of that."""
+"""Runs the tests of `--gpukern-sanitize` under each tool before the test loop, and has tests report it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup
 
 
 class Sanitizer:
-    """Is the plugin of a run that was given `--gpukern-sanitize`; registered in the process that reports.
+    """Runs the tools of a run with `--gpukern-sanitize`; a pytest plugin of the process that reports.
 
     Args:
         config: of the run.
@@ -60,7 +60,7 @@ class Sanitizer:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Has the tools look at the tests before the first of them tells."""
+        """Has the tools look at the tests before the first test reports."""
         if runs_tests(session):
             items = {item.nodeid: item for item in session.items if self._is_for_a_tool(item)}
             for tool in self._tools:
@@ -73,7 +73,7 @@ class Sanitizer:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Lets what the tools found travel on the report, and shows the records of a failure."""
+        """Puts what the tools found on the report, and shows the records of a failure."""
         report = yield
         found = self._of(item.nodeid)
         carried = getattr(report, "gpukern", None)
@@ -96,7 +96,7 @@ class Sanitizer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Writes a line a tool that came to its end: what became of the tests."""
+        """Writes one line for each tool that has finished: how the tests came out."""
         for tool, took_s in self._took_s.items():
             terminalreporter.write_line(
                 f"gpukern: {tool}: {counted(self._found[tool].values())} in {took_s:.0f} s, "
@@ -104,9 +104,9 @@ class Sanitizer:
             )
 
     def _is_for_a_tool(self, item: pytest.Item) -> bool:
-        """Returns whether a test may launch something on the GPU that a tool is to look at.
+        """Returns whether a test may launch something on the GPU that a tool is to check.
 
-        Host variants launch nothing there; broken ones are looked at where a tool is to reject them.
+        Host variants launch nothing there. Broken variants are checked if one of the tools must reject them.
         """
         case = case_of(item)
         if case is None:
@@ -118,7 +118,7 @@ class Sanitizer:
         return detected_by in self._tools if detected_by is not None else not case.variant.is_broken
 
     def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
-        """Runs the tests under one tool: all in one process, but each alone that has to be rejected."""
+        """Runs the tests under one tool, all in one process; those that it must reject run alone."""
         together, alone = [], []
         for nodeid, item in items.items():
             judge = _detected_by(item)
@@ -156,20 +156,20 @@ class Sanitizer:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
-        """Returns what each tool has to say of a test."""
+        """Returns what each tool found in a test."""
         return {tool: found[nodeid] for tool, found in self._found.items() if nodeid in found}
 
     def _replay(self, item: pytest.Item) -> None:
-        """Has a test tell what the tools found, in place of its set-up and its body."""
+        """Has a test report what the tools found, instead of running."""
         found = self._of(item.nodeid)
-        telling = told(found, detected_by=_detected_by(item), home=self._home(item))
+        end = told(found, detected_by=_detected_by(item), home=self._home(item))
 
         def say() -> None:
             test = new_test(item, environment_of(self._config))
-            if telling.rejected:
+            if end.rejected:
                 test.rejected = case_of(item)
             test.result = next((each.result for each in reversed(found.values()) if each.result), None)
-            end_as(telling.outcome, telling.text)
+            end_as(end.outcome, end.text)
 
         replay(item, say)
 

@@ -1,7 +1,7 @@
-"""Shows each tool a planted fault before it vouches for tests: whether it finds anything here at all.
+"""Checks that each tool finds a planted fault here, before we believe what it says of tests.
 
-A tool that does not know the device, is kept from instrumenting kernels or was told to filter them may well
-end with a summary of no errors. Only one that has found what is there to be found is believed.
+A tool that does not know the device, may not instrument kernels or was told to filter them can end with a
+summary of no errors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def why_not_believed(
 
 
 THREADS = 64
-"""Of the one block: two warps."""
+"""Threads of the one block: two warps."""
 
 SOURCE = r"""
 extern "C" __global__ void gpukern_memcheck(int *data, int count) {
@@ -84,7 +84,7 @@ def commit(tool: str) -> None:
     """Launches the kernel with the fault that `tool` finds, and waits for it.
 
     Raises:
-        Exception: whatever is left of the context says, which a tool may have ended by then.
+        Exception: any error of the context, which the tool may have ended by then.
     """
     import numpy as np
     from cuda.core import LaunchConfig, launch

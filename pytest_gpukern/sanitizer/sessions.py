@@ -35,8 +35,8 @@ class SanitizedSessions:
     def run(self, nodeids: Sequence[str]) -> ToolRun:
         """Runs tests in one fresh process under the tool, and waits for it.
 
-        The host's stacks cost memcheck minutes where cuBLAS is loaded beside PyTorch, so they are kept in a
-        second session only, of one test in which something was found and a kernel has no lines of its own.
+        The host's stacks cost memcheck minutes if cuBLAS is loaded beside PyTorch. So we keep them in a
+        second session only, of a single test with a finding that names no line of Python.
         """
         found = self._run(nodeids, host_stacks=False)
         if len(nodeids) > 1 or all(map(has_python_line, found.judgement.findings)):
@@ -64,9 +64,9 @@ class ToolRun:
     """Holds what one session under a tool left behind.
 
     Attributes:
-        judgement: what the tool says of all of it.
+        judgement: on the session as a whole.
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        results: test → what it found out.
+        results: test → its result.
         died_in: the test that was running when the session ended early, or None.
     """
 
@@ -78,12 +78,12 @@ class ToolRun:
 
 @dataclass(frozen=True)
 class TestRun:
-    """Holds what a tool has to say of one test.
+    """Holds what a tool found in one test.
 
     Attributes:
         judgement: clean, found or not checked.
         outcome: how the test itself ended; None where that is not known.
-        result: what it found out besides.
+        result: the test's own, if it has one.
         together: how many tests shared the smallest session that showed the finding.
     """
 
@@ -96,15 +96,15 @@ class TestRun:
 
 
 def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) -> dict[str, TestRun]:
-    """Finds the tests that a tool's findings belong to, by as many sessions as that takes.
+    """Finds the tests that a tool's findings belong to, by halving a session that is not clean.
 
-    A test is clean only where a session that it was in came to its end and was clean as a whole. A finding
-    that only comes up when tests run together is held against each of them.
+    A test is clean only if it ran in a session that ended by itself and was clean as a whole. A finding that
+    appears only when tests run together counts against each of them.
     """
     if not nodeids:
         return {}
     session = run(nodeids)
-    # Fewer tests fare no better where the tool itself does not work here.
+    # Fewer tests do not help if the tool itself does not work here.
     worth_halving = session.judgement.state is State.FOUND or session.died_in is not None
     if session.judgement.state is State.CLEAN or len(nodeids) == 1 or not worth_halving:
         return {nodeid: _of(nodeid, session) for nodeid in nodeids}
@@ -124,5 +124,5 @@ def _of(nodeid: str, session: ToolRun) -> TestRun:
     if outcome is None and judgement.state is State.CLEAN:
         judgement = Judgement(State.UNCHECKED, reason="the test did not run under the tool")
     if outcome is not None and outcome[0] == "skipped" and judgement.state is State.UNCHECKED:
-        judgement = Judgement(State.CLEAN)  # it launched nothing that a tool could vouch for
+        judgement = Judgement(State.CLEAN)  # it launched nothing that a tool could check
     return TestRun(judgement, outcome, session.results.get(nodeid))

@@ -20,17 +20,17 @@ NAME = "compute-sanitizer"
 WHEEL = "nvidia-cuda-sanitizer-api"
 REMEDY = f"pip install {WHEEL} for the driver's CUDA version, or put the CUDA toolkit's {NAME} on PATH"
 PADDING_BYTES = 512
-"""Behind each allocation, to memcheck alone: what runs over the end of one does not land in the next."""
+"""Free bytes behind each allocation under memcheck: a write over its end does not land in the next."""
 MOST_RECORDS = 100
 ERRORS_FOUND = 86
-"""The exit status that the tool is told to end with where it found something; pytest has 0 to 5, and without
-it the tool ends with 0 whatever it found."""
+"""The exit status that we tell the tool to end with if it found something. pytest uses 0 to 5; by default the
+tool ends with 0 whatever it found."""
 RECORDS, LOG = "records.xml", "log"
 """Files that a tool writes: its records, and what it says of them."""
 _ASKING_S = 30.0
 
 _OF_TOOL = {
-    # Errors of API calls are exceptions in Python already, and libraries cause some while they look around.
+    # Errors of API calls are exceptions in Python already, and libraries cause some on purpose.
     "memcheck": ("--report-api-errors", "no", "--padding", str(PADDING_BYTES)),
     # Hazards name threads and blocks, analyses the two places that race.
     "racecheck": ("--racecheck-report", "all"),
@@ -40,18 +40,18 @@ _OF_TOOL = {
 
 
 class ToolMissingError(Exception):
-    """There is no compute-sanitizer that runs here; the message says what was seen and what to do."""
+    """Says why no compute-sanitizer runs here, and what to do."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """Is an installed compute-sanitizer, with its version as it tells it, such as `2025.3.1.0`."""
+    """Holds the path of an installed compute-sanitizer, and its version such as `2025.3.1.0`."""
 
     path: str
     version: str
 
     def command(self, tool: str, folder: Path, *, host_stacks: bool = True) -> tuple[str, ...]:
-        """Returns what stands before a command that `tool` is to look at; it leaves its files in `folder`.
+        """Returns what to put before a command to run it under `tool`, which leaves its files in `folder`.
 
         With `host_stacks` it keeps the host's stack of each call that a record may be about.
         """

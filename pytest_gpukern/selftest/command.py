@@ -27,22 +27,22 @@ from pytest_gpukern.values.untrusted_json import printable, printable_lines
 SESSIONS = {False: 8, True: 40}
 """Fresh processes by default, without and with `--gate`."""
 PARTS = {False: ("rivals", "suites"), True: ("rivals", "simulation")}
-"""What can be left out, without and with `--gate`."""
+"""Parts that can be left out, without and with `--gate`."""
 DRAWN_TRIALS = 1000
 """Enough to tell 99.9 % from less."""
 SIMULATED_RUNS = 200
-"""Each takes a fifth of a second; the table in the repository is of ten times as many."""
+"""Each takes a fifth of a second; the table in the repository has ten times as many."""
 _NARROWEST_TABLE = 120
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern selftest`."""
     parser.description = (
-        "Times kernels of known time and five others in fresh processes, one after another, and other tools "
-        "on the same kernels; compares what was found with the targets. Ends with status 0 where all are "
-        "reached, 1 where one is missed, and 2 where there is no GPU or a file cannot be used. With --gate: "
-        "judges kernels that stay as they are and kernels with a little more work, measured in many fresh "
-        "processes, as --gpu-benchmark would judge them; without a GPU it shows the gate on simulated noise."
+        "Tests the timers: fresh processes time kernels of known time and five others, other tools time the "
+        "same kernels, and the results are compared with targets. Exit status: 0 if all targets are reached, "
+        "1 if one is missed, 2 if there is no GPU or a file cannot be used. With --gate, tests the gate: it "
+        "judges unchanged kernels and kernels with a little more work, as --gpu-benchmark does, from many "
+        "fresh processes; without a GPU it judges simulated noise only."
     )
     add = parser.add_argument
     add("--output", type=Path, metavar="FILE.json", help="write raw readings and conclusions")
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--sessions",
         type=_sessions,
-        help=f"fresh processes, at least 2 (default: {SESSIONS[False]}, of --gate {SESSIONS[True]})",
+        help=f"fresh processes, at least 2 (default: {SESSIONS[False]}, with --gate {SESSIONS[True]})",
     )
     add(
         "--without",
@@ -66,11 +66,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(known: argparse.Namespace) -> int:
     """Runs the command as it was parsed, and returns its exit status.
 
-    The file is written after each session, so that nothing is lost, and again with what is concluded.
+    The file is written after each session, so that nothing is lost, and again with the conclusions.
 
     Returns:
-        0 where all targets are reached, 1 where one is missed, 2 where there is nothing to show or a file
-        cannot be used.
+        0 if all targets are reached, 1 if one is missed, 2 if there is nothing to show or a file cannot be
+        used.
     """
     _refuse_contradictions(known)
     without = known.without or ()
@@ -101,7 +101,7 @@ def _run(known: argparse.Namespace) -> int:
 
 
 def _recording(known: argparse.Namespace, without: tuple[str, ...]) -> TimerRecording | GateRecording:
-    """Reads what was recorded earlier or measures now; without a GPU, the gate's recording says so."""
+    """Reads an earlier recording or measures now; without a GPU, the gate's recording says so."""
     kind: type[TimerRecording | GateRecording] = GateRecording if known.gate else TimerRecording
     if known.replay is not None:
         return read_recording(known.replay, kind)
@@ -137,7 +137,7 @@ def _refuse_contradictions(known: argparse.Namespace) -> None:
     for part in known.without or ():
         if part not in possible:
             with_gate = "with" if known.gate else "without"
-            known.parser.error(f"--without={part}: {with_gate} --gate there are {' and '.join(possible)}")
+            known.parser.error(f"--without={part}: {with_gate} --gate, it takes {' and '.join(possible)}")
 
 
 def _tell(line: str) -> None:
@@ -148,7 +148,7 @@ def _tell(line: str) -> None:
 
 def _sessions(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of sessions: 2 at least, for a range")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of sessions: give at least 2")
     return int(text)
 
 

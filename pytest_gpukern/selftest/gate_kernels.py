@@ -1,8 +1,8 @@
 """Holds the kernels of `gpukern selftest --gate`: their cases, launches and checks.
 
-The work of a planted case is exactly (1 + share) times that of its base: so many more trips through the same
-loop, or so many more elements. Data are made on the device and checked there, so that a session begins within
-a second. Values are whole numbers that their types hold, so every result is exact and none is rounded.
+The work of a planted case is exactly (1 + share) times that of its base: more trips through the same loop, or
+more elements. Data are made on the device and checked there, so that a session begins within a second. All
+values are whole numbers that their types can hold, so no result is rounded.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _LARGEST_FACTOR = 4
 
 @dataclass(frozen=True)
 class GateCase:
-    """One kernel at one size under one cache policy.
+    """Holds one kernel at one size under one cache policy.
 
     Attributes:
         kernel: which: `nothing`, `scale`, `add`, `copy`, `driver copy`, `sum`, `histogram`, `transpose`,
             `gemm`, `fma` or `chase`.
         size: elements, bytes of a copy, rows of a matrix, trips of a loop or steps of a chain.
-        base: the id of the case whose work this one's exceeds; empty for one that stays as it is.
-        share: by how much, 0.01 for 1 %, of `PLANTED_SHARES`.
+        base: the id of the case that this one does more work than; empty for an unchanged case.
+        share: of additional work, 0.01 for 1 %, of `PLANTED_SHARES`.
     """
 
     id: str
@@ -80,7 +80,7 @@ _BASES = (
 
 
 def gate_cases() -> tuple[GateCase, ...]:
-    """Returns all cases: those that stay as they are, then each base with its planted ones behind it."""
+    """Returns all cases: unchanged ones, then each base followed by its planted cases."""
     found = [
         GateCase(f"{name}, {cache}", kernel, size, cache)
         for name, kernel, size, caches in _UNCHANGED
@@ -98,8 +98,8 @@ def gate_cases() -> tuple[GateCase, ...]:
 def in_session_order(cases: Sequence[GateCase], number: int) -> list[GateCase]:
     """Returns the cases in the order of session `number`, counted from 0.
 
-    A base and its planted cases change places from session to session, so that no difference between them
-    comes from who went first.
+    A base and its planted cases change places from session to session, so that their order causes no
+    difference between them.
     """
     bases = dict.fromkeys(case.base for case in cases if case.base)
     ordered = [case for case in cases if not case.base and case.id not in bases]
@@ -112,12 +112,12 @@ def in_session_order(cases: Sequence[GateCase], number: int) -> list[GateCase]:
 
 @functools.cache
 def gate_source() -> str:
-    """Returns the CUDA C++ of the kernels, and of what checks their results."""
+    """Returns the CUDA C++ of the kernels, and of those that check their results."""
     return cuda_source("selftest_gate.cu", CHAINS=FMA_CHAINS, UNROLLED=FMA_UNROLLED, BINS=BINS)
 
 
 class GateKernels:
-    """Arrays for the largest of some cases, and launches on them; all of a kernel's cases share its arrays.
+    """Holds arrays for the largest of some cases, and launches on them; a kernel's cases share its arrays.
 
     Args:
         cases: that will be asked for.
@@ -177,7 +177,7 @@ class GateKernels:
         return functools.partial(launch, stream, LaunchConfig(grid=grid, block=block), kernel, *arguments)
 
     def on_handle(self, case: GateCase, handle: int) -> Callable[[], Any]:
-        """Returns the launch on somebody else's stream."""
+        """Returns the launch on another tool's stream."""
         from cuda.core import Stream
 
         return self.launch(case, Stream.from_handle(handle))
@@ -208,7 +208,7 @@ class GateKernels:
         raise LookupError(f"{case.kernel!r} is no kernel of the gate's self-test")
 
     def _gemm(self, n: int) -> Callable[[], Any]:
-        """Multiplies two matrices by cuBLAS through CuPy, whose current stream has to be the timed one."""
+        """Multiplies two matrices by cuBLAS through CuPy; CuPy's current stream has to be the timed one."""
         import cupy
         import numpy as np
 

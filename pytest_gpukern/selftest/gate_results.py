@@ -2,30 +2,29 @@
 
 All of it is computed from the recording alone. A trial takes five sessions for the record, one that is judged
 against it, and two fresh ones that confirm a suspicion. In order of time, the first five are the record,
-every later session is judged, and the two after it confirm; after the last comes the first behind the record.
-Drawn trials choose other sessions for each part, so they overlap: they show how much depends on the choice,
-and are no further evidence.
+every later session is judged, and the two after it confirm. After the last comes the first behind the record.
+Drawn trials choose sessions at random for each part. They overlap, so they are no additional evidence: they
+show how much depends on the choice.
 
-Targets, on a device whose clock is steady:
+Targets, on a device with a steady clock:
 
-- Cases that stayed as they are: in a thousand comparisons or more in order of time, none is SLOWER once
-  confirmed, at the default threshold. Those are the neighbours of planted cases too.
-- Planted work: +0.5 % is caught in 95 % of trials at a threshold of 0.25 %, +1 % in 99 % at 0.5 %, +5 % in
-  99.9 % at 2 %, in drawn trials, of which there are enough to tell. The interval beside them is that of
-  trials that share no session but the record's. A case whose noise hides the work says so with the smallest
-  slowdown that can be caught, and is not held to a target.
+- Unchanged cases, measured beside planted ones: in a thousand comparisons or more in order of time, none is
+  SLOWER once confirmed, at the default threshold.
+- Planted work: +0.5 % is caught in 95 % of drawn trials at a threshold of 0.25 %, +1 % in 99 % at 0.5 %, +5 %
+  in 99.9 % at 2 %. The interval beside them is that of trials that share only the record's sessions. If a
+  case's noise hides the work, it has no target, and shows the smallest slowdown that can be caught.
 - A clock that is 1 % lower: SLOWER by times, at 0.5 %, and not by cycles.
 - In simulated suites of 120 noisy cases with five recorded sessions, at most 5 % of runs have a false alarm.
 
 Two other tools judge the same sessions by their own rules and data:
 
 - pytest-benchmark with `--benchmark-compare-fail=median:X%` fails where current ÷ stored · 100 − 100 > X
-  (`PercentageRegressionCheck` in its utils.py). What is stored is one run, by default the newest: here the
-  last session of the record. Its data are wall times until the device is idle.
-- NVBench's compare script by means (`python/scripts/nvbench_compare_legacy.py` in its repository): with the
-  change of the mean relative to the stored one, and the smaller of both relative standard deviations, SAME
-  where |change| ≤ deviation, else FAST where it is negative, else SLOW. It knows no threshold and no second
-  look: every session that ran it is judged against every earlier one.
+  (`PercentageRegressionCheck` in its utils.py). It stores one run, by default the newest: here the last
+  session of the record. Its data are wall times until the device is idle.
+- NVBench's compare script by means (`python/scripts/nvbench_compare_legacy.py` in its repository) compares
+  the relative change of the mean with the smaller of both relative standard deviations: SAME if
+  |change| ≤ deviation, else FAST if it is negative, else SLOW. It has no threshold and no second look: every
+  session that ran it is judged against every earlier one.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ FRESH = 2
 SEED = 20261120
 DEFAULT_THRESHOLD = 0.02
 THRESHOLDS: Mapping[float, float] = MappingProxyType({0.005: 0.0025, 0.01: 0.005, 0.02: 0.01, 0.05: 0.02})
-"""Share of additional work → threshold that it has to be caught at."""
+"""Share of additional work → threshold at which it has to be caught."""
 TARGETS: Mapping[float, float] = MappingProxyType({0.005: 0.95, 0.01: 0.99, 0.05: 0.999})
 LOWER_CLOCK = 0.01
 CLOCK_THRESHOLD = 0.005
@@ -74,19 +73,19 @@ _DRAWS_OF_CLOCKS = 200
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many trials."""
+    """Holds how many of a number of trials had an outcome."""
 
     count: int
     trials: int
 
     @property
     def value(self) -> float | None:
-        """The share, or None without trials."""
+        """Returns the share, or None without trials."""
         return self.count / self.trials if self.trials else None
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval where trials are independent: Clopper & Pearson (1934), Biometrika 26, 404."""
+        """Returns its 95 % interval for independent trials: Clopper & Pearson (1934), Biometrika 26, 404."""
         low, high = 0.0, 1.0
         if self.count:
             low = _probability(lambda p: 1 - _at_most(self.count - 1, self.trials, p) < 0.025)
@@ -117,7 +116,7 @@ def _at_most(count: int, trials: int, p: float) -> float:
 
 @dataclass(frozen=True)
 class SameRow:
-    """Verdicts on cases that stayed as they are, in trials in order; all but `suspected` are for good.
+    """Counts verdicts on unchanged cases, in trials in order; all but `suspected` are final.
 
     Attributes:
         suspected: SLOWER by the session that was judged.
@@ -137,12 +136,12 @@ class SameRow:
 
     @property
     def required(self) -> bool:
-        """Whether the target is about it."""
+        """Returns whether there is a target for this threshold."""
         return self.threshold == DEFAULT_THRESHOLD
 
     @property
     def reached(self) -> bool | None:
-        """Whether there was no false alarm; None where that is not asked, or too little was judged."""
+        """Returns whether there was no false alarm; None without a target or with too few comparisons."""
         if not self.required or (not self.slower and self.judged < FEWEST_COMPARISONS):
             return None
         return self.slower == 0
@@ -150,7 +149,7 @@ class SameRow:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """What the gate can see of one case that stayed as it is.
+    """Says what the gate can detect in one unchanged case.
 
     Attributes:
         spread: standard deviation of the logarithms of the sessions' medians.
@@ -167,11 +166,11 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class PlantedRow:
-    """What was caught of a case that does more work than its base, whose sessions are the record.
+    """Says how often more work was caught in a case; the sessions of its base are the record.
 
     Attributes:
         share: of additional work.
-        reads: by how much its times exceed its base's in the same session, the median.
+        reads: by how much its times exceed its base's in the same session; the median over sessions.
         apart: caught in those trials in order that share no session but the record's.
         detectable: smallest slowdown that is caught with 95 % at this threshold, or None.
         target: share of drawn trials that has to be caught, or None.
@@ -189,12 +188,12 @@ class PlantedRow:
 
     @property
     def resolvable(self) -> bool:
-        """Whether the noise of the case lets it be caught."""
+        """Returns whether the noise of the case lets it be caught."""
         return self.detectable is not None and self.detectable <= self.share
 
     @property
     def reached(self) -> bool | None:
-        """Whether enough drawn trials were caught; None where that is not asked, or noise prevents it."""
+        """Returns whether enough drawn trials were caught; None without a target or if noise prevents it."""
         if self.target is None or self.drawn.value is None:
             return None
         return self.drawn.value >= self.target or (False if self.resolvable else None)
@@ -202,7 +201,7 @@ class PlantedRow:
 
 @dataclass(frozen=True)
 class ClockRow:
-    """A kernel that computes, as if the clock were lower by a share while it was judged.
+    """Holds verdicts on a compute-bound kernel as if the clock had been lower while it was judged.
 
     Attributes:
         times: SLOWER by its times.
@@ -219,7 +218,7 @@ class ClockRow:
 
     @property
     def reached(self) -> bool | None:
-        """Whether times told of it and cycles did not; None where the case cannot be resolved."""
+        """Returns whether times showed it and cycles did not; None if the case cannot be resolved."""
         if self.times.value is None or not self.cycles.trials:
             return None
         seen = self.times.value >= _CLOCK_SEEN
@@ -230,12 +229,12 @@ class ClockRow:
 
 @dataclass(frozen=True)
 class RuleRow:
-    """What one tool says on its own data of the same sessions.
+    """Says what one tool concludes from its own data of the same sessions.
 
     Attributes:
-        threshold: that it was given, or None where it has its own.
+        threshold: the one given, or None where the tool has its own.
         share: of additional work that was to be caught.
-        caught: base → what was caught of it with that much more work.
+        caught: base → how often it was caught with that much more work.
         alarms: unchanged cases that it called slower.
     """
 
@@ -248,7 +247,7 @@ class RuleRow:
 
 @dataclass(frozen=True)
 class SimulationTarget:
-    """Runs of simulated suites in which the gate called a case SLOWER that stayed as it was."""
+    """Counts the runs of simulated suites in which the gate called an unchanged case SLOWER."""
 
     cases: int
     sessions: int
@@ -256,7 +255,7 @@ class SimulationTarget:
 
     @property
     def reached(self) -> bool | None:
-        """Whether they are few enough; None where so few runs cannot tell."""
+        """Returns whether they are few enough; None if there are too few runs to tell."""
         if self.runs.value is not None and self.runs.value <= RUNS_WITH_FALSE_ALARM:
             return True
         return False if self.runs.interval[0] > RUNS_WITH_FALSE_ALARM else None
@@ -264,7 +263,7 @@ class SimulationTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class GateConclusions(Conclusions):
-    """Every row of the gate's tables; `simulated` has what of the simulation there is a target for."""
+    """Holds every row of the gate's tables; `simulated` are the parts of the simulation with a target."""
 
     same: tuple[SameRow, ...] = ()
     cases: tuple[CaseRow, ...] = ()
@@ -280,7 +279,7 @@ class GateConclusions(Conclusions):
 
 @dataclass(frozen=True)
 class Trial:
-    """Which sessions are the record, are judged and confirm, numbered among those that found something."""
+    """Says which sessions are the record, are judged and confirm, numbered among those that succeeded."""
 
     record: tuple[int, ...]
     candidate: int
@@ -288,7 +287,7 @@ class Trial:
 
 
 def in_order(sessions: int) -> list[Trial]:
-    """Returns trials of every session behind the first five, judged against those."""
+    """Returns a trial of every session after the first five, judged against these."""
     later = list(range(RECORDED, sessions))
     if len(later) <= FRESH:
         return []
@@ -313,7 +312,7 @@ def apart(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def drawn(sessions: int, draws: int) -> list[Trial]:
-    """Returns trials of sessions drawn at random, each at most once a trial."""
+    """Returns trials of sessions drawn at random, each at most once per trial."""
     size = RECORDED + 1 + FRESH
     if sessions < size:
         return []
@@ -326,7 +325,7 @@ def drawn(sessions: int, draws: int) -> list[Trial]:
 
 
 class TrialVerdict(NamedTuple):
-    """What the gate said of one case in one trial: at first, and for good."""
+    """Holds the gate's verdicts on one case in one trial: the first, and the final one."""
 
     screened: Verdict
     final: Verdict
@@ -336,10 +335,10 @@ class Replay:
     """Replays the gate on a recording: judges its cases, each trial once.
 
     Args:
-        recording: of which sessions count that found something.
+        recording: its sessions without a problem count.
         draws: how many trials are drawn.
-        slowdown: multiplies times in the sessions that are judged, and divides clocks: 1/0.99 is what a clock
-            that is 1 % lower makes of a kernel that computes.
+        slowdown: multiplies times in the sessions that are judged, and divides clocks: 1/0.99 is the effect
+            of a 1 % lower clock on a compute-bound kernel.
         cycles: judges times multiplied by clocks, in units of the recording's first clock, instead of times.
     """
 
@@ -379,12 +378,12 @@ class Replay:
                 yield case, found
 
     def slower(self, cases: Sequence[GateCase], trials: Sequence[Trial], threshold: float) -> Share:
-        """Counts those that are SLOWER for good."""
+        """Counts final verdicts of SLOWER."""
         kinds = [found.final.kind for _, found in self.verdicts(cases, trials, threshold)]
         return Share(kinds.count(VerdictKind.SLOWER), len(kinds))
 
     def detectable(self, case: GateCase, threshold: float) -> float | None:
-        """Returns the smallest slowdown that is caught with 95 %; the median of its verdicts in order."""
+        """Returns the smallest slowdown that is caught with 95 %: the median over its trials in order."""
         ratios = [
             found.screened.detectable
             for _, found in self.verdicts([case], self.ordered, threshold)
@@ -425,7 +424,7 @@ class Replay:
 
     def _measured(self, case: str, number: int, *, recorded: bool = False) -> Measurement:
         reading = self._readings[case, number]
-        # Times a slowdown and clocks less by it: of their product nothing is left.
+        # The slowdown multiplies times and divides clocks, so it cancels in cycles.
         scale = (reading.sm_mhz or 0.0) / self._first_mhz if self._cycles else 1.0
         scale *= 1.0 if self._cycles or recorded else self._slowdown
         times = reading.median_ns * scale, reading.low_ns * scale, reading.high_ns * scale
@@ -443,7 +442,7 @@ class Replay:
         )
 
     def _shared_spread(self, record: tuple[int, ...]) -> dict[str, SharedSpread]:
-        """Returns what the unchanged cases share in these sessions, as a baseline's would."""
+        """Returns the spread that the unchanged cases share in these sessions, as in a baseline."""
         return shared_spread(
             [self._recorded(case.id, number) for number in record if (case.id, number) in self._readings]
             for case in self.cases.values()
@@ -536,7 +535,7 @@ def _planted_rows(replay: Replay, cases: Sequence[GateCase]) -> Iterator[Planted
 
 
 def _clock_rows(recording: GateRecording, replay: Replay, draws: int) -> Iterator[ClockRow]:
-    """Judges the bases that compute and do nothing else."""
+    """Judges the compute-bound bases."""
     slowdown = 1 / (1 - LOWER_CLOCK)
     times = Replay(recording, draws, slowdown=slowdown)
     cycles = Replay(recording, draws, slowdown=slowdown, cycles=True)

@@ -1,9 +1,9 @@
-"""Simulates suites whose noise is like that of a GPU: how often the gate cries wolf, and what it catches.
+"""Simulates suites with the noise of a GPU: how often the gate gives a false alarm, and what it catches.
 
-The log median of a session is made of the case's own deviation (Student's t with four degrees of freedom, for
-heavy tails), a shift that the session gives to all its cases, a second mode for some of the cases, and what
-its samples make of it, spikes included. Nothing here decides: the figures come from `gate.judge.judge` and
-`gate.judge.confirm` themselves, and, on the same samples, from what other tools do (`RULES`).
+The log median of a session has four parts: the case's own deviation (Student's t with four degrees of
+freedom, for heavy tails), a shift that the session gives to all its cases, a second mode for some of the
+cases, and the noise of its samples, spikes included. `gate.judge.judge` and `gate.judge.confirm` themselves
+give the verdicts, and the rules of other tools judge the same samples (`RULES`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _EVERY = 4
 
 @dataclass(frozen=True)
 class Noise:
-    """What makes the times of a suite differ between sessions and within them; all relative.
+    """Says how much the times of a suite differ between sessions and within them; all relative.
 
     Attributes:
         spread: lowest and highest standard deviation between sessions, evenly in its logarithm; or the
             median and the standard deviation of its logarithm where `lognormal`.
-        shift: standard deviation of what a session adds to all its cases.
-        bimodal: share of cases with two modes, of which a session is in either.
+        shift: standard deviation of the shift that a session adds to all its cases.
+        bimodal: share of cases with two modes; each session is in one of them.
         modes: least and largest distance of the modes.
         within: standard deviation of the samples of a session.
     """
@@ -74,15 +74,15 @@ class Noise:
 
 
 NOISY = Noise("noisy", 120, (0.006, 0.7), True, 0.004, 0.08, (0.02, 0.06), 0.012)
-"""A spread of 0.6 % in the middle, 0.15 to 2.4 % for 95 % of the cases, and 8 % of them with two modes."""
+"""A median spread of 0.6 %, 0.15 to 2.4 % for 95 % of the cases, and 8 % of them with two modes."""
 
 QUIET = Noise("quiet", 120, (0.0001, 0.001), False, 0.0, 0.0, (0.0, 0.0), 0.001)
-"""Kernels at a steady clock, as eight processes on an idle H200 showed them."""
+"""Kernels at a steady clock, as eight processes saw them on an idle H200."""
 
 
 @dataclass(frozen=True)
 class SimulationRow:
-    """One rule on one kind of noise: how often it calls unchanged code slower, and what it catches.
+    """Counts how often one rule calls unchanged code slower, and catches changes, on one kind of noise.
 
     Attributes:
         sessions: that are recorded of each case, or pairs.
@@ -138,7 +138,7 @@ def simulate(
 
 
 class _Tally:
-    """Counts of one rule over runs."""
+    """Counts the verdicts of one rule over runs."""
 
     def __init__(self) -> None:
         self.runs = self.judged = self.false = self.false_runs = self.slowed = self.caught = 0
@@ -169,7 +169,7 @@ def _simulated(
     *,
     rivals: bool,
 ) -> Iterator[SimulationRow]:
-    """Rows for one number of recorded sessions: the gate by each planted change, then the other rules."""
+    """Yields rows for one number of recorded sessions: the gate on each change, then the other rules."""
     import numpy as np
 
     rng = np.random.default_rng((seed, recorded))
@@ -248,7 +248,7 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -
 
 
 def _run_of_pairs(samples: Any, pairs: int, change: float, threshold: float) -> list[bool]:
-    """Says the same of two revisions: half of the pairs raise suspicions, the others confirm them."""
+    """Says it for two revisions: half of the pairs raise suspicions, the others confirm them."""
     times = _centres(samples)
     cases = [
         [
@@ -292,7 +292,7 @@ _MEDIAN_GREW = 0.05
 
 
 def _mann_whitney(old: Any, new: Any) -> Any:
-    """p < 0.05 of the rank sum, as in Google Benchmark's `compare.py` (Mann & Whitney 1947, normal form)."""
+    """Tests p < 0.05 of the rank sum, as Google Benchmark's `compare.py` (Mann & Whitney 1947, normal)."""
     import numpy as np
 
     n = old.shape[1]
@@ -303,15 +303,15 @@ def _mann_whitney(old: Any, new: Any) -> Any:
 
 
 def _t_test(old: Any, new: Any) -> Any:
-    """p < 0.05 of Student's test of the means."""
+    """Tests p < 0.05 by Student's test of the means."""
     t = (new.mean(axis=1) - old.mean(axis=1)) / _error(old, new)
     return t > student_t(_TWO_SIDED_5_PERCENT, 2 * old.shape[1] - 2)
 
 
 def _criterion(old: Any, new: Any) -> Any:
-    """As criterion.rs with its defaults: p < 0.05, and the interval of the change of the mean above +1 %.
+    """Tests as criterion.rs by default: p < 0.05, and the interval of the mean's change lies above +1 %.
 
-    The bootstrap's interval is replaced by the normal one.
+    We use the normal interval instead of the bootstrap's.
     """
     mean = old.mean(axis=1)
     error = _error(old, new) / mean
@@ -320,7 +320,7 @@ def _criterion(old: Any, new: Any) -> Any:
 
 
 def _nvbench(old: Any, new: Any) -> Any:
-    """As NVBench's `nvbench_compare.py`: the change of the mean exceeds the smaller relative deviation."""
+    """Tests as NVBench's `nvbench_compare.py`: the mean's change exceeds the smaller relative deviation."""
     import numpy as np
 
     noise = np.minimum(*(side.std(axis=1, ddof=1) / side.mean(axis=1) for side in (old, new)))
@@ -328,7 +328,7 @@ def _nvbench(old: Any, new: Any) -> Any:
 
 
 def _median_grew(old: Any, new: Any) -> Any:
-    """As pytest-benchmark's `--benchmark-compare-fail=median:5%`."""
+    """Tests as pytest-benchmark's `--benchmark-compare-fail=median:5%`."""
     import numpy as np
 
     return np.median(new, axis=1) > (1 + _MEDIAN_GREW) * np.median(old, axis=1)

@@ -1,7 +1,7 @@
 """Holds the kernels that `gpukern selftest` times: five problems like any user's, and one that spins.
 
-The problems' references are computed in the outputs' own precision: a self-test does not wait for its host.
-The spinning kernel says itself how long it took, by the device's global timer, which is no timer of ours.
+References are computed in the outputs' own precision, so that a self-test does not wait for its host. The
+spinning kernel measures its own time with the device's global timer, which none of our timers uses.
 """
 
 from __future__ import annotations
@@ -163,10 +163,10 @@ _SLOTS = 64
 
 
 class SpinningKernel:
-    """One thread that spins on %globaltimer and writes out its last reading less its first.
+    """Spins one thread on %globaltimer, and writes out its last reading less its first.
 
-    What the device does before the first and after the last reading (starting the block, storing the result,
-    ending) is real time of the kernel and not in its own time: compare differences between two spins.
+    Its own time lacks what the device does before the first and after the last reading: it starts the block,
+    stores the result and ends. Compare differences between two spins instead.
 
     Args:
         runtime: context and stream of the pinned device.
@@ -192,7 +192,7 @@ class SpinningKernel:
         return lambda: launch(stream, config, kernel, *arguments)
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
-        """Times so many spins with a hot cache.
+        """Times `count` spins with a hot cache.
 
         Args:
             timer: on the runtime's stream.
@@ -219,7 +219,7 @@ class SpinningKernel:
 
     @property
     def step_ns(self) -> float | None:
-        """Smallest difference seen between two of the kernels' own times, or None."""
+        """Returns the smallest difference seen between two of the kernels' own times, or None."""
         steps = [later - earlier for earlier, later in itertools.pairwise(sorted(self._seen))]
         return float(min(steps)) if steps else None
 

@@ -39,12 +39,12 @@ _SESSION_TIMEOUT_S = 600.0
 _SUITES_TIMEOUT_S = 1800.0
 _NVBENCH_EVERY = {TimerSession: 1, GateSession: 4}
 _MOST_LOST = 3
-"""Sessions in a row that found nothing, after which it is no use to go on."""
+"""Sessions that fail in a row before the self-test gives up."""
 _RIVALS = ("triton", "torch", "cuda-bench", "cupy-cuda12x", "cupy-cuda13x", "pytest-benchmark")
 
 
 class NoGpuError(Exception):
-    """There is no GPU to test; the message says why."""
+    """Says why there is no GPU to test."""
 
 
 def run_selftest(
@@ -65,8 +65,8 @@ def run_selftest(
         rivals: whether other tools measure too.
         suites: whether the packaged suites run too; only in a self-test of the timers.
         device: which GPU, as in `--gpukern-device`; None for the first visible.
-        tell: is told what happens, a line each.
-        keep: is given what there is after each session.
+        tell: is given progress, line by line.
+        keep: is given the recording so far after each session.
 
     Raises:
         NoGpuError: there is none.
@@ -115,7 +115,7 @@ def _sessions(
             yield session
             lost = lost + 1 if session.problem else 0
             if lost >= _MOST_LOST:
-                tell(f"{lost} sessions in a row found nothing: the others are not started")
+                tell(f"{lost} sessions in a row failed: the others are not started")
                 return
 
 
@@ -135,9 +135,9 @@ def run_child(
     rivals: bool,
     timeout_s: float = _SESSION_TIMEOUT_S,
 ) -> SomeSession:
-    """Runs one session in a fresh process; where it found nothing, its `problem` says why.
+    """Runs one session in a fresh process; if it fails, its `problem` says why.
 
-    What counts is the file: a process that has written it may end as it likes.
+    Only the file counts: once it is written, the process may end with any status.
     """
     status, said = _finished(child_command(kind, into, number, rivals=rivals), timeout_s)
     end = f"it was {said}" if status is None else f"it ended with status {status}: {last_lines(said)}"
@@ -155,8 +155,8 @@ def suites_command() -> list[str]:
 
 
 def _run_suites(tell: Callable[[str], None]) -> Suites:
-    """Runs the packaged suites whole, in a process of their own."""
-    tell("the suites whole")
+    """Runs all packaged suites, in a process of their own."""
+    tell("running all suites")
     started = time.perf_counter()
     status, said = _finished(suites_command(), _SUITES_TIMEOUT_S)
     seconds = time.perf_counter() - started
@@ -165,7 +165,7 @@ def _run_suites(tell: Callable[[str], None]) -> Suites:
 
 
 def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
-    """Returns status and output of a process; None and what was done where it took too long."""
+    """Returns status and output of a process; None and a remark if it was stopped for taking too long."""
     try:
         done = subprocess.run(
             command,
@@ -178,7 +178,7 @@ def _finished(command: Sequence[str], timeout_s: float) -> tuple[int | None, str
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"ended after {timeout_s:g} s"
+        return None, f"stopped after {timeout_s:g} s"
     return done.returncode, done.stdout
 
 

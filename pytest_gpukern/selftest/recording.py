@@ -1,6 +1,6 @@
 """Holds what both self-tests measured and reads and writes its files: enough to compute every table again.
 
-A file is one JSON object with a line for each session. What is as it is by default is left out of a session.
+A file is one JSON object with a line for each session. A session is stored without values that are defaults.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SCHEMA = 1
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new."""
 
 SUITES_S = 180.0
-"""Target for the wall time of the suites whole."""
+"""Target for the wall time of all suites."""
 
 _COMPUTED = ("range", "reached")
-"""Properties of rows that the conclusions in a file hold beside the rows' fields."""
+"""Properties of rows that the conclusions in a file hold besides the rows' fields."""
 
 
 class RecordingError(FileError):
-    """The file of a self-test cannot be written or read; the message names file, field and remedy."""
+    """Says why the file of a self-test cannot be written or read: file, field and remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What one fresh process found.
+    """Holds what one fresh process found.
 
     Attributes:
         default_timer: what `auto` chose.
         fallback: why it is not CUPTI, in words, or None.
-        elapsed_s: all of the process but its start and end.
-        problem: why the session found nothing, in words.
+        elapsed_s: time of the process without its start and end.
+        problem: why the session failed, in words.
     """
 
     default_timer: str = ""
@@ -55,10 +55,10 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A whole self-test of one device; its sessions are in the order of time.
+    """Holds a whole self-test of one device, with its sessions in the order of time.
 
     Attributes:
-        file_kind: what a file of it says it is, or None.
+        file_kind: the `kind` that its file states, or None.
         gpukern: version of this package.
         created: when, as ISO 8601 with a time zone.
         fingerprint: device, driver, libraries and host; empty where there was no GPU.
@@ -85,7 +85,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Spin:
-    """A kernel that spins on the global timer and writes out its own time, read by a timer.
+    """Holds a timer's reading of a kernel that spins on the global timer and writes out its own time.
 
     Attributes:
         asked_ns: how long it was asked to spin.
@@ -101,10 +101,10 @@ class Spin:
 
 @dataclass(frozen=True)
 class Node:
-    """A call as a node of a CUDA graph, and the same call read by the default timer with a hot cache.
+    """Holds the time of a call as a node of a CUDA graph, and by the default timer with a hot cache.
 
     Attributes:
-        name: of the kernel; of a spin, `spin` followed by the nanoseconds asked for.
+        name: of the kernel; for a spin, `spin` and the nanoseconds asked for.
         node_ns: slope of the replay time over the number of nodes; None where it cannot be captured.
         reading_ns: the default timer's, or None.
         problem: why there is no number, in words.
@@ -118,10 +118,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What comes around measuring a kernel: data, compilation and verification, before and after.
+    """Holds the time spent around measuring a kernel: on data, compilation and verification.
 
     Attributes:
-        seconds: all that comes before.
+        seconds: before measuring, in all.
         first_call_s: the part that the first launch took, which compiles and loads.
         recheck_s: verification afterwards; None where it was not measured.
         problem: why it could not be measured, or was wrong, in words.
@@ -136,12 +136,12 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Reading:
-    """A kernel as the plugin measures a case, by one timer.
+    """Holds a kernel's time by one timer, measured as the plugin measures a case.
 
     Attributes:
         invalid: why the plugin would refuse the number, in words.
         sm_mhz: the SM clock around the samples, or None.
-        width_ns: of the median's 95 % interval; 0 where it was not recorded.
+        width_ns: of the median's 95 % interval; 0 if it was not recorded.
     """
 
     kernel: str
@@ -156,7 +156,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Wall:
-    """Wall time of measuring a kernel under one cache policy, by all the timers that `auto` uses."""
+    """Holds the wall time of measuring a kernel under one cache policy by all timers that `auto` uses."""
 
     kernel: str
     cache: str
@@ -165,9 +165,9 @@ class Wall:
 
 @dataclass(frozen=True)
 class RivalReading:
-    """A kernel by another tool, and what that does about the cache; `problem` says why there is no number.
+    """Holds another tool's time of a kernel, and its cache policy; `problem` says why there is no number.
 
-    `kernel` is empty where the problem is the tool's.
+    `kernel` is empty if the problem is the tool's.
     """
 
     tool: str
@@ -179,15 +179,15 @@ class RivalReading:
 
 @dataclass(frozen=True, kw_only=True)
 class TimerSession(Session):
-    """What one fresh process found out about the timers.
+    """Holds what one fresh process found out about the timers.
 
     Attributes:
         ticks_ns: smallest difference that each timer can show.
-        fixed_costs_ns: what each timer says that it reads for an empty kernel beyond that kernel's own
+        fixed_costs_ns: what each timer states that it reads for an empty kernel beyond that kernel's own
             time, with a hot cache; None for none or not known.
         truth_step_ns: smallest step seen between the spinning kernels' own times, or None.
-        setup_s: making the timers and what looks at the device, once a process: compiling their kernels,
-            attaching CUPTI, opening NVML.
+        setup_s: making timers and observers, once per process: compiling their kernels, attaching CUPTI,
+            opening NVML.
     """
 
     ticks_ns: dict[str, float] = field(default_factory=dict)
@@ -204,20 +204,20 @@ class TimerSession(Session):
 
 @dataclass(frozen=True)
 class Suites:
-    """`gpukern validate` in a process of its own: wall time from start to end, and exit status."""
+    """Holds wall time and exit status of `gpukern validate` in a process of its own."""
 
     wall_s: float
     exit_status: int
 
     @property
     def reached(self) -> bool:
-        """Whether they passed, and in time."""
+        """Returns whether they passed, and in time."""
         return self.exit_status == 0 and self.wall_s <= SUITES_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimerRecording(Recording):
-    """A self-test of the timers; `suites` is None where they were left out."""
+    """Holds a self-test of the timers; `suites` is None if they were left out."""
 
     sessions: tuple[TimerSession, ...] = ()
     suites: Suites | None = None
@@ -228,7 +228,7 @@ class TimerRecording(Recording):
 
 @dataclass(frozen=True)
 class GateReading:
-    """A case as one session measured it.
+    """Holds a case's time in one session.
 
     Attributes:
         case: its id.
@@ -251,7 +251,7 @@ class GateReading:
 
 @dataclass(frozen=True)
 class NvbenchReading:
-    """A case as NVBench measured it; `noise` is the relative standard deviation."""
+    """Holds a case's time by NVBench; `noise` is the relative standard deviation."""
 
     case: str
     mean_ns: float
@@ -260,7 +260,7 @@ class NvbenchReading:
 
 @dataclass(frozen=True, kw_only=True)
 class GateSession(Session):
-    """What one fresh process measured for the gate to judge.
+    """Holds what one fresh process measured for the gate to judge.
 
     Attributes:
         walls_ns: case → median of wall times from the launch until the device is idle.
@@ -280,7 +280,7 @@ class GateSession(Session):
 
 @dataclass(frozen=True, kw_only=True)
 class GateRecording(Recording):
-    """A self-test of the gate; `no_gpu` says why there are no sessions."""
+    """Holds a self-test of the gate; `no_gpu` says why there are no sessions."""
 
     file_kind: ClassVar[str | None] = "gate"
 
@@ -291,13 +291,13 @@ class GateRecording(Recording):
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusions:
-    """Rows that are computed from a recording; `missing` says what should have been measured and was not."""
+    """Holds rows computed from a recording; `missing` says what should have been measured and was not."""
 
     missing: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> list[bool]:
-        """Whether each target is reached, what was not measured included."""
+        """Returns whether each target is reached; what is missing counts as not reached."""
         found = []
         for each in dataclasses.fields(self):
             rows = getattr(self, each.name)
@@ -308,7 +308,7 @@ class Conclusions:
 
     @property
     def reached(self) -> bool:
-        """Whether every target is."""
+        """Returns whether every target is reached."""
         return bool(self.verdicts) and all(self.verdicts)
 
 
@@ -316,9 +316,9 @@ def missing_sessions(recording: Recording) -> Iterator[str]:
     """Says which sessions are missing, and whether they cannot be compared."""
     for number, session in enumerate(recording.sessions, start=1):
         if session.problem is not None:
-            yield f"session {number} found nothing: {session.problem}"
+            yield f"session {number} failed: {session.problem}"
     if len(recording.sessions) < recording.asked_sessions:
-        yield f"{len(recording.sessions)} of {recording.asked_sessions} sessions are there"
+        yield f"{len(recording.sessions)} of {recording.asked_sessions} sessions were run"
     timers = {session.default_timer for session in recording.sessions if session.problem is None}
     if len(timers) > 1:
         yield f"sessions chose different timers: {', '.join(sorted(timers))}"
@@ -369,7 +369,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _sparse(value: Any) -> Any:
-    """Returns a session as plain JSON without what is as it is by default."""
+    """Returns a session as plain JSON without defaults."""
     if isinstance(value, tuple):
         return [_sparse(item) for item in value]
     if not dataclasses.is_dataclass(value):
@@ -383,7 +383,7 @@ def _sparse(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Returns rows as plain JSON, with what they compute; a float that is not finite is null."""
+    """Returns rows as plain JSON, computed properties included; a float that is not finite is null."""
     if dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value)]
         names += [name for name in _COMPUTED if name not in names and hasattr(value, name)]
@@ -411,11 +411,11 @@ def read_recording(path: Path, kind: type[SomeRecording]) -> SomeRecording:
     data = _decoded(path)
     found, schema = data.pop("kind", None), data.pop("schema", None)
     if found != kind.file_kind:
-        problem = f"is {found!r}, so this is no self-test of the {kind.file_kind or 'timers'}"
+        problem = f"is {found!r}, so this is not a self-test of the {kind.file_kind or 'timers'}"
         option = "--gate --output" if kind.file_kind else "--output"
         raise RecordingError(path, problem, f"Give a file that gpukern selftest {option} wrote", where="kind")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise _damaged(path, "schema", f"is {schema!r}, so this is no self-test")
+        raise _damaged(path, "schema", f"is {schema!r}, so this is not a self-test")
     if schema > SCHEMA:
         written_by = data.get("gpukern") or "a newer release"
         problem = f"is {schema}, written by {written_by}; this reads up to {SCHEMA}"
@@ -433,9 +433,9 @@ def read_session(path: Path, kind: type[SomeSession]) -> SomeSession:
 
 
 def _contradictions(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Yields field and problem of what has the right shape and still cannot be judged."""
+    """Yields field and problem of values that have the right shape but cannot be judged."""
     if not isinstance(recording.fingerprint.get("libraries", {}), dict):
-        yield "fingerprint.libraries", "is no object"
+        yield "fingerprint.libraries", "is not an object"
     if isinstance(recording, TimerRecording) and not recording.sessions:
         yield "sessions", "is empty: there is nothing to judge"
     if not isinstance(recording, GateRecording):
@@ -444,19 +444,19 @@ def _contradictions(recording: Recording) -> Iterator[tuple[str, str]]:
     for number, case in enumerate(recording.cases):
         if case.base and (case.base not in known or case.share not in PLANTED_SHARES):
             planted = ", ".join(map(str, PLANTED_SHARES))
-            problem = f"has base {case.base!r}, none of its cases, or a share other than {planted}"
+            problem = f"has base {case.base!r}, not one of its cases, or a share other than {planted}"
             yield f"cases[{number}]", problem
     for number, session in enumerate(recording.sessions):
         for reading in session.readings:
             if reading.case not in known:
-                yield f"sessions[{number}].readings", f"names {reading.case!r}, none of its cases"
+                yield f"sessions[{number}].readings", f"names {reading.case!r}, not one of its cases"
             if not 0 < reading.low_ns <= reading.median_ns <= reading.high_ns:
                 problem = f"has {reading.case!r} with a median outside its interval, or not above 0"
                 yield f"sessions[{number}].readings", problem
 
 
 def _damaged(path: Path, where: str | None, problem: str) -> RecordingError:
-    remedy = "Give a file that gpukern selftest --output wrote, as it was written"
+    remedy = "Give a file of gpukern selftest --output, unchanged"
     return RecordingError(path, problem, remedy, where=where)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROUNDS = 100
 _WARM_UP_ROUNDS = 10
 _NVBENCH_TIMEOUT_S = 0.5
-"""Of a kernel's measurement. By default it may take 15 s; this is thousands of samples."""
+"""Limit for measuring a kernel. By default it may take 15 s; this is thousands of samples."""
 _COLD_GPU = "nv/cold/time/gpu/"
 
 
@@ -49,12 +49,12 @@ def _do_bench(launch: Callable[[], Any]) -> float:
 
 @dataclass(frozen=True)
 class Rival:
-    """A tool.
+    """Holds a tool that times kernels.
 
     Attributes:
-        package: what brings it, as pip names it; empty where it needs nothing.
-        modules: all of which have to be installed.
-        cache: `cold` where it empties the L2 before each sample.
+        package: that provides it, as pip names it; empty if it needs none.
+        modules: that all have to be installed.
+        cache: `cold` if it empties the L2 before each sample.
         measure: returns the median time of a launch in nanoseconds.
     """
 
@@ -65,10 +65,10 @@ class Rival:
     measure: Callable[[Callable[[], Any]], float] | None = None
 
     def missing(self) -> str | None:
-        """Says which package is not installed; None where it is."""
+        """Says which package is not installed, or returns None."""
         if all(installed(module) for module in self.modules):
             return None
-        return f"not installed; the package {self.package} brings it"
+        return f"not installed; the package {self.package} provides it"
 
 
 RIVALS = (
@@ -76,16 +76,16 @@ RIVALS = (
     Rival("cupyx.profiler.benchmark", "cupy-cuda13x", ("cupyx", "cupy"), "hot", _cupyx_benchmark),
     Rival("triton.testing.do_bench", "triton (which needs torch)", ("triton", "torch"), "cold", _do_bench),
 )
-"""Those that time one launch after another in Python, and come before CUPTI is attached."""
+"""Tools that time one launch after another in Python; they run before CUPTI is attached."""
 
 NVBENCH = Rival("cuda-bench (NVBench)", "cuda-bench", ("cuda.bench",), "cold")
 
 
 @dataclass(frozen=True)
 class NvbenchTimes:
-    """GPU times of one launch with a cold cache; the noise is the relative standard deviation.
+    """Holds GPU times of one launch with a cold cache; the noise is the relative standard deviation.
 
-    Of releases without a median, that is the mean.
+    Releases without a median have the mean instead.
     """
 
     median_ns: float

@@ -1,8 +1,8 @@
-"""Takes the readings of one session, in the process that calls it: of the timers, or for the gate.
+"""Takes the readings of one session, of the timers or for the gate, in the process that calls it.
 
-Order matters. The other tools come first, before CUPTI is attached to the process, which would slow the API
-calls in their numbers. NVBench alone comes last: its numbers hold no API call, and when it ends it may take
-the context that everything lives in with it. So a session is saved before NVBench runs, and again after it.
+Order matters. The other tools come first: once CUPTI is attached to the process, it slows the API calls in
+their numbers. Only NVBench comes last: its numbers contain no API call, and its end may destroy the context
+that everything uses. So a session is saved before NVBench runs, and again after it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.timers.timer import Timer
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
-"""The first is what the others are compared with."""
+"""The others are compared with the first."""
 NODE_SPINS_NS = (1_500.0, 20_000.0, 100_000.0)
 _SPIN_SAMPLES = 50
 _SPIN_BUDGET_NS = 5e7
@@ -61,7 +61,7 @@ _NODE_SAMPLES = 50
 CACHES = ("cold", "hot")
 NVBENCH_BASES = ("fma 9600 trips, cold", "add 32 M f64, cold")
 NVBENCH_SHARES = (0.0, 0.01, 0.05)
-"""A measurement by NVBench takes half a second, so only these of the gate's cases are given to it."""
+"""The gate's cases that NVBench measures; it takes half a second for each."""
 _ENDED = "the process ended while it ran"
 
 
@@ -76,7 +76,7 @@ def session_environment(device: str | None = None) -> Environment:
 
 
 def _nvbench(launches: dict[str, Callable[[int], Callable[[], Any]]]) -> dict[str, NvbenchTimes | str]:
-    """Returns NVBench's times of each launch or why it has none; under the name "" why it has none at all."""
+    """Returns NVBench's times of each launch or why there are none; under "" why there are none at all."""
     missing = NVBENCH.missing()
     if missing is not None:
         return {"": missing}
@@ -91,7 +91,7 @@ def _nvbench(launches: dict[str, Callable[[int], Callable[[], Any]]]) -> dict[st
 
 @dataclass
 class Ready:
-    """A kernel that was verified and can be timed."""
+    """Holds a kernel that was verified and can be timed."""
 
     name: str
     case: Case
@@ -112,7 +112,7 @@ def run_timer_session(*, rivals: bool, nvbench: bool, save: Callable[[TimerSessi
     Args:
         rivals: whether other tools measure too.
         nvbench: whether NVBench does.
-        save: is given the session so far: twice where NVBench may still end the process.
+        save: is given the session so far, twice if NVBench may still end the process.
 
     Raises:
         DeviceError: there is no device, or another process holds its lock.
@@ -168,7 +168,7 @@ def _prepared(
 
 
 def _by_rivals(ready: Sequence[Ready]) -> Iterator[RivalReading]:
-    """Asks tools of Python's own; none of them ends the session."""
+    """Asks the tools in Python; no error of theirs ends the session."""
     for rival in RIVALS:
         missing = rival.missing()
         if missing is not None:
@@ -304,7 +304,7 @@ def run_gate_session(
         kernels = GateKernels(cases)
         kept.callback(kernels.close)
         cases = _right(cases, kernels, environment, faults)
-        # The wall clock's calls come one after another, which leave the cache as warm as they do.
+        # The wall clock's calls follow each other, so each finds the cache as the one before left it.
         walls_ns = {}
         for case in cases if rivals else ():
             with _current(case, environment):
@@ -323,7 +323,7 @@ def run_gate_session(
 def _right(
     cases: Sequence[GateCase], kernels: GateKernels, environment: Environment, faults: dict[str, str]
 ) -> list[GateCase]:
-    """Returns the cases whose results are right; what is wrong with others goes into `faults`."""
+    """Returns the cases with right results; what is wrong with others goes into `faults`."""
     for case in cases:
         with _current(case, environment):
             fault = kernels.fault(case)

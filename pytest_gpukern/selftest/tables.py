@@ -41,7 +41,7 @@ def _number(title: str, cell: Callable[[Any], str]) -> _Column:
 
 
 def _section(title: str, rows: Sequence[Any], width: int, *columns: _Column) -> list[str]:
-    """Puts rows below a title, or a line where there are none."""
+    """Puts rows below a title, or a line if there are none."""
     shown = table([column(rows) for column in columns], width, indent=_INDENT)[0] if rows else []
     return ["", title, *(shown or [f"{_INDENT}nothing was measured"])]
 
@@ -110,7 +110,7 @@ def _timers_header(recording: TimerRecording, conclusions: TimerConclusions, wid
 
 def _truth(recording: TimerRecording, conclusions: TimerConclusions, width: int) -> Iterator[str]:
     yield from _section(
-        f"truth that is not our own timer: default within {units.uncertainty(DEFAULT_SHARE)} or one tick, "
+        f"timers against a known truth: default within {units.uncertainty(DEFAULT_SHARE)} or one tick, "
         f"event within {units.uncertainty(EVENT_SHARE)} from 20 µs on",
         conclusions.truth,
         width,
@@ -193,13 +193,13 @@ def _walls(recording: TimerRecording, conclusions: TimerConclusions, width: int)
         _number("worst", lambda row: _seconds(row.worst_s)),
         _text("target", lambda row: _REACHED[row.reached]),
         _number("data, check", lambda row: median(row.kernel, "seconds")),
-        _number("of it first call", lambda row: median(row.kernel, "first_call_s")),
+        _number("incl. first call", lambda row: median(row.kernel, "first_call_s")),
         _number("check after", lambda row: median(row.kernel, "recheck_s")),
     )
     setups = [session.setup_s for session in recording.sessions if session.setup_s is not None]
     if setups:
         setup = _seconds(statistics.median(setups))
-        yield from _sentence(f"once a process, to make the timers: {setup}", width)
+        yield from _sentence(f"making the timers, once per process: {setup}", width)
 
 
 def _suites(conclusions: TimerConclusions) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _suites(conclusions: TimerConclusions) -> Iterator[str]:
     yield ""
     failed = "" if suites.exit_status == 0 else f", but they failed with status {suites.exit_status}"
     yield (
-        f"the suites whole, compilation included: {suites.wall_s:.0f} s{failed}; "
+        f"all suites, compilation included: {suites.wall_s:.0f} s{failed}; "
         f"≤ {SUITES_S:.0f} s: {_REACHED[suites.reached]}"
     )
 
@@ -284,7 +284,7 @@ def _same(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.same:
         return
     yield from _section(
-        "kernels that stay as they are: SLOWER, once confirmed, is a false alarm",
+        "unchanged kernels: a confirmed SLOWER is a false alarm",
         conclusions.same,
         width,
         _number("threshold", lambda row: _percent(row.threshold)),
@@ -314,7 +314,7 @@ def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
         return f"{text}: {100 * low:.0f} … {100 * high:.0f} %" if row.apart.trials else text
 
     yield from _section(
-        "kernels that do more than recorded: SLOWER is right",
+        "kernels with more work than recorded: SLOWER is right",
         conclusions.planted,
         width,
         _text("kernel", lambda row: _short(row.base), narrowest=16),
@@ -324,14 +324,14 @@ def _planted(conclusions: GateConclusions, width: int) -> Iterator[str]:
         _number("in order", lambda row: _count(row.ordered)),
         _number("apart", apart),
         _number("drawn", lambda row: _count(row.drawn)),
-        _number("seen from", lambda row: _signed(row.detectable, 2)),
+        _number("detectable", lambda row: _signed(row.detectable, 2)),
         _number("target", lambda row: "" if row.target is None else f"≥ {_percent(row.target)}"),
         _text("", lambda row: _said(row.reached, _UNRESOLVED if row.target else "")),
     )
     yield from _sentence(
-        "in order: each session behind the record; apart: those that share none but the record, with the "
-        "95 % interval; drawn: sessions drawn for each part, which overlap; seen from: the smallest slowdown "
-        "that is caught with 95 %",
+        "in order: each session after the record; apart: trials that share only the record, with the 95 % "
+        "interval; drawn: trials of random sessions, which overlap; detectable: the smallest slowdown that "
+        "is caught with 95 %",
         width,
     )
 
@@ -376,7 +376,7 @@ def _rules(conclusions: GateConclusions, recording: GateRecording, width: int) -
     )
     yield from _sentence(
         "pytest-benchmark: --benchmark-compare-fail=median:THRESHOLD on wall times, against the newest "
-        "recorded session; NVBench: its compare script's SLOW, every session that ran it against every "
+        "recorded session; NVBench: SLOW by its compare script, each session that ran it against every "
         "earlier one",
         width,
     )
@@ -389,13 +389,13 @@ def _cases(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.cases:
         return
     yield from _section(
-        "what can be seen of each kernel that stays as it is, at the default threshold",
+        "what the gate can detect in each unchanged kernel, at the default threshold",
         conclusions.cases,
         width,
         _text("kernel", lambda row: row.case, narrowest=16),
         _number("median", lambda row: units.time(row.median_ns, 0.0)),
         _number("spread", lambda row: f"{100 * row.spread:.3f} %"),
-        _number("seen from", lambda row: _signed(row.detectable, 2)),
+        _number("detectable", lambda row: _signed(row.detectable, 2)),
         _number("sessions", lambda row: str(row.sessions)),
     )
 
@@ -404,7 +404,7 @@ def _simulation(conclusions: GateConclusions, width: int) -> Iterator[str]:
     if not conclusions.simulation:
         return
     yield from _section(
-        "simulated suites of noisy cases that stay as they are, and the same with all of them slower",
+        "simulated suites of noisy cases: all unchanged, and all slower",
         conclusions.simulation,
         width,
         _text("noise", lambda row: row.noise),
@@ -426,7 +426,7 @@ def _simulation(conclusions: GateConclusions, width: int) -> Iterator[str]:
 
 
 def _short(case: str) -> str:
-    """Leaves out what planted cases and their bases all are: cold."""
+    """Leaves out the cache policy, since planted cases and their bases are all cold."""
     return case.removesuffix(", cold")
 
 

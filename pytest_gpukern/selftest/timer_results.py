@@ -1,24 +1,24 @@
 """Concludes from the readings of a self-test what the timers resolve, against what the plugin promises.
 
-All of it is computed from the recording alone. What is compared with what:
+All of it is computed from the recording alone. We compare:
 
-- A spinning kernel knows its own time on the device's global timer, but not the time the device takes to
-  start and to end it, which is real time of a kernel: on an H200 CUPTI's record was a constant 704 ns longer
-  at every length. So the default timer is held to differences: its reading of a spin less its reading of the
-  shortest spin, against the same difference of the kernels' own times.
-- The slope of a graph's replay time over its number of nodes holds the kernel and the gap between two nodes
-  that depend on each other. The gap cancels in the difference between two spins. Kernels of 20 µs and more
-  are held to their whole slope, gap and all; shorter ones are shown and not judged.
-- Events are held to differences, too, from 20 µs on. The fixed cost that they state is what they read beyond
-  a node of a graph, so their reading less that cost is held to the slope of the same spin.
-- Each reading is a session's median, as the plugin reports it, and what is judged is the median over the
-  sessions; the worst single session stands beside it.
-- A/A is the range of the sessions' medians: max / min − 1. A reading that the plugin itself calls INVALID
-  is left out of the range, and then the target is not reached. Where samples have two modes of like weight,
-  1.1 % apart for exp of 10 M float32 on an H200, the median lies anywhere between them: the range may be
-  what the sessions' own intervals explain, up to the gate's default threshold of 2 %.
-- The wall time of a case is what `--gpu-benchmark` takes to measure it once it is verified: warm-up,
-  samples by both timers and what is asked of NVML between them. Judged is the median over the sessions.
+- The default timer with a spinning kernel, which knows its own time on the device's global timer. It does not
+  know the time that the device takes to start and to end it, which is real time of a kernel: on an H200
+  CUPTI's record was a constant 704 ns longer at every length. So we compare differences: a spin less the
+  shortest spin, by the timer and by the kernels' own times.
+- The timers with the slope of a graph's replay time over its number of nodes. It contains the kernel and the
+  gap between two nodes that depend on each other. The gap cancels in the difference between two spins.
+  Kernels of 20 µs and more are held to their whole slope, gap included; shorter ones are shown, not judged.
+- Events by differences, too, from 20 µs on. The fixed cost that they state is what they read beyond a node of
+  a graph, so their reading less that cost is held to the slope of the same spin.
+- Medians over the sessions. Each reading is a session's median, as the plugin reports it. The worst session
+  is shown beside them.
+- A/A: the range of the sessions' medians, max / min − 1. A reading that the plugin itself calls INVALID is
+  left out, and then the target is missed. Samples may have two modes of equal weight, 1.1 % apart for exp of
+  10 M float32 on an H200, and then the median lies anywhere between them. So the range may be as large as
+  the sessions' own intervals explain, up to the gate's default threshold of 2 %.
+- The wall time that `--gpu-benchmark` takes to measure a verified case, with warm-up, samples by both timers
+  and queries of NVML between them. The median over the sessions is judged.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ NODES_FROM_NS = 20_000.0
 REPEAT_SHARE = 0.005
 REPEAT_TICKS = 2
 REPEAT_WIDTHS = 1.27
-"""So many widths of their 95 % intervals hold the medians of eight sessions in 99 of 100 self-tests, if only
-chance moves them: the studentized range, 4.99, over the 3.92 standard deviations of a width."""
+"""Range of eight sessions' medians, in widths of their 95 % intervals, that chance exceeds in 1 of 100
+self-tests: the studentized range, 4.99, over the 3.92 standard deviations of a width."""
 MOST_RESOLVED = 0.02
 CASE_S = 0.3
 _ROUNDING_NS = 0.05
@@ -53,7 +53,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class TruthRow:
-    """A timer against what is known without it; times are medians over the sessions.
+    """Compares a timer with a truth known without it; times are medians over the sessions.
 
     Attributes:
         subject: what was timed, and what was subtracted.
@@ -75,7 +75,7 @@ class TruthRow:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is reached; None where there is none."""
+        """Returns whether the target is reached; None without a target."""
         if self.allowed_ns is None:
             return None
         return abs(self.error_ns) <= self.allowed_ns + _ROUNDING_NS
@@ -83,14 +83,14 @@ class TruthRow:
 
 @dataclass(frozen=True)
 class RepeatRow:
-    """How far apart the sessions' medians of one and the same kernel are.
+    """Says how far apart the sessions' medians of the same kernel are.
 
     Attributes:
         sessions: how many count, of those asked for.
         invalid: why others do not count, in words, or None.
         judged: whether the target is about this timer.
         clock_range: max / min − 1 of the SM clocks around them, or None.
-        width: of a session's 95 % interval as a share of its median, the median; 0 where that is not known.
+        width: median of the 95 % intervals' widths as shares of the sessions' medians; 0 if not known.
     """
 
     kernel: str
@@ -109,17 +109,17 @@ class RepeatRow:
 
     @property
     def allowed(self) -> float:
-        """The range that reaches the target."""
+        """Returns the largest range that reaches the target."""
         return max(REPEAT_SHARE, min(REPEAT_WIDTHS * self.width, MOST_RESOLVED))
 
     @property
     def range(self) -> float:
-        """max / min − 1."""
+        """Returns max / min − 1."""
         return self.high_ns / self.low_ns - 1 if self.low_ns > 0 else float("inf")
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is reached; None where there is none."""
+        """Returns whether the target is reached; None without a target."""
         if not self.judged:
             return None
         if self.sessions < max(2, self.asked_sessions):
@@ -130,7 +130,7 @@ class RepeatRow:
 
 @dataclass(frozen=True)
 class WallRow:
-    """How long it takes to measure a case: the median over the sessions, and the slowest of them."""
+    """Says how long it takes to measure a case: the median over the sessions, and the slowest of them."""
 
     kernel: str
     cache: str
@@ -141,13 +141,13 @@ class WallRow:
 
     @property
     def reached(self) -> bool:
-        """Whether the target is reached."""
+        """Returns whether the target is reached."""
         return self.median_s <= CASE_S and self.sessions >= self.asked_sessions
 
 
 @dataclass(frozen=True)
 class RivalRow:
-    """What another tool reads for a kernel; `kernel` is empty where `problem` is about the tool.
+    """Holds another tool's time of a kernel; `kernel` is empty if `problem` is about the tool.
 
     Attributes:
         cache: what the tool does about the cache.
@@ -170,7 +170,7 @@ class RivalRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TimerConclusions(Conclusions):
-    """Every row of the timers' table; the default timer is what `auto` chose, of several all."""
+    """Holds every row of the timers' table; `default_timer` names all that `auto` chose."""
 
     default_timer: str
     truth: tuple[TruthRow, ...]
@@ -200,7 +200,7 @@ def conclude(recording: TimerRecording) -> TimerConclusions:
 # truth
 
 _Known = dict[str, tuple[float, float]]
-"""Of one session: what was timed → what is known of it, and what the timer reads beyond."""
+"""One session's readings: what was timed → its known time, and what the timer reads beyond that."""
 
 
 def _truth_rows(sessions: Sequence[TimerSession], default: str) -> Iterator[TruthRow]:
@@ -265,7 +265,7 @@ def _names(sessions: Sequence[_Known]) -> list[str]:
 
 
 def _longer(sessions: Sequence[_Known]) -> list[tuple[str, str]]:
-    """Pairs every spin but the shortest with that."""
+    """Pairs every spin with the shortest."""
     names = _names(sessions)
     return [(name, names[0]) for name in names[1:]]
 
@@ -373,7 +373,7 @@ def _ratio(value: float, of: float | None) -> float | None:
 def _grouped(
     items: Iterable[Item], key: Callable[[Item], tuple[str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], list[Item]]]:
-    """Groups items of one key, in the order in which keys first came."""
+    """Groups items by key, in the order in which keys first appear."""
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

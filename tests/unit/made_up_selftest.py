@@ -76,7 +76,7 @@ def walls(seconds=0.25):
 
 def rivals():
     found = [RivalReading("do_bench", name, "cold", ns + 3000.0) for name, ns in KERNELS.items()]
-    return (*found, RivalReading("NVBench", "", "cold", problem="not installed; cuda-bench brings it"))
+    return (*found, RivalReading("NVBench", "", "cold", problem="not installed; cuda-bench provides it"))
 
 
 def timer_session(**changes):

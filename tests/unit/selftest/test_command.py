@@ -164,11 +164,11 @@ def run(script, tmp_path, monkeypatch, **options):
     return processes.run_child(TimerSession, into, 0, rivals=False, **options)
 
 
-def test_a_child_that_dies_hangs_or_writes_nonsense_is_a_session_that_found_nothing(tmp_path, monkeypatch):
+def test_a_child_that_dies_hangs_or_writes_nonsense_is_a_session_that_failed(tmp_path, monkeypatch):
     died = run("import sys; sys.exit('out of memory')", tmp_path, monkeypatch)
     assert died == TimerSession(problem="it ended with status 1: out of memory")
     hung = run("import time; time.sleep(60)", tmp_path, monkeypatch, timeout_s=0.5)
-    assert hung.problem == "it was ended after 0.5 s"
+    assert hung.problem == "it was stopped after 0.5 s"
     wrote = run("import sys; open(sys.argv[1], 'w').write('{')", tmp_path, monkeypatch)
     assert "is not complete JSON" in wrote.problem
     assert "status 0" in wrote.problem
@@ -188,8 +188,8 @@ def test_children_that_find_nothing_are_not_started_for_ever(machine, monkeypatc
     shown = capsys.readouterr()
     assert "session 3 of 40: failed: it ended with status 1: out of memory" in shown.err
     assert "session 4" not in shown.err
-    assert "MISSED: session 2 found nothing: it ended with status 1: out of memory" in shown.out
-    assert "MISSED: 3 of 40 sessions are there" in shown.out
+    assert "MISSED: session 2 failed: it ended with status 1: out of memory" in shown.out
+    assert "MISSED: 3 of 40 sessions were run" in shown.out
 
 
 @pytest.mark.parametrize("kind", [TimerRecording, GateRecording])
@@ -264,11 +264,11 @@ def test_a_false_alarm_is_named_and_the_status_is_one(machine, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--sessions=1"], "'1' is no number of sessions: 2 at least"),
-        (["--sessions=many"], "no number of sessions"),
+        (["--sessions=1"], "'1' is not a number of sessions: give at least 2"),
+        (["--sessions=many"], "not a number of sessions"),
         (["--without=tables"], "'tables' is none of rivals, suites, simulation"),
-        (["--without", "simulation"], "without --gate there are rivals and suites"),
-        (["--gate", "--without", "suites"], "--without=suites: with --gate there are rivals and simulation"),
+        (["--without", "simulation"], "without --gate, it takes rivals and suites"),
+        (["--gate", "--without", "suites"], "--without=suites: with --gate, it takes rivals and simulation"),
         (["--replay=x.json", "--sessions=3"], "--sessions: --replay measures nothing"),
         (["--gate", "--replay", "x.json", "--without", "rivals"], "--without: --replay measures nothing"),
         (["-k", "exp"], "unrecognized arguments: -k exp"),

@@ -220,8 +220,8 @@ def test_what_is_missing_misses_a_target():
     lost = dataclasses.replace(gate_session(9), problem="it ended with status 1")
     made = dataclasses.replace(made, sessions=(*made.sessions, ill, lost), asked_sessions=11)
     assert conclude(made, draws=2).missing == (
-        "session 10 found nothing: it ended with status 1",
-        "10 of 11 sessions are there",
+        "session 10 failed: it ended with status 1",
+        "10 of 11 sessions were run",
         "gemm 256 f32, hot: 3 of 256 results are wrong (1 of 9 sessions)",
     )
     few = conclude(gate_recording(7), draws=2)

@@ -80,10 +80,10 @@ def test_a_session_is_a_line_without_what_goes_without_saying(tmp_path):
         (("sessions",), [], "sessions", "is empty"),
         (("asked_sessions",), True, "asked_sessions", "expected a whole number, found True"),
         (("suites", "exit_status"), None, "suites.exit_status", "expected a whole number, found None"),
-        (("schema",), ..., "schema", "no self-test"),
-        (("schema",), True, "schema", "no self-test"),
+        (("schema",), ..., "schema", "not a self-test"),
+        (("schema",), True, "schema", "not a self-test"),
         (("schema",), SCHEMA + 1, "schema", "written by 0.1.0; this reads up to"),
-        (("kind",), "gate", "kind", "is 'gate', so this is no self-test of the timers"),
+        (("kind",), "gate", "kind", "is 'gate', so this is not a self-test of the timers"),
     ],
 )
 def test_a_damaged_file_is_refused_with_file_and_field(tmp_path, keys, value, where, problem):
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_refused_with_file_and_field(tmp_path, keys, value, wh
 @pytest.mark.parametrize(
     ("keys", "value", "said"),
     [
-        (("kind",), ..., "kind: is None, so this is no self-test of the gate"),
+        (("kind",), ..., "kind: is None, so this is not a self-test of the gate"),
         (("sessions", 2, "readings", 0, "case"), "saxpy", r"sessions\[2\].readings: names 'saxpy', none of"),
         (
             ("sessions", 1, "readings", 0, "low_ns"),

@@ -23,7 +23,7 @@ def put(monkeypatch, name, **contents):
 
 def test_a_tool_that_is_not_installed_says_which_package_brings_it(monkeypatch):
     monkeypatch.setattr(rivals, "installed", lambda module: module != "torch")
-    assert DO_BENCH.missing() == "not installed; the package triton (which needs torch) brings it"
+    assert DO_BENCH.missing() == "not installed; the package triton (which needs torch) provides it"
     assert NVBENCH.missing() is None
     assert WALL_CLOCK.missing() is None
 

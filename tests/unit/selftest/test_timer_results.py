@@ -204,7 +204,7 @@ def test_a_session_that_found_nothing_is_a_missed_target_and_the_others_count():
             timer_session(), timer_session(problem="it ended with status 1: boom"), timer_session()
         )
     )
-    assert "session 2 found nothing: it ended with status 1: boom" in missed(conclusions)
+    assert "session 2 failed: it ended with status 1: boom" in missed(conclusions)
     assert {row.sessions for row in conclusions.repeats} == {2}
 
 
@@ -232,7 +232,7 @@ def test_other_tools_stand_beside_the_default_timer_of_their_cache_policy_and_th
     assert row.of_slope == pytest.approx(51_640 / 48_680)
     assert (row.range, row.sessions) == (0.0, 3)
     assert rows["do_bench", "sgemm 2048"].of_slope is None
-    assert rows["NVBench", ""].problem == "not installed; cuda-bench brings it"
+    assert rows["NVBench", ""].problem == "not installed; cuda-bench provides it"
 
 
 def test_a_tool_that_fails_sometimes_has_its_numbers_and_its_error():
@@ -271,7 +271,7 @@ def test_the_header_says_device_driver_date_versions_timer_and_ticks():
         "default timer: cupti; ticks: cupti 32 ns, event 32 ns, the global timer 32 ns; 3 sessions in 1 min",
         "cupti read 704 ns more than the spinning kernels' own time",
         "event states a fixed cost of 3200 ns",
-        "once a process, to make the timers: 600 ms",
+        "making the timers, once per process: 600 ms",
     ):
         assert words in text
 
@@ -289,13 +289,11 @@ def test_every_row_has_its_figures_and_whether_its_target_is_reached():
     assert (
         line(made, "sgemm 2048 cold 250 ms") == "sgemm 2048 cold 250 ms 250 ms reached 1.20 s 300 ms 100 ms"
     )
-    assert line(made, "the suites whole") == (
-        "the suites whole, compilation included: 95 s; ≤ 180 s: reached"
-    )
+    assert line(made, "all suites") == ("all suites, compilation included: 95 s; ≤ 180 s: reached")
     assert line(timer_recording(), "do_bench exp 10 M") == (
         "do_bench exp 10 M f32 cold 51.64 µs +6.2 % +6.1 % 0.00 % 3"
     )
-    assert line(made, "NVBench") == "NVBench: not installed; cuda-bench brings it"
+    assert line(made, "NVBench") == "NVBench: not installed; cuda-bench provides it"
 
 
 def test_what_went_wrong_is_said_below_and_counted():
