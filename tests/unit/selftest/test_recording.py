@@ -99,14 +99,14 @@ def test_a_damaged_file_is_refused_with_file_and_field(tmp_path, keys, value, wh
     ("keys", "value", "said"),
     [
         (("kind",), ..., "kind: is None, so this is not a self-test of the gate"),
-        (("sessions", 2, "readings", 0, "case"), "saxpy", r"sessions\[2\].readings: names 'saxpy', none of"),
+        (("sessions", 2, "readings", 0, "case"), "saxpy", r"sessions\[2\].readings: names 'saxpy', not one of"),
         (
             ("sessions", 1, "readings", 0, "low_ns"),
             1e9,
             r"sessions\[1\].readings: has '.*' with a median out",
         ),
         (("cases", 0, "size"), "many", r"cases\[0\].size: expected a whole number"),
-        (("cases", -1, "base"), "saxpy", r"cases\[\d+\]: has base 'saxpy', none of its cases"),
+        (("cases", -1, "base"), "saxpy", r"cases\[\d+\]: has base 'saxpy', not one of its cases"),
         (("cases", -1, "share"), 0.03, r"cases\[\d+\]: has .* a share other than 0.005"),
     ],
 )
