@@ -31,7 +31,7 @@ FEWEST_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class Told:
+class Ending:
     """Holds how a test ended in one session: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
 
     outcome: str
@@ -43,20 +43,20 @@ class Told:
 class CaseRuns:
     """Holds how one test ended in each session of both sides, in order; None where it was not reported."""
 
-    base: tuple[Told | None, ...]
-    head: tuple[Told | None, ...]
+    base: tuple[Ending | None, ...]
+    head: tuple[Ending | None, ...]
 
     @property
     def shown(self) -> Result | None:
         """Returns what is reported: the working tree's wrong result, else its last valid one, or its last."""
-        found = [told.result for told in self.head if told is not None and told.result is not None]
+        found = [ending.result for ending in self.head if ending is not None and ending.result is not None]
         wrong = [result for result in found if result.correctness is Correctness.INCORRECT]
         valid = [result for result in found if result.valid]
         return next((each[-1] for each in (wrong, valid, found) if each), None)
 
     def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
         """Returns the working tree's results that passed and are valid, in a role."""
-        passed = [told.result for told in self.head if told is not None and told.outcome == "passed"]
+        passed = [ending.result for ending in self.head if ending is not None and ending.outcome == "passed"]
         return tuple(
             dataclasses.replace(result, role=role)
             for result in passed
@@ -125,29 +125,31 @@ class Conclusion:
         failure = failure_of(case)
         if failure is not None:
             return cls("failed", failure, case.shown, {})
-        last = next((told for told in reversed(case.head) if told is not None), None)
+        last = next((ending for ending in reversed(case.head) if ending is not None), None)
         if last is None:
             return cls("failed", "no session of the working tree reported this test", None, {})
         shown = case.shown
         gated = hosts or shown is None or shown.case.on_gpu
-        told = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
-        return cls(last.outcome, last.text, shown, told, case.sessions(SessionRole.FURTHER, but=shown))
+        kept = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
+        return cls(last.outcome, last.text, shown, kept, case.sessions(SessionRole.FURTHER, but=shown))
 
 
 def failure_of(case: CaseRuns) -> str | None:
     """Says why a test fails in the working tree, by the first session where it did, or returns None."""
-    for number, told in enumerate(case.head, 1):
-        if told is not None and told.outcome == "failed":
-            failed = sum(1 for each in case.head if each is not None and each.outcome == "failed")
-            if failed == len(case.head):
-                return told.text
-            return f"failed in {failed} of {len(case.head)} sessions, first in session {number}: {told.text}"
-    return None
+    endings = [(number, each) for number, each in enumerate(case.head, 1) if each is not None]
+    failed = [(number, each.text) for number, each in endings if each.outcome == "failed"]
+    if not failed:
+        return None
+    number, text = failed[0]
+    many, every = len(failed), len(case.head)
+    if many == every:
+        return text
+    return f"failed in {many} of {every} sessions of the working tree, first in session {number}: {text}"
 
 
 def failure_on_base(case: CaseRuns) -> str | None:
     """Says what was wrong with a test on the base, or returns None."""
-    texts = [told.text for told in case.base if told is not None and told.outcome == "failed"]
+    texts = [ending.text for ending in case.base if ending is not None and ending.outcome == "failed"]
     return texts[0] if texts else None
 
 
@@ -250,7 +252,7 @@ def _judged(
 
 def _barred(case: CaseRuns, key: str) -> Verdict | None:
     """Returns the verdict where times cannot be compared, else None."""
-    found = [each for told in case.head if told and told.result for each in told.result.measurements]
+    found = [each for ending in case.head if ending and ending.result for each in ending.result.measurements]
     ours = [each.invalid for each in found if each.key == key]
     if ours and all(ours):
         return Verdict(VerdictKind.INVALID, str(ours[-1]))
@@ -278,11 +280,11 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     failed = failure_on_base(case)
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
-    base = next((told.result for told in case.base if told is not None and told.result is not None), None)
+    base = next((each.result for each in case.base if each is not None and each.result is not None), None)
     if base is None or not base.measurements:
-        told = next(each for each in case.base if each is not None)
-        why = f": {first_line(told.text)}" if told.text else ""
-        return f"{'skipped' if told.outcome == 'skipped' else 'not measured'} on the base{why}"
+        ending = next(each for each in case.base if each is not None)
+        why = f": {first_line(ending.text)}" if ending.text else ""
+        return f"{'skipped' if ending.outcome == 'skipped' else 'not measured'} on the base{why}"
     head = case.shown
     assert head is not None
     for label, old, new in (
@@ -303,18 +305,18 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _measured(side: Sequence[Told | None], key: str) -> list[Measurement | None]:
+def _measured(side: Sequence[Ending | None], key: str) -> list[Measurement | None]:
     """Returns a side's measurements under a key, session by session."""
-    results = [told.result if told is not None else None for told in side]
+    results = [ending.result if ending is not None else None for ending in side]
     return [
         next((each for each in result.measurements if each.key == key), None) if result is not None else None
         for result in results
     ]
 
 
-def _codes(side: Sequence[Told | None]) -> tuple[str, ...] | None:
+def _codes(side: Sequence[Ending | None]) -> tuple[str, ...] | None:
     """Returns the machine code of a test's kernels; None where it is not known."""
-    results = [told.result for told in side if told is not None and told.result is not None]
+    results = [ending.result for ending in side if ending is not None and ending.result is not None]
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
     known = [code for code in codes if code is not None]
     return tuple(sorted(known)) if known and len(known) == len(codes) else None

@@ -155,7 +155,7 @@ class Against:
     def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
         """Has a test report what its sessions found, instead of running."""
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
-        told = {
+        verdicts = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
             for key, verdict in found.verdicts.items()
         }
@@ -163,7 +163,7 @@ class Against:
         def say() -> None:
             test = new_test(item, environment_of(self._config))
             if found.result is not None:
-                test.result = dataclasses.replace(found.result, verdicts=told)
+                test.result = dataclasses.replace(found.result, verdicts=verdicts)
                 test.sessions = (*found.sessions, *more)
             end_as(found.outcome, found.text)
 

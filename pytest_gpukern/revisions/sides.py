@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.processes.child_sessions import ChildRequest, could_not_collect
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import short
-from pytest_gpukern.revisions.judging import CaseRuns, Told
+from pytest_gpukern.revisions.judging import CaseRuns, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +108,7 @@ class Turns:
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """Returns how each test ended in all sessions."""
-        return {nodeid: CaseRuns(_told(self.base, nodeid), _told(self.head, nodeid)) for nodeid in nodeids}
+        return {nodeid: CaseRuns(_ends(self.base, nodeid), _ends(self.head, nodeid)) for nodeid in nodeids}
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
@@ -157,17 +157,17 @@ def turns(pairs: int) -> Iterator[bool]:
         yield from (True, False) if number % 2 == 0 else (False, True)
 
 
-def _told(runs: Sequence[ChildRun], nodeid: str) -> tuple[Told | None, ...]:
+def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[Ending | None, ...]:
     """Returns how a test ended in each session; in one that ended before its turn, it failed."""
-    found: list[Told | None] = []
+    found: list[Ending | None] = []
     for run in runs:
         if nodeid in run.outcomes:
             outcome, text = run.outcomes[nodeid]
-            found.append(Told(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
+            found.append(Ending(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
         elif not run.ended_early:
             found.append(None)
         else:
-            found.append(Told("failed", f"its session ended early: {run.problem}", None))
+            found.append(Ending("failed", f"its session ended early: {run.problem}", None))
     return tuple(found)
 
 

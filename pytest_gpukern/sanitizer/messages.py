@@ -20,7 +20,7 @@ _SHOWN_RECORDS = 2
 
 
 @dataclass(frozen=True)
-class Told:
+class Ending:
     """Holds how a test ends (`passed`, `failed`, `skipped` or `xfailed`), and why in words.
 
     `rejected` says that its variant is broken on purpose, and that the right tool rejected it.
@@ -31,7 +31,7 @@ class Told:
     rejected: bool = False
 
 
-def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Told:
+def ending(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Ending:
     """Returns how a test ends after the tools have looked at it.
 
     It passes only if it passed under every tool and each of them calls it clean. A variant that is broken on
@@ -41,26 +41,26 @@ def told(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -
         return _of_broken(found[detected_by], detected_by)
     complaints = [line for tool, test in found.items() for line in _complaints(tool, test, home)]
     if complaints:
-        return Told("failed", "\n".join(complaints))
+        return Ending("failed", "\n".join(complaints))
     ends = [test.outcome for test in found.values() if test.outcome is not None]
     for outcome in ("failed", "xfailed", "skipped"):
         texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
-            return Told(outcome, texts[0])
-    return Told("passed")
+            return Ending(outcome, texts[0])
+    return Ending("passed")
 
 
-def _of_broken(test: TestRun, tool: str) -> Told:
+def _of_broken(test: TestRun, tool: str) -> Ending:
     if test.outcome is not None and test.outcome[0] == "skipped":
-        return Told("skipped", test.outcome[1])
+        return Ending("skipped", test.outcome[1])
     if test.judgement.is_in_a_kernel:
-        return Told("passed", rejected=True)
+        return Ending("passed", rejected=True)
     if test.judgement.state is State.FOUND:
         said = "; ".join(finding.text for finding in test.judgement.findings)
-        return Told("failed", f"broken on purpose, but {tool} names no kernel: {said}")
+        return Ending("failed", f"broken on purpose, but {tool} names no kernel: {said}")
     if test.judgement.state is State.CLEAN:
-        return Told("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
-    return Told("failed", f"not checked by {tool}: {test.judgement.reason}")
+        return Ending("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
+    return Ending("failed", f"not checked by {tool}: {test.judgement.reason}")
 
 
 def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:

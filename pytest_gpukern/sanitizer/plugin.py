@@ -14,7 +14,7 @@ from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_
 from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
-from pytest_gpukern.sanitizer.messages import counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.messages import counted, ending, records_of, why_nothing_was_checked
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
@@ -162,7 +162,7 @@ class Sanitizer:
     def _replay(self, item: pytest.Item) -> None:
         """Has a test report what the tools found, instead of running."""
         found = self._of(item.nodeid)
-        end = told(found, detected_by=_detected_by(item), home=self._home(item))
+        end = ending(found, detected_by=_detected_by(item), home=self._home(item))
 
         def say() -> None:
             test = new_test(item, environment_of(self._config))

@@ -32,7 +32,7 @@ _ASKING_S = 30.0
 _OF_TOOL = {
     # Errors of API calls are exceptions in Python already, and libraries cause some on purpose.
     "memcheck": ("--report-api-errors", "no", "--padding", str(PADDING_BYTES)),
-    # Hazards name threads and blocks, analyses the two places that race.
+    # Hazards name threads and blocks, analyses the two lines that race; `all` reports both.
     "racecheck": ("--racecheck-report", "all"),
     "initcheck": (),
     "synccheck": (),
@@ -93,7 +93,7 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
-    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of the wheels before
+    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of older wheels
     folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
     toolkits = [environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
     folders += [Path(toolkit) / "bin" for toolkit in toolkits]

@@ -191,12 +191,12 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
     stream = runtime().stream
     name, fallback = _default_timer(stream)
     timers = {each: open_timer(each, stream) for each in dict.fromkeys((name, "event"))}
-    environment.gpu.instruments, environment.gpu.peaks  # noqa: B018 - made on first use, once a process
+    environment.gpu.instruments, environment.gpu.peaks  # noqa: B018 - made on first use, once per process
     setup_s = time.perf_counter() - start
     default = timers[name]
     spinning = SpinningKernel(runtime())
     try:
-        spinning.read(default, 1e6, _SPIN_SAMPLES)  # clocks have risen; nothing is kept of it
+        spinning.read(default, 1e6, _SPIN_SAMPLES)  # raises the clocks; the reading is dropped
         spins = []
         for ns in SPINS_NS:
             count = max(_FEWEST_SPINS, min(_SPIN_SAMPLES, int(_SPIN_BUDGET_NS / ns)))
@@ -206,7 +206,7 @@ def _timers_truth(session: TimerSession, ready: Sequence[Ready], environment: En
         spinning.free()
     for each in ready:
         with each.sets[0].backend.current():
-            # A timer of its own: one that has seen small grids goes on recording as those need it.
+            # A fresh timer: after small grids, a timer keeps recording in the way that these need.
             nodes.append(_node(each.name, each.sets[0].launch, open_timer(default.name, stream), stream))
     return dataclasses.replace(
         session,

@@ -7,20 +7,20 @@ import dataclasses
 import pytest
 from made_up_results import EXP_KERNEL, measured, result
 
-from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Told, conclude, confirm, shared_spreads
+from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Ending, conclude, confirm, shared_spreads
 from pytest_gpukern.values.result import Correctness, VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
-def told(median_ns=1000.0, label="cupy.exp", code=None, **changes):
+def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
     """A session in which the test passed."""
     kernels = (dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
-    return Told("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
+    return Ending("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
 
 def sessions(medians_ns, **changes):
-    return tuple(told(median_ns, **changes) for median_ns in medians_ns)
+    return tuple(ending(median_ns, **changes) for median_ns in medians_ns)
 
 
 def times(factor):
@@ -63,10 +63,10 @@ def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
     assert not refuted.suspected
 
 
-@pytest.mark.parametrize("on_base", [told(invalid="throttled"), None])
+@pytest.mark.parametrize("on_base", [ending(invalid="throttled"), None])
 def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says_why(on_base):
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    again = CaseRuns((told(), on_base), sessions(times(1.1)[:2]))
+    again = CaseRuns((ending(), on_base), sessions(times(1.1)[:2]))
     verdict = only_verdict(suspect, again=again)
     assert (verdict.kind, verdict.suspected) == (VerdictKind.INVALID, False)
     words = "suspected +10.0 %, but the sessions to confirm it failed: "
@@ -75,15 +75,17 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
 
 def test_a_suspect_that_fails_when_it_is_measured_again_fails():
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    again = CaseRuns(sessions(BASE_NS[:2]), (told(), Told("failed", "INCORRECT: y", None)))
+    again = CaseRuns(sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", None)))
     (conclusion,), _ = concluded(suspect, again=again)
     assert conclusion.outcome == "failed"
-    assert conclusion.text == "failed in 1 of 2 sessions, first in session 2: INCORRECT: y"
+    assert (
+        conclusion.text == "failed in 1 of 2 sessions of the working tree, first in session 2: INCORRECT: y"
+    )
 
 
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     wrong = dataclasses.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
-    head = (told(), Told("failed", "INCORRECT: y", wrong), told(), told())
+    head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
     (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), head))
     assert conclusion.result is wrong
     assert conclusion.verdicts == {}
@@ -97,15 +99,15 @@ def test_what_only_the_working_tree_has_is_new():
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
-        (Told("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
-        (Told("skipped", "too large", None), "skipped on the base: too large"),
-        (Told("passed", "", result("cupy.exp")), "not measured on the base"),
+        (Ending("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
+        (Ending("skipped", "too large", None), "skipped on the base: too large"),
+        (Ending("passed", "", result("cupy.exp")), "not measured on the base"),
         (
-            Told("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
+            Ending("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
             "measured point {'n': 10} on the base, {'n': 1000} in the working tree",
         ),
         (
-            told(timer="cupti"),
+            ending(timer="cupti"),
             "measured as kernel/cupti/cold on the base, as kernel/event/cold in the working tree",
         ),
     ],
@@ -116,14 +118,14 @@ def test_what_the_base_did_not_measure_alike_is_not_comparable(base, reason):
 
 
 def test_another_problem_version_is_not_comparable():
-    base = told()
+    base = ending()
     older = dataclasses.replace(base.result.case, problem_version=2)
     base = dataclasses.replace(base, result=dataclasses.replace(base.result, case=older))
     assert "problem version 2" in only_verdict(CaseRuns((base,) * 4, sessions(BASE_NS))).reason
 
 
 def test_a_pair_with_an_invalid_session_is_left_out_and_said():
-    head = (told(2000.0, invalid="throttled"), *sessions(BASE_NS[1:]))
+    head = (ending(2000.0, invalid="throttled"), *sessions(BASE_NS[1:]))
     verdict = only_verdict(CaseRuns(sessions(BASE_NS), head))
     assert verdict.kind is VerdictKind.SAME
     assert "1 of 4 pairs of sessions are not valid" in verdict.reason
@@ -160,7 +162,7 @@ def test_a_verdict_says_whether_the_machine_code_is_the_same(code, unchanged, be
 
 def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():
     both = [
-        Told("passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True)))
+        Ending("passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True)))
         for ns in BASE_NS
     ]
     (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), tuple(both)))
@@ -169,9 +171,9 @@ def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missi
 
 def test_a_skip_and_an_expected_failure_stay_what_they_are():
     for outcome in ("skipped", "xfailed"):
-        found = Conclusion.of(CaseRuns((None,), (Told(outcome, "the reason", None),)), {})
+        found = Conclusion.of(CaseRuns((None,), (Ending(outcome, "the reason", None),)), {})
         assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
 
 
 def test_a_test_that_no_session_of_the_working_tree_told_of_fails():
-    assert Conclusion.of(CaseRuns((told(),), (None,)), {}).outcome == "failed"
+    assert Conclusion.of(CaseRuns((ending(),), (None,)), {}).outcome == "failed"

@@ -77,8 +77,8 @@ def test_what_sessions_told_is_sorted_by_test_and_side(sides):
     found = Turns(sides, Children(RAN, failed), [].append, {})
     found.take([A], 1)
     case = found.cases([A])[A]
-    assert [told.outcome for told in case.base] == ["passed"]
-    assert [(told.outcome, told.text) for told in case.head] == [("failed", "INCORRECT: y")]
+    assert [ending.outcome for ending in case.base] == ["passed"]
+    assert [(ending.outcome, ending.text) for ending in case.head] == [("failed", "INCORRECT: y")]
 
 
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):

@@ -7,7 +7,7 @@ from recorded_sanitizer import recorded
 
 from pytest_gpukern.sanitizer.finding import Finding, Home, Place, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, State, findings_in
-from pytest_gpukern.sanitizer.messages import Told, counted, records_of, told, why_nothing_was_checked
+from pytest_gpukern.sanitizer.messages import Ending, counted, ending, records_of, why_nothing_was_checked
 from pytest_gpukern.sanitizer.sessions import TestRun, ToolRun, attributed
 
 RACE = "racecheck"
@@ -91,7 +91,7 @@ def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
     found = attributed(["a"], lambda nodeids: ToolRun(UNCHECKED, {"a": ("skipped", "too large")}))
-    assert told({"memcheck": found["a"]}, detected_by=None, home=HOME) == Told("skipped", "too large")
+    assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == Ending("skipped", "too large")
     assert attributed([], Sessions()) == {}
 
 
@@ -102,21 +102,21 @@ def ended(judgement=CLEAN, outcome="passed", text="", **changes):
 @pytest.mark.parametrize(
     ("tests", "outcome"),
     [
-        ({"memcheck": ended(), "racecheck": ended()}, Told("passed")),
-        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, Told("passed")),
-        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, Told("failed", "INCORRECT: y")),
-        ({"memcheck": ended(outcome="xfailed", text="w")}, Told("xfailed", "w")),
-        ({"memcheck": ended(UNCHECKED)}, Told("failed", f"not checked by memcheck: {UNCHECKED.reason}")),
+        ({"memcheck": ended(), "racecheck": ended()}, Ending("passed")),
+        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, Ending("passed")),
+        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, Ending("failed", "INCORRECT: y")),
+        ({"memcheck": ended(outcome="xfailed", text="w")}, Ending("xfailed", "w")),
+        ({"memcheck": ended(UNCHECKED)}, Ending("failed", f"not checked by memcheck: {UNCHECKED.reason}")),
         ({"memcheck": ended(), "racecheck": ended(FOUND)},
-         Told("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
+         Ending("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
     ],
 )  # fmt: skip
 def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, outcome):
-    assert told(tests, detected_by=None, home=HOME) == outcome
+    assert ending(tests, detected_by=None, home=HOME) == outcome
 
 
 def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_may_be():
-    found = told({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, detected_by=None, home=HOME)
+    found = ending({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, detected_by=None, home=HOME)
     assert found.text.splitlines()[1:] == [
         "  found only with 3 tests in one process: any may be to blame",
         "  and the test failed: INCORRECT",
@@ -126,7 +126,8 @@ def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_ma
 def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
     alike = tuple(Finding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
     others = tuple(Finding("Precise", f"Invalid read {n}", "k") for n in range(9))
-    text = told({"memcheck": ended(Judgement(State.FOUND, alike + others))}, detected_by=None, home=HOME).text
+    found = {"memcheck": ended(Judgement(State.FOUND, alike + others))}
+    text = ending(found, detected_by=None, home=HOME).text
     lines = text.splitlines()
     assert lines[0] == "memcheck: invalid read in k, thread (0, 0, 0), variant at on_numba.py:20 (4 records)"
     assert (len(lines), lines[-1]) == (6, "  and 5 more")
@@ -136,7 +137,7 @@ def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_
 def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_told():
     hazards = findings_in(recorded("racecheck.xml"))
     judgement = Judgement(State.FOUND, hazards, count=257)
-    text = told({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text
+    text = ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text
     assert text.splitlines() == [
         (
             "racecheck: RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; read by thread "
@@ -146,30 +147,30 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
     ]
     turned = dataclasses.replace(hazards[0], accesses=hazards[0].accesses[::-1])
     judgement = Judgement(State.FOUND, (*hazards, turned))
-    assert told({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text.count("RAW hazard") == 2
+    assert ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text.count("RAW hazard") == 2
 
 
 @pytest.mark.parametrize("changes", [{"kernel": "k"}, {"thread": (0, 0, 0)}])
 def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(changes):
     test = ended(Judgement(State.FOUND, (Finding("New", "It broke", **changes),)))
-    assert told({RACE: test}, detected_by=RACE, home=HOME).rejected
+    assert ending({RACE: test}, detected_by=RACE, home=HOME).rejected
 
 
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
-        (ended(FOUND), Told("passed", rejected=True)),
-        (TestRun(FOUND), Told("passed", rejected=True)),
+        (ended(FOUND), Ending("passed", rejected=True)),
+        (TestRun(FOUND), Ending("passed", rejected=True)),
         (TestRun(Judgement(State.FOUND, (Finding("New", "It broke"),))),
-         Told("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
-        (ended(FOUND, "failed", "the context is gone"), Told("passed", rejected=True)),
-        (ended(), Told("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
-        (TestRun(UNCHECKED), Told("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
-        (ended(outcome="skipped", text="no pycuda"), Told("skipped", "no pycuda")),
+         Ending("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
+        (ended(FOUND, "failed", "the context is gone"), Ending("passed", rejected=True)),
+        (ended(), Ending("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
+        (TestRun(UNCHECKED), Ending("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
+        (ended(outcome="skipped", text="no pycuda"), Ending("skipped", "no pycuda")),
     ],
 )  # fmt: skip
 def test_a_variant_that_is_broken_on_purpose_passes_where_its_tool_finds_something(test, outcome):
-    assert told({"racecheck": test}, detected_by="racecheck", home=HOME) == outcome
+    assert ending({"racecheck": test}, detected_by="racecheck", home=HOME) == outcome
 
 
 def test_how_many_were_checked_is_told_and_that_nothing_was():

@@ -99,7 +99,11 @@ def test_a_damaged_file_is_refused_with_file_and_field(tmp_path, keys, value, wh
     ("keys", "value", "said"),
     [
         (("kind",), ..., "kind: is None, so this is not a self-test of the gate"),
-        (("sessions", 2, "readings", 0, "case"), "saxpy", r"sessions\[2\].readings: names 'saxpy', not one of"),
+        (
+            ("sessions", 2, "readings", 0, "case"),
+            "saxpy",
+            r"sessions\[2\].readings: names 'saxpy', not one",
+        ),
         (
             ("sessions", 1, "readings", 0, "low_ns"),
             1e9,
