@@ -1,5 +1,5 @@
 """Finds, chooses, pins, describes and locks the device; holds the CUDA layer under every GPU library.
 
 Start with `model.py` (the device) and `runtime.py` (its context and stream). Importing a module here
-loads the standard library alone: NVML, CUDA and NumPy are loaded by the functions that ask them.
+loads the standard library alone: functions load NVML, CUDA and NumPy when they need them.
 """

@@ -1,11 +1,10 @@
 """Measures the ceilings of the pinned device, and launches its canaries.
 
-A ceiling is how fast the device copies, multiplies and adds, and launches at best: that of the fastest of
-several samples. Nothing exceeds a ceiling, and whatever disturbs a sample (clocks still rising, another
-process, a refresh of the memory) makes it slower, never faster. The one error that could make it faster is
-the timer's, and samples are long against that: an event costs about 3 µs, a sample takes 1 ms at least.
+A ceiling is how fast the device copies, computes or launches at best: the fastest of several samples. A
+disturbance (rising clocks, another process, a memory refresh) makes a sample slower, never faster. Only the
+timer's error could make it faster, and it is small: an event costs about 3 µs, a sample at least 1 ms.
 
-A canary is a kernel whose work is the same in every session: a change of its time is the machine's.
+A canary is a kernel that does the same work in every session. If its time changes, the machine changed.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 BLOCK = 256
 """Threads a block of the FMA and copy kernels."""
 CHAINS = 8
-"""Independent chains of multiply-adds a thread: with eight warps a scheduler, ten times an FMA's latency."""
+"""Independent chains of multiply-adds a thread. With eight warps a scheduler they cover ten FMA latencies."""
 UNROLLED = 64
-"""Links of each chain in the loop's body: 512 multiply-adds beside three instructions of the loop itself."""
+"""Links of each chain in the loop's body: 512 multiply-adds for three instructions of the loop."""
 WORDS = 4
-"""16-byte words that a thread of the copy kernel has under way at once."""
+"""16-byte words that a thread of the copy kernel has in flight at once."""
 
 _SAMPLES = 10
 _SHORTEST_NS = 1e6
@@ -48,7 +47,7 @@ _WARM_UP_S = 0.2
 _DEVICE_COPY_BYTES = 1 << 30
 _PINNED_BYTES = 64 << 20
 _PAGEABLE_BYTES = 256 << 20
-"""More than most processors' last-level caches, and small against what a run has."""
+"""More than most processors' last-level caches, yet little for a run."""
 _PAGEABLE_SAMPLES = 4
 
 _LAUNCHES = 256
@@ -57,12 +56,12 @@ _ROUNDS = 8
 
 
 def fma_source(c_type: str) -> str:
-    """Source of `gpukern_fma` for `float`, `double`, `unsigned`, `half2x` or, from sm_100 on, `float2x`."""
+    """Returns the source of `gpukern_fma` for `float`, `double`, `unsigned`, `half2x`, `float2x` (sm_100)."""
     return cuda_source("fma.cu", T=c_type, BLOCK=BLOCK, CHAINS=CHAINS, UNROLLED=UNROLLED)
 
 
 def copy_source() -> str:
-    """Source of `gpukern_fill` and `gpukern_copy`."""
+    """Returns the source of `gpukern_fill` and `gpukern_copy`."""
     return cuda_source("copy.cu", BLOCK=BLOCK, WORDS=WORDS)
 
 
@@ -113,7 +112,7 @@ def _compute_capability(cuda: CudaRuntime) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Fma:
-    """One kernel of multiply-adds: the figure it is for, its C type, and what that holds."""
+    """One kernel of multiply-adds: the figure it measures, its C type, and the dtype and lanes in that."""
 
     figure: str
     c_type: str
@@ -121,7 +120,7 @@ class _Fma:
     lanes: int = 1
 
     def runs_on(self, compute_capability: tuple[int, int]) -> bool:
-        """Says whether the hardware has it: float16 since 5.3, float32 in pairs on 10.x alone."""
+        """Says whether the hardware has it: float16 since 5.3, float32 in pairs only on 10.x."""
         if self.c_type == "float2x":
             return compute_capability[0] == 10
         return compute_capability >= (5, 3) or self.c_type != "half2x"
@@ -173,14 +172,14 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
 
 
 def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
-    """Returns factor, addend, a sum that never comes out, room for it, and random starting values."""
+    """Returns factor, addend, a sum that no thread reaches, room for it, and random starting values."""
     import numpy as np
 
     rng = np.random.default_rng(0)
     shape = (4 + CHAINS * BLOCK, lanes)
     if dtype == "uint32":
         values = rng.integers(0, 2**32, shape, dtype=np.uint32)
-        values[:2, 0] = 1664525, 1013904223  # a linear congruential generator's (Numerical Recipes)
+        values[:2, 0] = 1664525, 1013904223  # of a linear congruential generator (Numerical Recipes)
         return values
     values = rng.random(shape).astype(dtype)
     values[:4] = np.array([1 - 2**-10, 2**-11, np.nan, 0])[:, None]  # sums stay between 0 and 8
@@ -191,7 +190,7 @@ def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
 
 
 def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns bytes read and written a second far past the L2, by a kernel or the driver's copy."""
+    """Returns bytes read and written a second, far beyond the L2, by a kernel or the driver's copy."""
     import numpy as np
 
     tile = 16 * BLOCK * WORDS
@@ -223,7 +222,7 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns bytes a second between page-locked host memory and the device, each way by itself."""
+    """Returns bytes a second between page-locked host memory and the device, for each direction."""
     size = _PINNED_BYTES
     host = int(checked("cuMemHostAlloc", size, 0))
     try:
@@ -247,9 +246,9 @@ def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns bytes a second between an ordinary NumPy array and the device, each way by itself.
+    """Returns bytes a second between an ordinary NumPy array and the device, for each direction.
 
-    By the host's clock, since the driver copies through buffers of its own; copies take milliseconds.
+    The host's clock times it, since the driver copies through its own buffers. A copy takes milliseconds.
     """
     import numpy as np
 
@@ -264,7 +263,7 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
                 copy()
                 cuda.synchronize()
                 times.append(time.perf_counter_ns() - start)
-            return float(min(times[1:]))  # the first makes the driver's buffers
+            return float(min(times[1:]))  # the first allocates the driver's buffers
 
         return {
             "pageable_to_device_bytes_per_s": host.nbytes / best_ns(lambda: array.upload(host)) * 1e9,
@@ -276,9 +275,9 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _launches(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns what an empty kernel costs the host to queue, and the device in a queue, in nanoseconds.
+    """Returns what queueing an empty kernel costs the host, and running it the device, in nanoseconds.
 
-    The device's is the slope over the number of kernels: what the events cost is in both numbers alike.
+    The device's cost is the slope over the number of kernels, so the cost of the events cancels.
     """
     empty = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
     wait = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
@@ -289,7 +288,7 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
-    """Returns the host time of one launch among many, which fit into the launch queue."""
+    """Returns the host time of one launch of many that fit into the launch queue."""
     cuda.synchronize()
     start = time.perf_counter_ns()
     for _ in range(_LAUNCHES):
@@ -319,7 +318,7 @@ def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], 
 
 
 def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
-    """Returns the shortest time of one unit of work, in samples that take a millisecond at least."""
+    """Returns the shortest time of one unit of work, in samples of at least a millisecond."""
     amount = 1
     work(amount)  # loads the kernel
     cuda.synchronize()
@@ -329,7 +328,7 @@ def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
 
 
 def _samples_ns(cuda: CudaRuntime, work: Callable[[int], None], amount: int) -> list[float]:
-    """Returns times of equal pieces of work, queued behind one more so that the device never waits."""
+    """Returns times of equal pieces of work, queued behind another one so that the device never waits."""
     events = _events(cuda, _SAMPLES + 1)
     for event in events:
         work(amount)
@@ -346,7 +345,7 @@ def _events(cuda: CudaRuntime, count: int) -> list[Any]:
 
 
 def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[..., None]:
-    """Queues `kernel` on the timed stream with the arguments that it is called with."""
+    """Returns a function that queues `kernel` on the timed stream with the arguments it is called with."""
     from cuda.core import LaunchConfig, launch
 
     return functools.partial(launch, cuda.stream, LaunchConfig(grid=grid, block=block), kernel)
@@ -367,19 +366,19 @@ def allocated(nbytes: int) -> Iterator[DeviceArray]:
 COPY, FMA, LAUNCH = "copy", "fma", "launch"
 
 _COPY_BYTES = 256 << 20
-_PAST_THE_L2 = 4
-"""So many times the L2 at least: nothing of a copy is left in it for the next."""
+_L2_SIZES = 4
+"""Minimum size of a copy in L2 sizes, so that nothing of it is left in the L2 for the next."""
 _FMA_ITERATIONS = 48
-"""Of 512 multiply-adds a thread: 200 µs where all threads of a multiprocessor share 128 lanes at 1.98 GHz."""
+"""Iterations of 512 multiply-adds a thread: 200 µs with 128 lanes a multiprocessor at 1.98 GHz."""
 
 
 @contextmanager
 def _copy(cuda: CudaRuntime) -> Iterator[Call]:
-    """Copies memory far past the L2, on the device."""
+    """Yields a copy on the device, far larger than the L2."""
     import numpy as np
 
     tile = 16 * BLOCK * WORDS
-    size = max(_COPY_BYTES, _PAST_THE_L2 * cuda.l2_bytes) // tile * tile
+    size = max(_COPY_BYTES, _L2_SIZES * cuda.l2_bytes) // tile * tile
     if cuda.free_bytes() < 2 * size:
         cuda.forget_copies()
     if cuda.free_bytes() < 2 * size:
@@ -395,7 +394,7 @@ def _copy(cuda: CudaRuntime) -> Iterator[Call]:
 
 @contextmanager
 def _fma(cuda: CudaRuntime) -> Iterator[Call]:
-    """Float32 multiply-adds by as many threads as the device holds."""
+    """Yields float32 multiply-adds by as many threads as the device holds."""
     import numpy as np
 
     values, iterations = fma_values("float32"), np.uint32(_FMA_ITERATIONS)
@@ -409,7 +408,7 @@ def _fma(cuda: CudaRuntime) -> Iterator[Call]:
 
 @contextmanager
 def _launch(cuda: CudaRuntime) -> Iterator[Call]:
-    """A kernel that does nothing."""
+    """Yields a kernel that does nothing."""
     yield launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
 
 
@@ -418,4 +417,4 @@ CANARIES: Mapping[str, Callable[[CudaRuntime], AbstractContextManager[Call]]] = 
     COPY: _copy,
     LAUNCH: _launch,
 }
-"""Name → what makes its call, and gives its memory back. The FMAs come first: they raise the clocks."""
+"""Name → context manager that yields its call and frees its memory. FMAs come first: they raise clocks."""

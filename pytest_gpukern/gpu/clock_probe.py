@@ -1,4 +1,4 @@
-"""Measures the clock that the multiprocessors really run at, by a short kernel between batches."""
+"""Measures the clock at which the multiprocessors really run, with a short kernel between batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 _BLOCKS = 8
-"""So few blocks run on as many multiprocessors, spread over the chip; the median is of all."""
+"""Each of so few blocks runs on a multiprocessor of its own. We take the median over the blocks."""
 _WORDS = 3
 _SHORTEST_NS, _LONGEST_NS = 50_000, 1_000_000
 _COARSE = 0.002
@@ -26,12 +26,12 @@ _PATIENCE_CLOCKS = 20_000_000
 class ClockProbe:
     """Measures the SM clock as Δclock64 ÷ Δglobaltimer, as NVBench does, but from step to step of the timer.
 
-    NVML tells the clock in steps of 15 MHz and for a moment of its own choice. The probe is a kernel of eight
+    NVML reports the clock in steps of 15 MHz, at a moment that it chooses. The probe is a kernel of eight
     warps that lasts 50 µs. Call it right after a batch, and never while something is timed.
 
     Attributes:
-        resolution: by how much the last reading may be off, relative to it; infinite before the first. Where
-            polling is so slow that it exceeds 0.2 %, later probes last longer, up to 1 ms.
+        resolution: relative error of the last reading; infinite before the first. If slow polling lifts it
+            above 0.2 %, later probes last longer, up to 1 ms.
     """
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
@@ -42,13 +42,13 @@ class ClockProbe:
         self._words = (ctypes.c_uint64 * (_WORDS * _BLOCKS)).from_address(self._mailbox)
         self._duration_ns = _SHORTEST_NS
         self.resolution = float("inf")
-        self.read()  # loaded now: a module that loads later may wait for an idle device
+        self.read()  # loads the module now: later that may wait for an idle device
 
     def read(self) -> float | None:
-        """Waits for the stream and the probe; returns the SM clock in MHz, None where the timer stands still.
+        """Waits for the stream and the probe; returns the SM clock in MHz, or None if the timer stood still.
 
         Raises:
-            CUDAError: of cuda.core, where the launch failed, for example because the context was lost before.
+            CUDAError: (of cuda.core) the launch failed, for example because the context was lost before.
         """
         import numpy as np
         from cuda.core import LaunchConfig, launch
@@ -78,9 +78,9 @@ class ClockProbe:
 
 
 def median_clock(words: Sequence[int]) -> tuple[float, float] | None:
-    """Returns the median clock in MHz over the blocks that measured, and its doubt relative to it.
+    """Returns the median clock in MHz over the blocks that measured, and its relative error.
 
-    `words` are each block's nanoseconds, clocks and doubtful clocks; zeros where its timer stood still.
+    `words` are each block's nanoseconds, clocks and uncertain clocks; zeros if its timer stood still.
     """
     readings = [
         (1e3 * clocks / ns, doubt / clocks)

@@ -42,7 +42,7 @@ def compare_on_device(
     tolerance: Tolerance,
     poison: int,
 ) -> comparison.Comparison | None:
-    """As `arrays.compare.compare` for an array on the device; None for dtypes it has no kernel for."""
+    """Compares like `arrays.compare.compare`, but on the device; None for dtypes without a kernel."""
     import numpy as np
 
     actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
@@ -64,7 +64,7 @@ def compare_on_device(
     found = DeviceArray(empty.shape, empty.dtype)
     try:
         found.upload(empty)
-        runtime.synchronize()  # the timed stream waits for no copy from pageable memory, which may lag behind
+        runtime.synchronize()  # the timed stream does not wait for copies from pageable memory
         kernel = runtime.kernel(source, "gpukern_compare")
         count = math.prod(shape)
         arguments = (
@@ -89,9 +89,9 @@ def compare_on_device(
 def compare_copy(
     actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, poison: int
 ) -> comparison.Comparison | None:
-    """As `arrays.compare.compare` for a host array, by a device that is in use anyway and has room for both.
+    """Compares host arrays like `arrays.compare.compare`, on a device that is in use and has room for both.
 
-    None where there is none, it has no kernel for the dtypes, or its context was lost.
+    Returns None if there is no such device, it has no kernel for the dtypes, or its context was lost.
     """
     runtime = runtime_in_use()
     if runtime is None or not (actual.dtype.isnative and actual.flags.c_contiguous and actual.size):
@@ -100,7 +100,7 @@ def compare_copy(
         if 2 * (actual.nbytes + expected.nbytes) > runtime.free_bytes():
             return None
         copy = DeviceArray(actual.shape, actual.dtype)
-    except CudaError:  # of an earlier case on the device, which is no fault of what runs on the host
+    except CudaError:  # an earlier case's fault on the device; this case runs on the host
         return None
     try:
         copy.upload(actual)

@@ -1,9 +1,7 @@
-"""Reads what a cubin tells of its kernels: registers, a hash of what is executed, whether it launches others.
+"""Reads from a cubin its kernels' registers, a hash of its code, and whether it launches other kernels.
 
-Bytes in, values out.
-
-NVIDIA documents none of this beyond the names that `cuobjdump -elf` prints; what is relied on here was read
-from what it prints. Whatever was not seen there makes the answer empty.
+NVIDIA documents only the names that `cuobjdump -elf` prints. We rely on what we saw in its output; anything
+else makes the answer empty.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# ELF: 64 bits, little-endian; the CUDA part of it as `readelf` shows it and `cuobjdump -elf` names it.
+# ELF: 64 bits, little-endian; the CUDA part as `readelf` shows and `cuobjdump -elf` names it.
 _HEADER = struct.Struct("<4sBBBBB7xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _CUDA_MACHINE = 190
 _ABIS = frozenset({(0x33, 7), (0x41, 8)})
-"""OS ABI and its version, of CUDA 12 and 13."""
+"""OS ABI and its version in CUDA 12 and 13."""
 _ENTRY = 0x10  # STO_CUDA_ENTRY: a kernel
 
-# Attributes of .nv.info: format, attribute, two bytes of value, or of the length of a longer one.
+# Attributes of .nv.info: format, attribute, then two bytes: the value, or the length of a longer one.
 _ATTRIBUTE = struct.Struct("<BBH")
 _SIZED = 4  # EIFMT_SVAL
 _FORMATS = frozenset({1, 2, 3, _SIZED})
@@ -34,9 +32,9 @@ _PAIR = struct.Struct("<II")
 
 
 def registers(image: bytes) -> dict[str, int]:
-    """Returns the registers of a thread of each kernel of a cubin, by mangled names, as `ptxas -v` does.
+    """Returns mangled name → registers a thread for each kernel of a cubin, as `ptxas -v` reports them.
 
-    There are none where the image is something else, or damaged.
+    Empty if the image is damaged or no cubin.
     """
     try:
         cubin = _Cubin.of(image)
@@ -56,13 +54,13 @@ def registers(image: bytes) -> dict[str, int]:
 
 
 def launches_from_device(image: bytes) -> bool:
-    """Returns whether a module has kernels that launch others, or graphs, by CUDA's device runtime.
+    """Returns whether a module has kernels that launch kernels or graphs through CUDA's device runtime.
 
-    Told by the functions of that runtime that were linked into it: `cudaLaunchDevice` in its versions
-    (`__cudaCDP2LaunchDeviceV2` of CUDA 12 and 13) and `cudaGraphLaunch`.
+    We look for functions of that runtime linked into it: the versions of `cudaLaunchDevice`
+    (`__cudaCDP2LaunchDeviceV2` in CUDA 12 and 13) and `cudaGraphLaunch`.
 
     Args:
-        image: of the module as it was loaded, a cubin. Of anything else, or of a damaged one, no.
+        image: the module as it was loaded, a cubin. False if it is damaged or no cubin.
     """
     try:
         cubin = _Cubin.of(image)
@@ -76,14 +74,14 @@ def launches_from_device(image: bytes) -> bool:
 
 _DEVICE_LAUNCHES = ("cudaLaunchDevice", "__cudaCDP2LaunchDevice")
 _CODE = (".text.", ".nv.constant", ".nv.global.init")
-"""Beginnings of the names of sections that hold what is executed, and what it finds in memory."""
+"""Prefixes of the names of sections that hold code and initial memory."""
 
 
 def code_sha256(image: bytes) -> str | None:
     """Returns a hash of what a cubin executes: instructions, constants, initial values, in file order.
 
-    Names are left out: Numba numbers the functions of a process, so that the same kernel has several. None
-    where the image is something else, or damaged.
+    Names are left out: Numba numbers the functions of a process, so one kernel has several names. Returns
+    None if the image is damaged or no cubin.
     """
     try:
         cubin = _Cubin.of(image)
@@ -115,7 +113,7 @@ class _Symbol(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cubin:
-    """The sections of a cubin and its symbols, in the order of the file, by which they are referred to."""
+    """The sections and symbols of a cubin in file order, since the file refers to them by number."""
 
     image: bytes
     sections: tuple[_Section, ...]
@@ -123,7 +121,7 @@ class _Cubin:
 
     @classmethod
     def of(cls, image: bytes) -> _Cubin | None:
-        """None where it is no cubin, or of a form that was never seen; a damaged one is an error."""
+        """Reads a cubin; None if it is none or of a form that we never saw. Raises an error if damaged."""
         if len(image) < _HEADER.size:
             return None
         fields = _HEADER.unpack_from(image)
@@ -159,7 +157,7 @@ def _symbols(image: bytes, sections: tuple[_Section, ...]) -> tuple[_Symbol, ...
 
 def _part(image: bytes, start: int, size: int) -> bytes:
     if start + size > len(image):
-        raise ValueError("a part that reaches beyond the end")
+        raise ValueError("a part reaches beyond the end")
     return image[start : start + size]
 
 
@@ -168,7 +166,7 @@ def _text(texts: bytes, start: int) -> str:
 
 
 def _attributes(facts: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields attributes with their contents; ValueError where one is of a format that was never seen."""
+    """Yields attributes with their contents; ValueError for a format that we never saw."""
     at = 0
     while at < len(facts):
         form, attribute, value = _ATTRIBUTE.unpack_from(facts, at)

@@ -1,4 +1,4 @@
-"""Holds the errors of a device, in words that can be shown as they are."""
+"""Holds the errors of a device; users see their messages as they are."""
 
 from __future__ import annotations
 

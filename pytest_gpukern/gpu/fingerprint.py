@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The conditions of a session, in watts and MHz; None where there is no device or nobody tells."""
+    """The conditions of a session, in watts and MHz; None if there is no device or the value is unknown."""
 
     device_name: str | None
     device_uuid: str | None
@@ -50,20 +50,20 @@ class Fingerprint:
         return _cpu_model_key(self.cpu_model)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as plain values that json.dumps takes; equal fingerprints give equal ones."""
+        """Returns the fields as plain JSON values; equal fingerprints give equal values."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
         plain["libraries"] = dict(self.libraries)
         return plain
 
     def identity(self) -> str:
-        """Returns twelve hexadecimal digits that are the same wherever all fields are, in every process."""
+        """Returns twelve hexadecimal digits, equal for equal fields in every process."""
         canonical = own_json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def model_key_of(fingerprint: Mapping[str, Any], *, on_gpu: bool) -> str | None:
-    """Returns the hardware of a stored result's times, as part of a file name, or None if not said."""
+    """Returns the hardware that a stored result was timed on, as part of a file name; None if unknown."""
     if on_gpu:
         return fingerprint.get("device_model_key")
     model = fingerprint.get("cpu_model")
@@ -138,7 +138,7 @@ def _driver_words(fingerprint: Fingerprint) -> str:
     return ", ".join(parts)
 
 
-# By the name of the distribution. Only those that are installed are recorded.
+# Names of distributions. Only installed ones are recorded.
 _DISTRIBUTIONS = (
     *library_distributions(),
     "cuda-core",
@@ -159,7 +159,7 @@ def library_versions() -> dict[str, str]:
     found = {}
     for name in _DISTRIBUTIONS:
         try:
-            # None for a distribution whose metadata is damaged.
+            # None if the distribution's metadata are damaged.
             found[name] = version(name) or "unknown"
         except PackageNotFoundError:
             continue
@@ -191,7 +191,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-_SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # by its import, for good, which is not ours to decide
+_SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # its import sets this for good; we put it back
 
 
 def blas() -> str:

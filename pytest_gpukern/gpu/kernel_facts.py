@@ -1,4 +1,4 @@
-"""Computes what there is to know about a kernel: its name for people, its resources, its occupancy."""
+"""Computes the facts about a kernel: its readable name, its resources, its occupancy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def kernel_facts(
     compute_capability: tuple[int, int] | None,
     machine_code: Callable[[str, int], str | None] | None = None,
 ) -> tuple[KernelFacts, ...]:
-    """Returns the kernels among what a call had the device do, in order.
+    """Returns the facts of each kernel that a call launched, in order.
 
-    There is no occupancy where the compute capability is None or not known. `machine_code` maps a mangled
-    name and its registers to a hash of the machine code, or None.
+    There is no occupancy if the compute capability is None or unknown. `machine_code` maps a mangled name
+    and its registers to a hash of the machine code, or None.
     """
     facts = []
     for entry in work:
@@ -58,11 +58,11 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
 
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
-"""Libraries of the C++ run time that hold the demangler, as their makers name them."""
-_LONGEST_NAME = 8192  # CUTLASS's are a few thousand characters; a crafted one must not cost minutes
-_NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # the demangler has a bracket a tag, debuggers have one for all
+"""Libraries of the C++ run time that hold the demangler."""
+_LONGEST_NAME = 8192  # CUTLASS names have a few thousand characters; a crafted one must not cost minutes
+_NUMBA_TAG = re.compile(r"\[abi:v\d+[,\]]")  # demanglers write a bracket for each tag, debuggers one for all
 _TAG = re.compile(r"\[abi:[^\]]*\]")
-_NUMBERED_TYPE = re.compile(r"\bRecord<\d+>")  # Numba's of a structure: counts the types of the process
+_NUMBERED_TYPE = re.compile(r"\bRecord<\d+>")  # Numba's name of a structure counts the types of the process
 _VERSIONED_NAMESPACE = re.compile(r"\b[A-Z]+_\d\w*_NS::")
 _NOISE = ("(anonymous namespace)::", ", mutable, aligned", ", aligned")
 _ELLIPSIS = "…"
@@ -70,9 +70,9 @@ _ELLIPSIS = "…"
 
 @functools.lru_cache(maxsize=4096)
 def readable(name: str) -> str:
-    """Returns a kernel's name as its author would write it; as it is where it cannot be demangled.
+    """Returns a kernel's name as its author would write it, unchanged if it cannot be demangled.
 
-    Without Numba's tags and enclosing functions, return types, versioned namespaces and details of layouts.
+    Leaves out Numba's tags and enclosing functions, return types, versioned namespaces and layout details.
     """
     demangled = demangle(name)
     if demangled is None:
@@ -87,8 +87,8 @@ def readable(name: str) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """A readable name within `width` characters as far as leaving out its parameters and template arguments
-    helps; what was left out is an ellipsis."""
+    """Shortens a readable name to `width` characters, if an ellipsis for its parameters and template
+    arguments is enough for that."""
     if len(text) > width:
         text = _without_parameters(text)
     if len(text) > width:
@@ -97,9 +97,9 @@ def fitted(text: str, width: int) -> str:
 
 
 def demangle(name: str) -> str | None:
-    """Returns what a mangled name means in C++; None for another name, or without a C++ run time.
+    """Returns a mangled name in C++; None if it is not mangled, or without a C++ run time.
 
-    By `__cxa_demangle`: https://itanium-cxx-abi.github.io/cxx-abi/abi.html#demangler
+    Uses `__cxa_demangle`: https://itanium-cxx-abi.github.io/cxx-abi/abi.html#demangler
     """
     if not name.startswith("_Z") or len(name) > _LONGEST_NAME:
         return None
@@ -113,7 +113,7 @@ def _demangler() -> Callable[[str], str | None] | None:
         try:
             function = ctypes.CDLL(library).__cxa_demangle
             free = ctypes.CDLL(None).free
-        except (OSError, AttributeError, TypeError):  # not there, not in it, or a system without either
+        except (OSError, AttributeError, TypeError):  # no such library, no such function, or no ctypes
             continue
         break
     else:
@@ -135,14 +135,14 @@ def _demangler() -> Callable[[str], str | None] | None:
 
 
 def _of_numba(text: str) -> str:
-    """`make::_3clocals_3e::add(…)` as `add(…)`; Numba writes what C++ does not allow as `_` and its code."""
+    """Turns `make::_3clocals_3e::add(…)` into `add(…)`; Numba writes special characters as `_` and a code."""
     name, bracket, parameters = _NUMBERED_TYPE.sub("Record", text).partition("(")
     last = name.rpartition("::")[2]
     return ("<lambda>" if last == "_3clambda_3e" else last) + bracket + parameters
 
 
 def _without_parameters(text: str) -> str:
-    """`f<…>(int, float*)` as `f<…>(…)`."""
+    """Turns `f<…>(int, float*)` into `f<…>(…)`."""
     if not text.endswith(")"):
         return text
     depth = 0
@@ -154,7 +154,7 @@ def _without_parameters(text: str) -> str:
 
 
 def _without_template_arguments(text: str) -> str:
-    """`f<4, g<int>>(…)` as `f<…>(…)`; as it is where the angle brackets are not pairs."""
+    """Turns `f<4, g<int>>(…)` into `f<…>(…)`; returns it unchanged if angle brackets are not in pairs."""
     if text.startswith("<"):  # Numba's `<lambda>`
         return text
     kept, depth = [], 0
@@ -172,15 +172,15 @@ def _without_template_arguments(text: str) -> str:
 
 _WARP = 32
 _REGISTERS = 65536
-"""32-bit registers of a multiprocessor, and the most that a block may have; the same from 7.0 on."""
+"""32-bit registers of a multiprocessor, and the most that a block may have, from 7.0 on."""
 _PARTITIONS = 4
-"""Of a multiprocessor; each has its share of the registers and of the warps."""
+"""Partitions of a multiprocessor; each has its share of the registers and of the warps."""
 _REGISTER_UNIT = 256
-"""Registers are given to whole warps, in this unit."""
+"""Whole warps get registers, in this unit."""
 
 
 class Limits(NamedTuple):
-    """What one multiprocessor holds at most at once: warps, blocks and KiB of shared memory."""
+    """The most that one multiprocessor holds at once: warps, blocks and KiB of shared memory."""
 
     warps: int
     blocks: int
@@ -209,7 +209,7 @@ LIMITS: Mapping[tuple[int, int], Limits] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How far a kernel can fill a multiprocessor: blocks and warps at once, their share, what limits it."""
+    """How much of a multiprocessor a kernel can fill: blocks and warps, their share, and what limits them."""
 
     blocks: int
     warps: int
@@ -218,15 +218,15 @@ class Occupancy:
 
 
 def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occupancy | None:
-    """The theoretical occupancy of a launch, or None for a capability that is not known here.
+    """Returns the theoretical occupancy of a launch.
 
-    It is that of a grid with blocks enough for every multiprocessor, with as much shared memory as the
-    driver can give. Named barriers and virtual resources, which a launch does not tell of, are left out.
-    None also for a launch that does not fit on such a multiprocessor at all.
+    It assumes a grid with enough blocks for every multiprocessor, and all the shared memory that the driver
+    can give. It ignores named barriers and virtual resources, which a launch does not report. None if the
+    compute capability is unknown here, or if not even one block fits on a multiprocessor.
 
-    The formulas and the granularities are those of `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0
-    and 13.3). The limits of each compute capability are those of the table "Technical Specifications per
-    Compute Capability" in the CUDA C++ Programming Guide.
+    Formulas and granularities come from `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0 and 13.3),
+    the limits from the table "Technical Specifications per Compute Capability" in the CUDA C++ Programming
+    Guide.
     """
     limits = LIMITS.get(compute_capability)
     if limits is None:
@@ -252,7 +252,7 @@ def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occup
 
 
 def _blocks_by_registers(registers: int, warps: int) -> int | None:
-    """Returns the blocks for whose registers there is room; None for a kernel without any."""
+    """Returns how many blocks the registers suffice for; None for a kernel without any."""
     of_warp = _rounded_up(registers * _WARP, _REGISTER_UNIT)
     if of_warp == 0:
         return None
@@ -262,7 +262,7 @@ def _blocks_by_registers(registers: int, warps: int) -> int | None:
 
 
 def _shared_bytes(asked: int, major: int) -> int:
-    """What a block is given: from 8.0 on the driver reserves 1 KiB of it, and the unit is 128 bytes."""
+    """Returns what a block gets: from 8.0 on the driver reserves another 1 KiB, and the unit is 128 bytes."""
     return _rounded_up(asked + 1024, 128) if major >= 8 else _rounded_up(asked, 256)
 
 

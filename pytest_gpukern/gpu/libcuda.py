@@ -1,7 +1,7 @@
-"""Asks the CUDA driver library what it alone knows, through ctypes and without creating a context.
+"""Asks the CUDA driver library what only it knows, through ctypes and without creating a context.
 
-This file imports nothing of the package: it is also run as a script, in a process of its own, so that
-asking does not initialise CUDA in the caller. Driver API:
+This file imports nothing of the package: it also runs as a script in its own process, so that asking does
+not initialise CUDA in the caller. Driver API:
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 """
 
@@ -35,7 +35,7 @@ class CudaError(Exception):
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device as CUDA enumerates it: UUID without its prefix, multiprocessors, L2 cache in bytes."""
+    """A device as CUDA lists it: UUID without its prefix, multiprocessors, L2 cache in bytes."""
 
     uuid: str
     multiprocessor_count: int
@@ -45,12 +45,12 @@ class CudaDevice:
 class LibCuda:
     """Asks the CUDA driver library.
 
-    A process forked after CUDA was initialised can no longer use CUDA, whatever it does: start processes that
-    measure by spawning (subprocess, multiprocessing's "spawn").
+    A process that is forked after CUDA was initialised can never use CUDA. Spawn processes that measure
+    (subprocess, multiprocessing's "spawn").
     """
 
     def is_initialized(self) -> bool:
-        """Asks for the current context: before cuInit that answers CUDA_ERROR_NOT_INITIALIZED."""
+        """Asks for the current context; before cuInit the answer is CUDA_ERROR_NOT_INITIALIZED."""
         library = _loaded_library()
         if library is None:
             return False
@@ -70,7 +70,7 @@ class LibCuda:
 
     def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
         """Runs this file as a script with `environ` and reads its answer. Raises CudaError."""
-        # -I keeps this folder off the child's sys.path, where its modules would hide others.
+        # -I keeps this folder off the child's sys.path, since its modules would hide others.
         command = [sys.executable, "-I", str(Path(__file__))]
         try:
             # 60 s: eight GPUs without persistence mode take several seconds to wake.
@@ -86,7 +86,7 @@ class LibCuda:
 
 
 def load_library() -> Any:
-    """Loads the CUDA driver library, which neither initialises CUDA nor a device. Raises CudaError."""
+    """Loads the CUDA driver library without initialising CUDA or a device. Raises CudaError."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -94,12 +94,12 @@ def load_library() -> Any:
 
 
 def bare_uuid(uuid: str) -> str:
-    """Drops the "GPU-" or "MIG-" that NVML puts before a UUID and CUDA does not."""
+    """Removes the "GPU-" or "MIG-" that NVML, unlike CUDA, puts before a UUID."""
     return uuid.split("-", 1)[1] if uuid.startswith(("GPU-", "MIG-")) else uuid
 
 
 def _loaded_library() -> Any:
-    """Returns libcuda if this process has loaded it already, else None."""
+    """Returns libcuda if this process has already loaded it, else None."""
     try:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

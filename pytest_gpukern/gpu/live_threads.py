@@ -1,4 +1,4 @@
-"""Finds threads that calls leave behind, and names threads by the test that started them."""
+"""Finds threads that calls leave running, and names the test that started each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _TASKS = Path("/proc/self/task")
 _GRACE_S = 0.1
-"""For a thread that has said that it is done, and still has to end, or that is about to write."""
+"""Time for a thread that is about to end, or about to write."""
 _POOLS = {"concurrent", "multiprocessing"}
 _BELOW_POOLS = {"threading", "queue", "selectors", "weakref"}
 _enumerate = threading.enumerate
@@ -25,14 +25,14 @@ _started_in: weakref.WeakKeyDictionary[threading.Thread, str] = weakref.WeakKeyD
 
 @dataclass(frozen=True)
 class Threads:
-    """Holds the threads of this process at one moment: those of Python, and the number of all where known."""
+    """The threads of this process at one moment: Python's, and the number of all if known."""
 
     python: frozenset[threading.Thread]
     native: int | None
 
 
 def running_threads() -> Threads:
-    """Returns the threads of this process now; native ones that called into Python are not Python's."""
+    """Returns the threads of this process now; native threads that called into Python do not count as its."""
     started = (thread for thread in _enumerate() if not isinstance(thread, threading._DummyThread))
     try:
         native = sum(1 for _ in _TASKS.iterdir())
@@ -42,10 +42,10 @@ def running_threads() -> Threads:
 
 
 def threads_left(before: Threads, *, first: bool = False) -> list[threading.Thread]:
-    """Returns Python's threads that were not there before and still run, by their names.
+    """Returns Python's threads that started since `before` and still run, sorted by name.
 
-    A worker that waits for its pool's next task is not counted, and at the first launch of a variant no
-    daemon: libraries start services when first needed.
+    A worker that waits for its pool's next task does not count. At the `first` launch of a variant no daemon
+    counts, since libraries start services when first needed.
     """
     new = running_threads().python - before.python
     left = [thread for thread in new if not (first and thread.daemon) and _works(thread)]
@@ -53,37 +53,37 @@ def threads_left(before: Threads, *, first: bool = False) -> list[threading.Thre
 
 
 def wait_for(threads: Iterable[threading.Thread]) -> None:
-    """Waits a moment for threads that may be about to end."""
+    """Gives threads that may be about to end a moment."""
     ends = time.monotonic() + _GRACE_S
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
 
 
 def still_running(left: list[threading.Thread], by: str) -> str:
-    """Says which threads outlive what started them, such as `the launch`."""
+    """Says which threads still run after what started them (`by`, such as `the launch`) has ended."""
     count, verb = ("a thread", "is") if len(left) == 1 else (f"{len(left)} threads", "are")
     return f"{count} started by {by} {verb} still running: {_named(left)}"
 
 
 def note_starter(where: str) -> None:
-    """Notes in which test threads were started that nobody has noted yet; no name stands for none."""
+    """Notes which test started the threads that are new since the last note; "" for no test."""
     for thread in _enumerate():
         _started_in.setdefault(thread, where)
 
 
 def new_threads() -> list[threading.Thread]:
-    """Returns the threads that nobody has noted yet: those that the test at hand has started."""
+    """Returns the threads that started since the last note: those of the running test."""
     return [thread for thread in _enumerate() if thread not in _started_in and _works(thread)]
 
 
 def threads_by_id(identities: Iterable[int | None]) -> str:
-    """Names the threads with these ids, of which CUPTI tells the lower 32 bits, as far as they are known."""
+    """Names the known threads with these ids; CUPTI reports the lower 32 bits of an id."""
     wanted = {identity & 0xFFFFFFFF for identity in identities if identity is not None}
     return _named([each for each in _enumerate() if (each.ident or 0) & 0xFFFFFFFF in wanted])
 
 
 def thread_note(before: Threads, after: Threads) -> str | None:
-    """Says that native threads were added, or None: no fault, as CUDA and BLAS start theirs late."""
+    """Says how many native threads were added; a note only, since CUDA and BLAS start theirs late."""
     if before.native is None or after.native is None:
         return None
     added = after.native - before.native - len(after.python - before.python)
@@ -96,14 +96,14 @@ def _named(threads: list[threading.Thread]) -> str:
 
 
 def _works(thread: threading.Thread) -> bool:
-    """Says whether a thread runs and does not wait for the next task of a pool that it belongs to."""
+    """Says whether a thread runs and is not just waiting for its pool's next task."""
     frame = sys._current_frames().get(thread.ident or 0)
     return thread.is_alive() and frame is not None and not waits_in_pool(frame)
 
 
 def waits_in_pool(frame: FrameType) -> bool:
-    """Says whether a thread, whose innermost frame this is, belongs to a pool of Python's and has no task."""
-    if frame.f_code.co_name == "run":  # of a task or of a thread that is a function in C
+    """Says whether a thread with this innermost frame belongs to one of Python's pools and has no task."""
+    if frame.f_code.co_name == "run":  # a task, or a thread whose function is written in C
         return False
     tops = set()
     outer: FrameType | None = frame

@@ -1,4 +1,4 @@
-"""Lets one process at a time measure on a device, across the processes and users of a machine."""
+"""Lets only one process of a machine measure on a device at a time, whoever started it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
-# The folder is open to everybody: never follow a link that somebody has put there.
+# Everybody may write into the folder: never follow a link that somebody has put there.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
-# How long a waiter gives a holder that has just got the lock to write who it is.
+# How long a waiter gives a new holder to write who it is.
 _GRACE_S = 1.0
 
 
@@ -51,19 +51,19 @@ _guard = threading.RLock()
 
 
 class DeviceLock:
-    """A lock on one device, held by at most one process of the machine and passed by that process's children.
+    """A lock on one device. At most one process of the machine holds it; its children may pass.
 
-    It is `flock` on a file named by the UUID, so the kernel releases it when the holder dies, however it
-    dies. The file lies in `directory`, else in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks; containers
-    that share a GPU must share that folder too.
+    We use `flock` on a file named by the UUID, so the kernel releases the lock however the holder dies. The
+    file lies in `directory`, else in GPUKERN_LOCK_DIR, else in /tmp/gpukern-locks. Containers that share a
+    GPU must share that folder too.
 
-    While a process holds the lock it says so in its environment: a child that finds its living ancestor
-    both there and in the file passes without locking, so a parent that waits for the one child that
-    measures holds the lock for both. Processes that measure side by side, as xdist's workers do, must not
-    have a parent that holds it. A child is not told when its parent releases. Acquiring again in one
-    process only counts; threads of a process do not exclude each other.
+    The holder puts its process id into its environment. A child that finds its living ancestor there and in
+    the file passes without locking. So a parent that waits for a single measuring child holds the lock for
+    both. Processes that measure side by side, such as xdist's workers, must not have a parent that holds it.
+    A child does not learn when its parent releases. A process may acquire again, which is only counted; the
+    threads of a process do not exclude each other.
 
-    Where there is no `flock` (Windows) nothing is locked, and `unavailable_reason` says so.
+    Without `flock` (Windows) nothing is locked, and `unavailable_reason` says so.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class DeviceLock:
         poll_s: float = 0.1,
         quiet_s: float = 0.0,
     ) -> None:
-        """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: as long as it takes).
+        """Takes the lock, waiting at most `timeout_s` seconds for its holder (None: forever).
 
-        `on_wait` is told who holds it, once, when that took `quiet_s`. Raises DeviceLockTimeout, which names
-        the holder, and DeviceError where the lock file cannot be used.
+        After `quiet_s` seconds `on_wait` is called once with the holder. Raises DeviceLockTimeout, which
+        names the holder, and DeviceError if the lock file cannot be used.
         """
         with _guard:
             if self._path in _held:
@@ -111,7 +111,7 @@ class DeviceLock:
             self._environ[self._variable] = f"{holder.pid}:{holder.nonce}"
 
     def release(self) -> None:
-        """Gives the lock back once; RuntimeError where this process does not hold it."""
+        """Gives the lock back once; RuntimeError if this process does not hold it."""
         with _guard:
             if self._passes:
                 self._passes -= 1
@@ -135,11 +135,11 @@ class DeviceLock:
         self.release()
 
     def holder(self) -> Holder | None:
-        """Returns who holds the lock now, as far as the lock file tells."""
+        """Returns who holds the lock now, according to the lock file."""
         return read_holder(self._path)
 
     def _is_inherited(self) -> bool:
-        """Returns whether a living ancestor holds the lock: the variable alone may be a leftover."""
+        """Returns whether a living ancestor holds the lock; the variable alone may be out of date."""
         text, _, nonce = self._environ.get(self._variable, "").partition(":")
         pid = process_id(text)
         if pid is None or pid not in ancestors():
@@ -172,8 +172,8 @@ class DeviceLock:
         fd = open_lock_file(self._path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A cleaner of temporary files may have removed the file between opening and locking; whoever
-            # came next would then lock another one.
+            # A cleaner of temporary files may have removed the file before we locked it; the next process
+            # would then lock another file.
             if os.path.samestat(os.fstat(fd), self._path.stat(follow_symlinks=False)):
                 return fd
         except (BlockingIOError, FileNotFoundError):
@@ -186,7 +186,7 @@ class DeviceLock:
 
 
 def _let_go_in_forked_child() -> None:
-    """Closes a forked child's copies of the lock files, which would keep the lock when the parent dies."""
+    """Closes a forked child's copies of the lock files; they would keep the lock when the parent dies."""
     global _guard
     _guard = threading.RLock()
     for held in _held.values():
@@ -200,7 +200,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, as the holder wrote it into the lock file; `since` in seconds since the epoch."""
+    """The holder of a lock, as it wrote itself into the lock file; `since` is in seconds since the epoch."""
 
     uuid: str
     pid: int
@@ -212,7 +212,7 @@ class Holder:
 
     @classmethod
     def here(cls, uuid: str) -> Holder:
-        """Describes this process, now."""
+        """Describes this process now."""
         command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
         if len(command) > _COMMAND_LENGTH:
             command = command[: _COMMAND_LENGTH - 1] + "…"
@@ -228,7 +228,7 @@ class Holder:
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
 
     def is_whole(self) -> bool:
-        """Returns whether every field is of its kind: anybody may write into the file."""
+        """Returns whether every field has its type, since anybody may write into the file."""
         texts = (self.uuid, self.user, self.host, self.command, self.nonce)
         numbers = type(self.pid) is int and type(self.since) in (int, float)
         return (
@@ -239,12 +239,12 @@ class Holder:
         )
 
     def is_credible(self) -> bool:
-        """Returns whether this can be the present holder, and is no entry left by a process that died."""
+        """Returns whether this can be the current holder, rather than an entry of a dead process."""
         return self.host != socket.gethostname() or is_alive(self.pid)
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Returns GPUKERN_LOCK_DIR, or a folder that every user of the machine sees alike, unlike TMPDIR.
+    """Returns GPUKERN_LOCK_DIR, or a folder that is the same for every user, unlike TMPDIR.
 
     Raises DeviceError for a path that is not absolute.
     """
@@ -261,7 +261,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def open_lock_file(path: Path) -> int:
-    """Opens a lock file, making it and its folder usable by every user; DeviceError where that fails."""
+    """Opens a lock file, making it and its folder usable by every user; DeviceError if that fails."""
     try:
         _make_directory(path.parent)
         while True:
@@ -269,8 +269,8 @@ def open_lock_file(path: Path) -> int:
                 return _open_existing(path)
             except FileNotFoundError:
                 pass
-            # Never O_CREAT on a file that exists: under fs.protected_regular the kernel refuses that to
-            # other users (https://docs.kernel.org/admin-guide/sysctl/fs.html#protected-regular).
+            # Never O_CREAT on a file that exists: fs.protected_regular forbids it to other users
+            # (https://docs.kernel.org/admin-guide/sysctl/fs.html#protected-regular).
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
             except FileExistsError:
@@ -290,7 +290,7 @@ def unusable(path: Path, error: OSError) -> DeviceError:
 
 
 def write_holder(fd: int, holder: Holder | None) -> None:
-    """Writes who holds the lock, or nobody; another user's file, open for reading only, stays as it is."""
+    """Writes who holds the lock, or nobody; skips another user's file, which is open for reading only."""
     try:
         os.ftruncate(fd, 0)
         if holder is not None:
@@ -300,7 +300,7 @@ def write_holder(fd: int, holder: Holder | None) -> None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Returns who wrote that it holds the lock, None when nobody did or the writer is dead."""
+    """Returns the holder named in the file; None if there is none or it is dead."""
     try:
         fd = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError:

@@ -1,6 +1,6 @@
-"""Tells what the libraries of this process account for of their device memory.
+"""Asks the libraries of this process how much device memory they have given out.
 
-Only libraries that a test has imported are asked; none is imported here. PyCUDA keeps no account.
+We ask only libraries that a test has imported, and import none. PyCUDA keeps no account.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from pytest_gpukern.gpu.runtime import CudaError, checked
 
 
 def synchronize() -> None:
-    """Waits for the device, since freeing may be queued; raises CudaError where the context is lost."""
+    """Waits for the device, since freeing may be queued; raises CudaError if the context is lost."""
     checked("cuCtxSynchronize")
 
 
 class Account:
-    """One allocator; by default one that keeps nothing for later and tells no peak."""
+    """One allocator; by default it caches nothing and reports no peak."""
 
     def live_bytes(self) -> int:
-        """Returns the bytes that it has given out and that were not given back."""
+        """Returns the bytes given out and not yet given back."""
         raise NotImplementedError
 
     def peak_bytes(self) -> int:
-        """Returns the most since `reset_peak`; 0 where it does not tell."""
+        """Returns the largest `live_bytes` since `reset_peak`; 0 if unknown."""
         return 0
 
     def reset_peak(self) -> None:
-        """Begins anew with that."""
+        """Restarts `peak_bytes`."""
 
     def release(self) -> None:
-        """Gives back to the driver what it keeps for later."""
+        """Gives cached memory back to the driver."""
 
 
 class _Cupy(Account):
-    """CuPy's default memory pool, less the plans of FFTs that CuPy caches."""
+    """CuPy's default memory pool, without the FFT plans that CuPy caches."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -51,7 +51,7 @@ class _Cupy(Account):
 
 
 class _Torch(Account):
-    """PyTorch's caching allocator; not asked before the test has initialised CUDA in it."""
+    """PyTorch's caching allocator, once the test has initialised CUDA in PyTorch."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -66,7 +66,7 @@ class _Torch(Account):
         self._torch.cuda.reset_peak_memory_stats()
 
     def release(self) -> None:
-        """Empties the caching allocator, and first frees what PyTorch holds in it for cuBLAS."""
+        """Empties the caching allocator, after freeing PyTorch's workspaces for cuBLAS in it."""
         clear = getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
             clear()
@@ -74,7 +74,7 @@ class _Torch(Account):
 
 
 class _Numba(Account):
-    """Numba's memory manager, which knows each allocation; one that somebody plugged in counts nothing."""
+    """Numba's own memory manager, which knows each allocation; for any other one we count nothing."""
 
     def __init__(self, cuda: Any) -> None:
         self._manager = cuda.current_context().memory_manager
@@ -90,12 +90,12 @@ class _Numba(Account):
 
 
 def _on_device(memory: Any) -> bool:
-    """Whether an allocation of Numba's is device memory, not a mapping of the host's."""
+    """Says whether a Numba allocation is device memory, not mapped host memory."""
     return not any(kind.__name__ in ("MappedMemory", "MappedOwnedPointer") for kind in type(memory).__mro__)
 
 
 class _Pool(Account):
-    """The driver's default memory pool: what cudaMallocAsync, by whatever library, has given out."""
+    """The driver's default memory pool: what cudaMallocAsync has given out, to any library."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -123,7 +123,7 @@ class _Pool(Account):
 
 
 def accounts() -> list[Account]:
-    """Returns those of the libraries that are in use, and the driver's pool."""
+    """Returns the accounts of the libraries in use, and of the driver's pool."""
     found: list[Account] = []
     if (pool := _default_pool()) is not None:
         found.append(pool)
@@ -133,13 +133,13 @@ def accounts() -> list[Account]:
     if torch is not None and torch.cuda.is_initialized():
         found.append(_Torch(torch))
     numba = _loaded("numba.cuda", "devicearray")
-    if numba is not None and numba.is_available():  # one that does not work here has allocated nothing
+    if numba is not None and numba.is_available():  # else it has allocated nothing
         found.append(_Numba(numba))
     return found
 
 
 def _default_pool() -> _Pool | None:
-    """The pool of the pinned device, or None where it has none."""
+    """Returns the pool of the pinned device, or None if it has none."""
     try:
         found = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
         found.live_bytes()
@@ -149,6 +149,6 @@ def _default_pool() -> _Pool | None:
 
 
 def _loaded(name: str, needed: str) -> Any:
-    """A module that was imported whole, or None."""
+    """Returns a module that is completely imported, or None."""
     module = sys.modules.get(name)
     return module if module is not None and hasattr(module, needed) else None

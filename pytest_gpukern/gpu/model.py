@@ -1,4 +1,4 @@
-"""Describes the device a run uses: what is fixed about it, and what is asked afresh."""
+"""Describes the device a run uses: its fixed properties, and values asked anew each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class FixedValues:
-    """Values of a device that never change: the simulator's, and a test's."""
+    """Device values that never change, for the simulator and for tests."""
 
     memory_free_bytes: int = 0
     multiprocessor_count: int = 1
@@ -32,11 +32,10 @@ class FixedValues:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, one MIG instance, or Numba's simulator in their place; memory in bytes.
+    """One GPU, one MIG instance, or Numba's simulator; memory in bytes.
 
-    `index` is NVML's, that of nvidia-smi (for a MIG instance its GPU's), and not an ordinal of CUDA, which
-    depends on the environment: after `pin` the device is CUDA's ordinal 0. `uuid` starts with "GPU-",
-    "MIG-" or, for the simulator, "SIM-".
+    `index` is the index of NVML and nvidia-smi (for a MIG instance its GPU's). CUDA's ordinal depends on the
+    environment; after `pin` it is 0. `uuid` starts with "GPU-", "MIG-" or, for the simulator, "SIM-".
     """
 
     index: int
@@ -51,9 +50,9 @@ class Device:
 
     @classmethod
     def simulated(cls) -> Device:
-        """Numba's CUDA simulator as a device: the host's memory, one multiprocessor, no L2 cache.
+        """Describes Numba's CUDA simulator: the host's memory, one multiprocessor, no L2 cache.
 
-        The compute capability is the one that the simulator claims.
+        The compute capability is what the simulator claims.
         """
         try:
             page, pages, free = (
@@ -73,7 +72,7 @@ class Device:
 
     @property
     def memory_free_bytes(self) -> int:
-        """Memory free now, in bytes, asked of NVML each time; constant for the simulator."""
+        """Free memory now, in bytes, asked of NVML each time; constant for the simulator."""
         return self.values.memory_free_bytes
 
     @property
@@ -100,8 +99,8 @@ class Device:
 class NvmlValues:
     """Values of a real device: free memory from NVML, multiprocessors and L2 from CUDA.
 
-    CUDA is asked in this process, once the device is pinned or CUDA is initialised anyway: before that,
-    initialising it would fix the visible devices for good.
+    We ask CUDA only once the device is pinned or CUDA is already initialised: initialising it earlier would
+    fix the visible devices for good.
     """
 
     def __init__(
@@ -118,17 +117,17 @@ class NvmlValues:
 
     @property
     def memory_free_bytes(self) -> int:
-        """What NVML says now."""
+        """Free memory now, from NVML."""
         return self._nvml.memory_free_bytes(self._uuid)
 
     @property
     def multiprocessor_count(self) -> int:
-        """What CUDA said the first time."""
+        """Streaming multiprocessors, asked of CUDA once."""
         return self._cuda_device.multiprocessor_count
 
     @property
     def l2_bytes(self) -> int:
-        """What CUDA said the first time."""
+        """L2 cache in bytes, asked of CUDA once."""
         return self._cuda_device.l2_bytes
 
     @functools.cached_property
@@ -161,14 +160,14 @@ def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Devic
 
 
 def short_uuid(uuid: str, uuids: Iterable[str]) -> str:
-    """Shortens a UUID to a beginning that none of `uuids` shares, twelve characters at least."""
+    """Shortens a UUID to a prefix that none of `uuids` shares, of at least twelve characters."""
     others = [other for other in uuids if other != uuid]
     lengths = range(12, len(uuid))
     return next((uuid[:n] for n in lengths if not any(other.startswith(uuid[:n]) for other in others)), uuid)
 
 
 def file_key(text: str) -> str:
-    """Reduces a name to lower-case letters, digits and "+_-", safe as part of a file name everywhere.
+    """Reduces a name to lower-case letters, digits and "+_-", which are safe in file names everywhere.
 
     A dot becomes "_", since dots separate the parts of a file name.
     """

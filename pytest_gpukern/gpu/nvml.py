@@ -32,7 +32,7 @@ CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
 )
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (…ThrottleReasons until R535): why clocks are not higher.
 
-https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the last two are of older drivers.
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the last two: older drivers only.
 """
 
 
@@ -66,9 +66,9 @@ class GpuRecord:
 class GpuProcess:
     """A process with a CUDA context on a GPU.
 
-    `pid` is 0 where NVML does not know it, and belongs to the host's process table even inside a container;
-    `name` and `used_mib` are None where NVML does not tell. `sm_percent` is the share of time in which its
-    kernels ran lately, None where that was not asked or is not told.
+    `pid` is a process id of the host, even inside a container, and 0 if NVML does not know it. `name` and
+    `used_mib` are None if unknown. `sm_percent` is the recent share of time in which its kernels ran; None if
+    unknown or not asked.
     """
 
     pid: int
@@ -86,7 +86,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Utilization:
-    """How busy one process kept a GPU until `time_us` of the driver's clock, over 1/6 s to 1 s."""
+    """How busy one process kept a GPU over the 1/6 s to 1 s before `time_us` of the driver's clock."""
 
     pid: int
     time_us: int
@@ -95,7 +95,7 @@ class Utilization:
 
 @dataclass(frozen=True)
 class PowerLimits:
-    """The limits a GPU runs under: watts and MHz, None where NVML does not tell."""
+    """The limits a GPU runs under, in watts and MHz; None if unknown."""
 
     power_w: float | None = None
     sm_clock_mhz: int | None = None
@@ -104,19 +104,19 @@ class PowerLimits:
 
 @dataclass(frozen=True)
 class Configuration:
-    """How a GPU is set up, for whoever looks after the machine; None where NVML does not tell.
+    """How a GPU is set up, for administrators; None if unknown.
 
     Attributes:
         persistence: whether the driver keeps the GPU initialised while nobody uses it.
         ecc: whether memory errors are corrected now.
-        ecc_pending: whether they will be after the next reset.
+        ecc_pending: whether memory errors will be corrected after the next reset.
         mig_pending: whether the GPU will be split by MIG after the next reset.
         compute_mode: how many processes may use it: `default`, `exclusive_thread`, `prohibited` or
             `exclusive_process`.
-        uncorrected_errors: memory errors since the driver was loaded that ECC could not correct.
+        uncorrected_errors: memory errors that ECC could not correct, since the driver was loaded.
         row_remap_pending: whether broken memory rows are replaced at the next reset.
-        row_remap_failed: whether there were too many of them to be replaced.
-        default_power_w: the power limit that it comes with.
+        row_remap_failed: whether too many rows were broken to replace them all.
+        default_power_w: the factory power limit.
     """
 
     persistence: bool | None = None
@@ -132,29 +132,29 @@ class Configuration:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What NVML told of a device at one moment; None where driver, permission or a MIG instance do not tell.
+    """What NVML reported about a device at one moment; None if the driver, permissions or MIG prevent it.
 
-    Clocks, limiters and temperatures of a MIG instance are those of its GPU, which all instances share; it
-    has no power or energy of its own.
+    A MIG instance shares clocks, limiters and temperatures with the other instances of its GPU; it has no
+    power or energy of its own.
 
     Attributes:
-        at_ns: when, by the host's monotonic clock in nanoseconds; means something within one process only.
+        at_ns: the host's monotonic clock in nanoseconds; meaningful only within one process.
         sm_clock_mhz: clock of the multiprocessors, in the driver's steps (15 MHz on an H200).
         memory_clock_mhz: clock of the memory.
         clock_events: why the clocks are not higher at this moment, by names of `nvml.CLOCK_EVENTS`.
-        limited_ns: name of a clock event → nanoseconds that it has held clocks down since the driver was
-            loaded. Unlike `clock_events`, the difference of two states shows what came and went between
-            them. Events that the driver does not count are absent.
+        limited_ns: name of a clock event → nanoseconds for which it has held clocks down since the driver was
+            loaded. Unlike `clock_events`, the difference of two states also shows events that came and went
+            between them. Events that the driver does not count are absent.
         temperature_c: temperature of the GPU.
         memory_temperature_c: temperature of the memory.
-        power_w: power drawn by the GPU: at this moment where the driver tells, else its average over up to a
-            second.
-        energy_mj: energy drawn since the driver was loaded, in millijoules; the driver adds to it every 20
-            to 100 ms.
-        memory_used_bytes: memory in use on the device, by whatever process.
+        power_w: power drawn by the GPU: at this moment if the driver reports that, else the average over up
+            to a second.
+        energy_mj: energy drawn since the driver was loaded, in millijoules; the driver updates it every 20 to
+            100 ms.
+        memory_used_bytes: memory in use on the device, by all processes.
         foreign: processes of others with a CUDA context on the device.
-        pcie_bytes_per_s: bytes a second that went over PCIe to and from the GPU while the state was taken; as
-            this process waits meanwhile, they are of others.
+        pcie_bytes_per_s: bytes a second over PCIe, to and from the GPU, while the state was taken. This
+            process waits meanwhile, so others sent them.
     """
 
     at_ns: int
@@ -188,8 +188,8 @@ _DEPRECATED = 26
 _GPU_NOT_FOUND = 28
 _UNKNOWN = 999
 
-# "This device, driver or user cannot be told": never a reason to stop a run. WSL, containers, integrated GPUs
-# and MIG instances each refuse some of the calls below.
+# Answers that mean "not available here"; they never stop a run. WSL, containers, integrated GPUs and MIG
+# instances each refuse some of the calls below.
 _UNANSWERED = frozenset(
     {
         _INVALID_ARGUMENT,
@@ -221,7 +221,7 @@ _TEMPERATURE_GPU = 0
 _UNCORRECTED, _SINCE_LOADED = 1, 0
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
-# Field ids of nvml.h, asked all at once. Events are counted in nanoseconds since the driver was loaded.
+# Field ids of nvml.h, asked in one call. Event counters are nanoseconds since the driver was loaded.
 _MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW = 82, 83, 186
 _LIMITED_NS = {
     74: "sw_power_cap",
@@ -229,7 +229,7 @@ _LIMITED_NS = {
     76: "sync_boost",
     77: "board_limit",
     79: "reliability",
-    # R575 alone numbered these two 252 and 253; what it has at 270 and 271 is a setting, which never grows.
+    # Only R575 numbered these two 252 and 253; its 270 and 271 are settings, which never grow.
     270: "hw_thermal_slowdown",
     271: "hw_power_brake_slowdown",
 }
@@ -242,11 +242,10 @@ _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"
 def open_nvml() -> Nvml:
     """Opens NVML for this process; the caller closes it.
 
-    NVML counts openings, so other libraries that use it are undisturbed. An opened object must not be used
-    after a fork: open a new one there.
+    NVML counts openings, so we do not disturb other libraries that use it. After a fork, open a new one.
 
     Raises NvmlUnavailable with the reason: package missing, driver library missing, driver not loaded, no
-    permission, versions of library and driver that differ, no GPU.
+    permission, library and driver of different versions, no GPU.
     """
     try:
         import pynvml
@@ -267,7 +266,7 @@ def open_nvml() -> Nvml:
 
 
 class Nvml:
-    """Asks NVML by UUID, on an initialised `pynvml`; every answer may be "not told" (None or empty)."""
+    """Asks NVML by UUID, on an initialised `pynvml`; every answer may be unknown (None or empty)."""
 
     def __init__(self, pynvml: Any) -> None:
         self._pynvml = pynvml
@@ -282,17 +281,17 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Hands NVML back, once."""
+        """Closes NVML; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._told("nvmlShutdown")
 
     def count(self) -> int:
-        """Returns the number of GPUs NVML lists, those it cannot open included."""
+        """Returns the number of GPUs NVML lists, including those it cannot open."""
         return int(self._told("nvmlDeviceGetCount") or 0)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
-        """Returns every GPU this process may open, in NVML's order, which is that of the PCI bus ids."""
+        """Returns every GPU this process may open, in NVML's order, by PCI bus id."""
         records = (self._gpu(index) for index in range(self.count()))
         return tuple(record for record in records if record is not None)
 
@@ -306,12 +305,12 @@ class Nvml:
         return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
 
     def memory_free_bytes(self, uuid: str) -> int:
-        """Returns the memory free now, in bytes: the host's where an integrated GPU has none of its own."""
+        """Returns the free memory now, in bytes; the host's for an integrated GPU without its own."""
         info = self._told("nvmlDeviceGetMemoryInfo", self._handle(uuid))
         return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Returns the processes with a CUDA context on the device; empty where the driver does not tell."""
+        """Returns the processes with a CUDA context on the device; empty if the driver does not list them."""
         found = self._told("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid))
         return tuple(self._process(process) for process in found or ())
 
@@ -326,7 +325,7 @@ class Nvml:
         )
 
     def configuration(self, uuid: str) -> Configuration:
-        """Returns how the GPU is set up, by seven calls; each that is refused leaves its fields None."""
+        """Returns how the GPU is set up, in seven calls; a refused call leaves its fields None."""
         gpu = self._whole_gpu(uuid)
         persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
         ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
@@ -354,7 +353,7 @@ class Nvml:
         return None if not width else int(width)
 
     def state(self, uuid: str) -> DeviceState:
-        """Returns the device's state now, by six calls; each that is refused leaves its field None."""
+        """Returns the device's state now, in six calls; a refused call leaves its field None."""
         handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
         at_ns = monotonic_ns()
         sm_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
@@ -382,7 +381,7 @@ class Nvml:
         )
 
     def pcie_bytes(self, uuid: str) -> int | None:
-        """Returns the bytes that went over PCIe so far, modulo 2³²; None where that is not told, as for MIG.
+        """Returns the bytes sent and received over PCIe, modulo 2³²; None if unknown, for example under MIG.
 
         Takes less than half a millisecond; `nvmlDeviceGetPcieThroughput` takes 20 ms a direction.
         """
@@ -391,7 +390,7 @@ class Nvml:
         return int(sum(counts.values())) % _WRAPS if len(counts) == len(_PCIE_BYTES) else None
 
     def pcie_bytes_since(self, uuid: str, before: int | None) -> int | None:
-        """Returns how many bytes went over PCIe since an answer of `pcie_bytes`, fewer than 2³²."""
+        """Returns the bytes over PCIe since `pcie_bytes` returned `before`, if fewer than 2³²."""
         now = None if before is None else self.pcie_bytes(uuid)
         return None if before is None or now is None else (now - before) % _WRAPS
 
@@ -401,7 +400,7 @@ class Nvml:
         return tuple(
             Utilization(int(sample.pid), int(sample.timeStamp), int(sample.smUtil))
             for sample in found or ()
-            if sample.timeStamp > since_us  # the buffer is returned whole, unused entries as zeros
+            if sample.timeStamp > since_us  # NVML returns the whole buffer, with zeros for unused entries
         )
 
     def _gpu(self, index: int) -> GpuRecord | None:
@@ -479,12 +478,12 @@ class Nvml:
             ) from None
 
     def _whole_gpu(self, uuid: str) -> Any:
-        """Returns the handle of the GPU that a MIG instance is part of, or of the GPU itself."""
+        """Returns the handle of the GPU itself, or of the GPU that a MIG instance belongs to."""
         handle = self._handle(uuid)
         return self._gpus_of_instances.get(uuid, handle)
 
     def _field_values(self, handle: Any, fields: Sequence[int] = _FIELDS) -> dict[int, float]:
-        """Returns those of the fields that the driver tells."""
+        """Returns the fields that the driver reports."""
         values = self._told("nvmlDeviceGetFieldValues", handle, list(fields))
         return {
             int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])
@@ -493,12 +492,12 @@ class Nvml:
         }
 
     def _power_and_energy(self, gpu: Any, fields: dict[int, float]) -> tuple[float | None, float | None]:
-        """Returns milliwatts and millijoules, by calls of their own where the fields do not hold them."""
+        """Returns milliwatts and millijoules, with separate calls if the fields do not hold them."""
         power_mw = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
         return power_mw, fields.get(_ENERGY_MJ) or self._told("nvmlDeviceGetTotalEnergyConsumption", gpu)
 
     def _told(self, call: str, *args: Any, also: int = _OPERATING_SYSTEM) -> Any:
-        """Calls NVML; None where it does not answer here, DeviceError where GPU or driver are broken."""
+        """Calls NVML; None if it does not answer here, DeviceError if GPU or driver are broken."""
         function = getattr(self._pynvml, call, None)
         if function is None:
             return None
@@ -529,7 +528,7 @@ def _text(value: bytes | str | None) -> str | None:
 
 
 def _host_memory_bytes(pages: str) -> int:
-    """Integrated GPUs (Jetson, GB10) share the host's memory and NVML answers "not supported" for them."""
+    """Reads the host's memory: for integrated GPUs (Jetson, GB10), which use it, NVML has no answer."""
     try:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Tells which processes use the GPU, and which of them are ours."""
+"""Finds the processes that use the GPU, and tells ours from others'."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 _TO_LEAVE_S = 5.0
 _LOOK_S = 0.1
 FAMILY = "GPUKERN_FAMILY"
-"""Variable by which a process tells its child sessions the process ids, as NVML gives them, of its own."""
+"""Variable in which a process gives its child sessions our process ids, as NVML numbers them."""
 
 
 def foreign_processes(
     nvml: Nvml, device: Device, environ: Mapping[str, str] = os.environ
 ) -> tuple[GpuProcess, ...]:
-    """Returns the processes with a CUDA context on `device` other than us, our ancestors and children.
+    """Returns the processes with a CUDA context on `device`, except us, our ancestors and our children.
 
-    Ask before the first CUDA context of this process: in a container NVML gives process ids of the host, so
-    that our own context could not be told from a stranger's afterwards. Empty for the simulator, and where
-    the driver does not list processes (WSL, some containers).
+    Call it before this process creates a CUDA context: in a container NVML gives the host's process ids, so
+    afterwards we could not tell our own context from a stranger's. Empty for the simulator, and if the driver
+    does not list processes (WSL, some containers).
     """
     if device.is_simulated:
         return ()
@@ -43,7 +43,7 @@ def foreign_processes(
 
 
 def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> str | None:
-    """Says who else is on the device, or None when nobody is."""
+    """Says who else is on the device, or returns None."""
     if not processes:
         return None
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
@@ -54,7 +54,7 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
 def remaining(
     nvml: Nvml, device: Device, pids: Set[int], *, within_s: float = _TO_LEAVE_S
 ) -> tuple[GpuProcess, ...]:
-    """Returns which of these processes still have a context on `device` after `within_s`."""
+    """Returns which of these processes still have a context on `device` after `within_s` seconds."""
     give_up_s = time.monotonic() + within_s
     while True:
         left = tuple(process for process in nvml.compute_processes(device.uuid) if process.pid in pids)
@@ -71,12 +71,12 @@ _PROC = Path("/proc")
 
 
 def process_id(text: str) -> int | None:
-    """Returns the process id that a text is, None for any other text."""
+    """Returns a text as a process id; None if it is not one."""
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
 
 
 def ancestors(pid: int | None = None) -> tuple[int, ...]:
-    """Returns parent, grandparent, … of a process (this one for None), as far as /proc tells."""
+    """Returns parent, grandparent, … of a process (this one by default), as far as /proc shows them."""
     found: list[int] = []
     current = os.getppid() if pid is None else parent(pid)
     while current and current not in found:
@@ -86,7 +86,7 @@ def ancestors(pid: int | None = None) -> tuple[int, ...]:
 
 
 def parent(pid: int) -> int:
-    """Returns a process's parent, 0 where unknown."""
+    """Returns a process's parent, 0 if unknown."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -116,11 +116,11 @@ def is_alive(pid: int) -> bool:
 
 
 class DeviceWatch:
-    """Takes states of one device and tells the processes of others on it from ours.
+    """Takes states of one device and tells others' processes on it from ours.
 
-    A state takes ten calls of NVML, two milliseconds or so, during which nothing should be timed. Make one
-    after this process has its CUDA context: in a container NVML gives process ids of the host, so what is
-    there now and was not among the `strangers` found before that is taken to be ours.
+    A state takes ten NVML calls, about two milliseconds; time nothing meanwhile. Make the watch once this
+    process has its CUDA context: in a container NVML gives the host's process ids, so we count as ours every
+    process that is there now and was not among the `strangers` found before.
     """
 
     def __init__(self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = ()) -> None:
@@ -132,15 +132,15 @@ class DeviceWatch:
         if not self._same_namespace:
             self._ours |= listed - {stranger.pid for stranger in strangers}
         self._seen_us = 0
-        self._busy()  # what was sampled up to now says nothing about what is measured from now on
+        self._busy()  # discards samples from before
 
     @property
     def ours(self) -> frozenset[int]:
-        """Process ids, as NVML gives them, that are this process or its ancestors."""
+        """The ids, as NVML numbers them, of this process and its ancestors."""
         return frozenset(self._ours)
 
     def state(self) -> DeviceState:
-        """Asks NVML now: what changes fastest, first. Nothing of this process may be under way."""
+        """Asks NVML now, first for what changes fastest. This process must have no work on the device."""
         pcie_before, began_ns = self._nvml.pcie_bytes(self._uuid), time.monotonic_ns()
         state = self._nvml.state(self._uuid)
         busy = self._busy()
@@ -164,7 +164,7 @@ class DeviceWatch:
         ]
 
     def _busy(self) -> dict[int, int]:
-        """Process id → the largest share of time, in percent, sampled since the last call."""
+        """Returns process id → the largest share of time, in percent, sampled since the last call."""
         found: dict[int, int] = {}
         for sample in self._nvml.utilization(self._uuid, self._seen_us):
             self._seen_us = max(self._seen_us, sample.time_us)

@@ -1,7 +1,7 @@
 """Holds the CUDA layer under every GPU library: one primary context, one stream, our own kernels.
 
-Libraries share its arrays through `__cuda_array_interface__` (version 3), so a case's inputs exist once
-whatever library its variant is written with.
+All libraries read its arrays through `__cuda_array_interface__` (version 3), so a case's inputs exist only
+once.
 https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
 
@@ -34,7 +34,7 @@ class CudaError(Exception):
 
 
 def checked(call: str, *arguments: Any) -> Any:
-    """Calls `call` of the CUDA driver API and returns what it returns beside the status.
+    """Calls `call` of the CUDA driver API and returns its results without the status.
 
     Raises:
         CudaError: the status is not success.
@@ -49,7 +49,7 @@ def checked(call: str, *arguments: Any) -> Any:
 
 @functools.cache
 def cuda_source(file: str, **defines: object) -> str:
-    """Returns the CUDA C++ of a file in `gpu/kernels`, behind a `#define` for each of the other arguments."""
+    """Returns the CUDA C++ of a file in `gpu/kernels`, with a `#define` for each keyword argument."""
     lines = [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(lines) + (Path(__file__).parent / "kernels" / file).read_text(encoding="utf-8")
 
@@ -60,12 +60,12 @@ class DeviceArray:
     Args:
         shape: of the array.
         dtype: of the array.
-        guard: what the guard zones that it lies between are filled with; None for an array without any.
+        guard: fill value of the guard zones around the array; None for no guard zones.
 
     Attributes:
         pointer: device address.
-        nbytes: size of the contents; without guard zones, the allocation is rounded up to 16 bytes. Under a
-            sanitizer, which sees only what lies beyond an allocation, it has neither zones nor a byte more.
+        nbytes: size of the contents. Without guard zones the allocation is rounded up to 16 bytes. Under a
+            sanitizer, which sees only accesses beyond an allocation, there are no zones and no rounding.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int | None = None) -> None:
@@ -103,7 +103,7 @@ class DeviceArray:
             self.pointer = self._allocation = 0
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into the guard zones of array `name`; the device must be idle."""
+        """Returns the damage to the guard zones of array `name`; the device must be idle."""
         if self._guard is None:
             return []
         behind = self._zone_bytes + self.nbytes
@@ -118,7 +118,7 @@ class DeviceArray:
         )
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Returns bytes of the allocation, on the host."""
+        """Copies bytes of the allocation to the host."""
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
@@ -126,7 +126,7 @@ class DeviceArray:
         return host
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
-        """Copies from pageable host memory; the last of it may still be under way: synchronize to launch."""
+        """Copies from pageable host memory; call `synchronize` before a launch, as the copy may still run."""
         import numpy as np
 
         source = np.ascontiguousarray(host, dtype=self.dtype)
@@ -134,20 +134,20 @@ class DeviceArray:
             checked("cuMemcpyHtoD", self.pointer, source.ctypes.data, self.nbytes)
 
     def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
-        """Copies an array of the same size; only queued, on a stream of cuda.core's or the default one."""
+        """Queues a copy of an array of the same size, on a cuda.core stream or the default one."""
         if self.nbytes and stream is None:
             checked("cuMemcpyDtoD", self.pointer, other.pointer, self.nbytes)
         elif self.nbytes:
             checked("cuMemcpyDtoDAsync", self.pointer, other.pointer, self.nbytes, int(stream.handle))
 
     def fill(self, word: int, stream: Any = None) -> None:
-        """Fills all words that hold contents with one word; on a stream of cuda.core's, it is only queued."""
+        """Fills all words that hold contents with one word; on a cuda.core stream it is only queued."""
         words = min(-(-self.nbytes // 4), (self.allocated_bytes - self._zone_bytes) // 4)
         self._filled = word
         sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
         if words:
             checked(f"cuMemsetD32{sync}", self.pointer, word, words, *queue)
-        for offset in range(4 * words, self.nbytes):  # three bytes at most, least significant first
+        for offset in range(4 * words, self.nbytes):  # at most three bytes, least significant first
             checked(f"cuMemsetD8{sync}", self.pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -165,8 +165,8 @@ class CudaRuntime:
 
     Attributes:
         device: cuda.core's device, ordinal 0 after pinning.
-        context: the driver's handle of it.
-        stream: the non-blocking stream that variants launch on and events are recorded in.
+        context: the driver's handle of the primary context.
+        stream: the non-blocking stream for variants' launches and our events.
     """
 
     def __init__(self) -> None:
@@ -189,17 +189,17 @@ class CudaRuntime:
 
     @functools.cached_property
     def multiprocessors(self) -> int:
-        """How many there are."""
+        """Number of multiprocessors."""
         return int(self.device.properties.multiprocessor_count)
 
     @functools.cached_property
     def resident_threads(self) -> int:
-        """Threads that fill the device once."""
+        """The number of threads that the device can hold at once."""
         return self.multiprocessors * int(self.device.properties.max_threads_per_multiprocessor)
 
     @functools.cache  # noqa: B019 - one runtime lives as long as the process
     def kernel(self, source: str, name: str) -> Any:
-        """Returns the kernel `name` of `source`, which is compiled on first use."""
+        """Returns the kernel `name` of `source`, compiled on first use."""
         return self._compiled(source).get_kernel(name)
 
     @functools.cache  # noqa: B019 - as above
@@ -218,10 +218,10 @@ class CudaRuntime:
         launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
 
     def change(self, *, another_may_stay: bool) -> str | None:
-        """Says how this thread's context is not the one that this was made in; see `context_change`."""
+        """Says how this thread's context differs from ours; see `context_change`."""
         closed = "the primary context was closed"
         try:
-            if not _current():  # somebody took it off: nobody else's is in the way
+            if not _current():  # no context is current: set ours again
                 checked("cuCtxSetCurrent", self.context)
             if _current() != int(self.context):
                 return None if another_may_stay else "it left another context current"
@@ -231,11 +231,11 @@ class CudaRuntime:
 
     @functools.cached_property
     def _aside(self) -> Any:
-        """A stream that no other waits for."""
+        """A stream that no other stream waits for."""
         return self.device.create_stream()
 
     def occupy(self, ns: float) -> None:
-        """Takes every thread of the device for so many nanoseconds: kernels have to wait, copies not."""
+        """Occupies every thread of the device for `ns` nanoseconds: kernels have to wait, copies do not."""
         import numpy as np
         from cuda.core import LaunchConfig, launch
 
@@ -249,15 +249,15 @@ class CudaRuntime:
 
     @functools.cached_property
     def total_bytes(self) -> int:
-        """Memory of the device."""
+        """Total memory of the device."""
         return int(checked("cuMemGetInfo")[1])
 
     def free_bytes(self) -> int:
-        """Device memory that can still be allocated."""
+        """Returns the device memory that can still be allocated."""
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
-        """Queues a read of twice the L2 on `stream`; for lines set to persist see `reset_persisting_l2`."""
+        """Queues a read of twice the L2 on `stream`; `reset_persisting_l2` handles persisting lines."""
         import numpy as np
 
         if self._flush_buffer is None:
@@ -269,16 +269,16 @@ class CudaRuntime:
         self.launch(kernel, count, pointer, np.uint64(count), pointer + 16 * count, stream=stream)
 
     def reset_persisting_l2(self) -> None:
-        """Frees the part of the L2 that an access-policy window may have set aside; memsets do not."""
+        """Frees the part of the L2 that an access-policy window may have reserved; memsets do not."""
         from cuda.bindings import driver
 
         checked("cuCtxResetPersistingL2Cache")
         checked("cuCtxSetLimit", driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
 
     def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
-        """Returns a device copy of an input or reference, which nobody changes, for all variants.
+        """Returns a device copy of an input or reference; all variants share it and none may change it.
 
-        Copies are kept while their array lives and all of them take no more than a quarter of the memory.
+        We keep a copy while its array lives and all copies take at most a quarter of the memory.
         """
         self.forget_dead_copies()
         for number, (reference, copy) in enumerate(self._copies):
@@ -293,7 +293,7 @@ class CudaRuntime:
         return copy
 
     def forget_dead_copies(self) -> None:
-        """Frees the copies of inputs and references that are no more."""
+        """Frees the copies of inputs and references that no longer exist."""
         alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
         for reference, copy in self._copies:
             if reference() is None:
@@ -309,7 +309,7 @@ class CudaRuntime:
 
     @property
     def kept_bytes(self) -> int:
-        """What this plugin keeps on the device from test to test: those copies, and what flushes the L2."""
+        """Memory that this plugin keeps between tests: those copies, and the buffer that flushes the L2."""
         flushing = self._flush_buffer.allocated_bytes if self._flush_buffer is not None else 0
         return flushing + self._copied_bytes()
 
@@ -321,7 +321,7 @@ class CudaRuntime:
         return self.hash_at(array.pointer, array.nbytes)
 
     def hash_at(self, pointer: int, nbytes: int) -> int:
-        """Returns the same of device memory that begins at a multiple of four; equal in every process."""
+        """Hashes device memory likewise, from an address divisible by four; the same in every process."""
         import numpy as np
 
         total = DeviceArray((1,), np.uint64)
@@ -348,10 +348,10 @@ def runtime() -> CudaRuntime:
 
 
 def context_fault() -> str | None:
-    """Returns CUDA's name of the error by which this thread's context cannot be used any more, or None.
+    """Returns CUDA's name of the error that made this thread's context unusable, or None.
 
-    Waits for all work in it, so that the error of an asynchronous launch is told too. Such an error stays:
-    only another process has a new context.
+    Waits for all work in the context, to catch errors of asynchronous launches. Such an error is permanent:
+    only another process gets a new context.
     """
     from cuda.bindings import driver
 
@@ -360,21 +360,21 @@ def context_fault() -> str | None:
         return None  # this process has not used the device
     (status,) = driver.cuCtxSynchronize()
     closed = (driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
-    fine = status == driver.CUresult.CUDA_SUCCESS or status in closed  # which `context_change` tells
+    fine = status == driver.CUresult.CUDA_SUCCESS or status in closed  # `context_change` reports that
     return None if fine else str(status.name)
 
 
 def context_change(*, another_may_stay: bool) -> str | None:
-    """Says why this process cannot go on in the primary context that it began with, or returns None.
+    """Says why this process cannot go on in its first primary context, or returns None.
 
-    `numba.cuda.close()` leaves a new one, without our stream, and a test may leave one of its own current.
+    `numba.cuda.close()` leaves a new one without our stream; a test may leave its own context current.
     """
     ours = runtime_in_use()
     return None if ours is None else ours.change(another_may_stay=another_may_stay)
 
 
 def current_context() -> int:
-    """Returns the address of this thread's CUDA context; 0 where there is none, or CUDA was never used."""
+    """Returns the address of this thread's CUDA context; 0 if there is none or CUDA was never used."""
     from cuda.bindings import driver
 
     status, context = driver.cuCtxGetCurrent()
@@ -382,14 +382,14 @@ def current_context() -> int:
 
 
 def _current() -> int:
-    """Returns this thread's CUDA context, 0 where there is none."""
+    """Returns this thread's CUDA context, 0 if there is none."""
     return int(checked("cuCtxGetCurrent"))
 
 
 def _identity(pointer: int) -> tuple[int, bytes] | None:
-    """Returns what tells an allocation of 16 random bytes from one at its address in a newer context.
+    """Identifies an allocation of 16 random bytes, to tell it from one at its address in a newer context.
 
-    None where it is gone. The numbers of allocations begin anew with a context.
+    Returns None if it is gone. Allocation numbers alone do not suffice: they restart with each context.
     """
     import numpy as np
     from cuda.bindings import driver
@@ -404,7 +404,7 @@ def _identity(pointer: int) -> tuple[int, bytes] | None:
 
 
 def _write_at_random(pointer: int) -> None:
-    """Writes 16 bytes that nobody else writes."""
+    """Writes 16 random bytes."""
     import numpy as np
 
     held = np.frombuffer(os.urandom(16), np.uint8)
@@ -412,14 +412,14 @@ def _write_at_random(pointer: int) -> None:
 
 
 def works_elsewhere() -> bool:
-    """Says whether this thread works in a CUDA context of a test's own, in which nothing of ours can run."""
+    """Says whether this thread works in a test's own CUDA context, where nothing of ours can run."""
     ours = runtime_in_use()
     return ours is not None and _current() not in (0, int(ours.context))
 
 
 @contextmanager
 def at_home() -> Iterator[None]:
-    """Makes our context current meanwhile, also where a test works in one of its own."""
+    """Makes our context current while entered, also if a test works in its own."""
     if not works_elsewhere():
         yield
         return
@@ -431,5 +431,5 @@ def at_home() -> Iterator[None]:
 
 
 def runtime_in_use() -> CudaRuntime | None:
-    """Returns the runtime, where something has made it: what would only be helped by a device takes none."""
+    """Returns the runtime if it exists already, for work that a device speeds up but does not need."""
     return runtime() if runtime.cache_info().currsize else None

@@ -3,8 +3,8 @@
 How CUDA reads CUDA_VISIBLE_DEVICES:
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
 (indices, UUID prefixes, one MIG instance, list cut at the first invalid entry),
-https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (MIG names) and, for what is written nowhere (a
-repeated device hides all; forms do not mix), PyTorch's record of driver 525:
+https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (MIG names). Undocumented: a repeated device hides
+all devices, and forms do not mix. PyTorch recorded that with driver 525:
 https://github.com/pytorch/pytorch/blob/main/test/test_cuda_nvml_based_avail.py
 """
 
@@ -35,13 +35,13 @@ _MOST_DIGITS = 9  # of a position or index; Python refuses to convert thousands
 def select(spec: str | None, devices: Sequence[Device]) -> Device:
     """Returns the one device of `devices` (from `visible_devices`) that `spec` names; the first for None.
 
-    `spec` is, upper and lower case alike:
-    - a position in `devices`: under CUDA_VISIBLE_DEVICES its order, else NVML's, that of nvidia-smi;
+    `spec` ignores case and is one of:
+    - a position in `devices`, in the order of CUDA_VISIBLE_DEVICES or else of NVML and nvidia-smi;
     - a UUID or its beginning, with or without "GPU-" or "MIG-";
-    - a whole name (which goes before a part of one) or a part of a name. A number of one or two digits is
-      always a position, so that 9 on a machine with two cards does not turn into the "RTX 4090".
+    - a name or a part of one; a full name wins over a part. A number of one or two digits is always a
+      position, so that 9 on a machine with two cards does not turn into the "RTX 4090".
 
-    Raises DeviceError when it names none or several, with the devices there are and spellings that work.
+    Raises DeviceError if it names none or several; the message lists the devices and valid spellings.
     """
     if not devices:
         asked = "" if spec is None else f"{_OPTION}={spec}: "
@@ -95,9 +95,9 @@ _DOCUMENTATION = (
 
 
 def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a process of its own.
+    """Returns the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a separate process.
 
-    Raises DeviceError when CUDA cannot be asked.
+    Raises DeviceError if CUDA cannot be asked.
     """
     unrestricted = {key: value for key, value in (environ or os.environ).items() if key != VARIABLE}
     try:
@@ -109,14 +109,14 @@ def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
 def visible_devices(
     nvml: Nvml, environ: Mapping[str, str], cuda_order: Callable[[], list[str]] = cuda_order_in_child
 ) -> tuple[Device, ...]:
-    """Returns the devices that CUDA_VISIBLE_DEVICES leaves, in its order; without it all, in NVML's order.
+    """Returns the devices that CUDA_VISIBLE_DEVICES names, in its order; without it all, in NVML's order.
 
-    A GPU split by MIG stands for its instances; where the variable names it as a whole, for the first, as
-    in CUDA. Empty when the variable hides everything on purpose ("", "-1", Slurm's "NoDevFiles"). Entries
-    after "-1" are hidden on purpose too.
+    A GPU split by MIG is replaced by its instances; if the variable names the GPU itself, by the first
+    instance, as in CUDA. Empty if the variable hides everything on purpose ("", "-1", Slurm's "NoDevFiles").
+    Entries after "-1" are hidden on purpose too.
 
-    Raises DeviceError for a value that would make CUDA hide devices silently: an entry that is malformed,
-    out of range, ambiguous, repeated, a second MIG instance or of another form than the first.
+    Raises DeviceError for a value that would make CUDA hide devices silently: an entry that is malformed, out
+    of range, ambiguous, repeated, a second MIG instance or of another form than the first.
     """
     gpus = nvml.gpus()
     value = environ.get(VARIABLE)
@@ -130,7 +130,7 @@ def visible_devices(
         return ()
     entries = [entry.strip() for entry in value.split(",")]
     if not entries[-1]:
-        entries.pop()  # a comma at the end cuts off nothing
+        entries.pop()  # a trailing comma is harmless
     if "-1" in entries:
         entries = entries[: entries.index("-1")]
     by_index = any(_is_index(entry) for entry in entries)
@@ -147,9 +147,9 @@ def missing_gpu_reason(
     open_library: Callable[[], Nvml] = open_nvml,
     load_cuda: Callable[[], object] = load_library,
 ) -> str | None:
-    """Says why this process has no GPU to use, or None when it has at least one. Does not initialise CUDA.
+    """Says why this process has no GPU to use, or returns None. Does not initialise CUDA.
 
-    Raises DeviceError where there are GPUs and CUDA_VISIBLE_DEVICES is not one that CUDA understands.
+    Raises DeviceError if there are GPUs but CUDA would not understand CUDA_VISIBLE_DEVICES.
     """
     cuda_problem = None
     try:
@@ -166,7 +166,7 @@ def missing_gpu_reason(
         gpus = nvml.gpus()
         if not gpus:
             return "NVML lists GPUs, but this process may open none of them"
-        # Which GPU an index means does not matter here, only whether it means one.
+        # Here it only matters whether an index names a GPU, not which one.
         visible = visible_devices(nvml, environ, lambda: [gpu.uuid for gpu in gpus])
     finally:
         nvml.close()
@@ -193,8 +193,8 @@ def _in_cuda_order(
 ) -> tuple[GpuRecord, ...]:
     """Puts GPUs in the order of CUDA's ordinals.
 
-    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, is not described, but keeps cards of
-    one model in bus order: only different models need CUDA's own answer, from a process of its own.
+    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of one
+    model in bus order. Only for different models do we ask CUDA itself, in a separate process.
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
     if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:
@@ -212,7 +212,7 @@ def _in_cuda_order(
 
 
 class _Reading:
-    """One value of the variable, read against the GPUs there are, in the order its indices count them."""
+    """One value of the variable, read against the machine's GPUs in the order in which it numbers them."""
 
     def __init__(self, value: str, gpus: Sequence[GpuRecord], numbering: str) -> None:
         self._value = value
@@ -273,7 +273,7 @@ class _Reading:
         raise self._error(entry, "is not the UUID of a MIG instance")
 
     def _whole(self, entry: str, gpu: GpuRecord) -> tuple[GpuRecord, MigRecord | None]:
-        """Returns a GPU, or its first instance where MIG splits it: CUDA then takes the first available."""
+        """Returns a GPU, or its first instance if MIG splits it: CUDA takes the first available."""
         if not gpu.mig_enabled:
             return gpu, None
         if not gpu.mig_instances:
@@ -310,7 +310,7 @@ _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 @dataclass(frozen=True)
 class Pin:
-    """What `pin` changed in an environment; restoring puts the variables back as they were."""
+    """What `pin` changed in an environment, so that `restore` can undo it."""
 
     environ: MutableMapping[str, str]
     before: tuple[tuple[str, str | None], ...]
@@ -337,14 +337,14 @@ def pin(
     *,
     cuda: LibCuda | None = None,
 ) -> Pin:
-    """Makes `device` CUDA's ordinal 0, and its only one, for this process and those it starts.
+    """Makes `device` CUDA's only device, with ordinal 0, for this process and those it starts.
 
-    Sets CUDA_VISIBLE_DEVICES to the UUID (which also a MIG instance has, and which no order of devices can
-    change) and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is
-    os.environ in a real run, for CUDA reads the process's own; `modules` are the names of imported modules
-    (sys.modules), only used to say who initialised CUDA too early.
+    Sets CUDA_VISIBLE_DEVICES to the UUID, which MIG instances have too and which does not depend on an order,
+    and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is os.environ in
+    a real run, since CUDA reads that. `modules` are the names of imported modules (sys.modules), used only to
+    say who initialised CUDA too early.
 
-    Raises DeviceError when CUDA is initialised in this process already and its ordinal 0 is another device.
+    Raises DeviceError if CUDA is already initialised in this process with another device as ordinal 0.
     """
     if device.is_simulated:
         return Pin(environ, ())

@@ -1,7 +1,7 @@
-"""Computes what a device cannot exceed, from its clocks, widths and unit counts: its floor for a time.
+"""Computes the least time that work can take on a device, from its clocks, widths and unit counts.
 
-Everything here errs towards the faster: a bound that a legal kernel can beat would call it a cheat. Where
-clock, width, compute capability or dtype are not known there is no bound, never a guess.
+Every bound errs on the fast side: a bound that a correct kernel can beat would call it a cheat. If clock,
+width, compute capability or dtype is unknown, there is no bound; we never guess.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import Nvml
 
 _LOADED_BYTES_PER_CLOCK = 128
-"""What the load/store path of a multiprocessor moves per clock, from whatever cache: 32 lanes of 4 bytes,
-from compute capability 7.0 on (Jia et al., arXiv:1804.06826, measured less from the L1 of a V100). The L2
-alone gives less, 5120 bytes a clock for 108 multiprocessors in NVIDIA's A100 whitepaper, but data that a call
-reads twice may come from the L1 the second time."""
+"""Bytes that a multiprocessor can load and store per clock, from any cache: 32 lanes of 4 bytes from compute
+capability 7.0 on (Jia et al., arXiv:1804.06826, measured less from the L1 of a V100). The L2 alone gives
+less, 5120 bytes a clock for 108 multiprocessors in NVIDIA's A100 whitepaper. But data that a call reads twice
+may come from the L1 the second time."""
 
 _SURVIVES_FLUSH = 0.14
-"""Share of the L2 that a flush by reading twice its size leaves, were lines replaced at random: e⁻²."""
+"""Share of the L2 that survives reading twice its size if lines are replaced at random: e⁻²."""
 
 _OZAKI_PRODUCTS = 7
-"""8-bit products that replace one of 24-bit significands, the fewest that beat float32: their 48 bits need
-seven moduli of 8 bits (scheme II of Ozaki, Uchino & Imamura, arXiv:2504.08009, which made 80 TFLOP/s on a
-GH200 with 67 of native float64). Full float64 takes about twice as many."""
+"""8-bit products that replace one product of 24-bit significands, the fewest that beat float32: 48 bits need
+seven moduli of 8 bits (scheme II of Ozaki, Uchino & Imamura, arXiv:2504.08009: 80 TFLOP/s on a GH200, where
+native float64 has 67). Full float64 takes about twice as many."""
 
 
 class Rates(NamedTuple):
@@ -37,8 +37,8 @@ class Rates(NamedTuple):
     CUDA cores: "Throughput of Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor
     cores, dense: the whitepapers of V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell
     data sheets, divided by multiprocessors and boost clock; half is the faster of float16 with float16 and
-    with float32 accumulation. Half precision (in pairs) and 32-bit integers of the CUDA cores are never
-    faster than these and bound nothing; a measured rate is held against them. 0 where it is not known.
+    with float32 accumulation. Half precision (in pairs) and 32-bit integers on the CUDA cores are never
+    faster than these, so they bound nothing; we only check measured rates against them. 0 means unknown.
     """
 
     fp64: int
@@ -78,7 +78,7 @@ _SAVED_BY_GAUSS = 4 / 3  # three real products for a complex one instead of four
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time that a call can take, in nanoseconds, and what bounds it, in words."""
+    """The least time that a call can take, in nanoseconds, and the bound in words."""
 
     ns: float
     bound: str
@@ -86,13 +86,13 @@ class Floor:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Theoretical peaks of one device; those that rest on an unknown value are None.
+    """Theoretical peaks of one device; None if they depend on an unknown value.
 
-    For a MIG instance the memory's clock and width are those of the whole GPU: an upper bound.
+    For a MIG instance we use the memory clock and width of the whole GPU: an upper bound.
 
     Attributes:
         compute_capability: for example (9, 0).
-        multiprocessors: how many.
+        multiprocessors: their number.
         l2_bytes: size of the L2 cache.
         sm_clock_mhz: highest clock of the multiprocessors.
         memory_clock_mhz: highest clock of the memory, which transfers twice a clock.
@@ -115,14 +115,14 @@ class Peaks:
 
     @property
     def loaded_bytes_per_s(self) -> float | None:
-        """What all multiprocessors together can load and store, from whatever cache: 33.5 TB/s on an H200."""
+        """What all multiprocessors together can load and store, from any cache: 33.5 TB/s on an H200."""
         if not self.sm_clock_mhz:
             return None
         return self.multiprocessors * _LOADED_BYTES_PER_CLOCK * self.sm_clock_mhz * 1e6
 
     @property
     def cuda_cores_per_s(self) -> Mapping[str, float]:
-        """Operations per second of the CUDA cores by dtype, where known; a multiply-add counts as two."""
+        """Returns dtype → operations a second of the CUDA cores; a multiply-add counts as two."""
         rates = RATES.get(self.compute_capability)
         if rates is None or not self.sm_clock_mhz:
             return {}
@@ -131,22 +131,21 @@ class Peaks:
         return {dtype: rate * clocks_per_s for dtype, rate in by_dtype.items() if rate}
 
     def flops_per_s(self, dtypes: Iterable[str]) -> float | None:
-        """Operations per second of the fastest unit that can work on data of these dtypes.
+        """Returns the operations per second of the fastest unit that can work on data of these dtypes.
 
-        float32 may go through half-precision tensor cores, whose float16 has the ten bits of mantissa of
-        TF32 at twice its rate. float64 may be put together from float32 or from 8-bit products (Ozaki's
-        scheme). What is less precise than that is for the
-        check of the results to find. Where both are there, wide integers are indices and do not count.
+        float32 may go through half-precision tensor cores: float16 has the ten mantissa bits of TF32 at
+        twice its rate. float64 may be composed from float32 or from 8-bit products (Ozaki's scheme). The
+        check of the results finds anything less precise. Beside floats, wide integers are indices and do not
+        count.
 
-        Fewer operations than declared, as by Strassen, Winograd or 2:4 sparsity, are not foreseen: declare
-        those really done.
+        Strassen, Winograd and 2:4 sparsity do fewer operations than the textbook: declare those really done.
 
         Args:
             dtypes: NumPy's names of the dtypes of inputs and outputs.
 
         Returns:
-            None where the device or one of the dtypes is not known; bool and uint8 are not, since they may
-            hold packed types.
+            None if the device or one of the dtypes is unknown. bool and uint8 count as unknown, since they
+            may hold packed types.
         """
         rates = RATES.get(self.compute_capability)
         if rates is None or not self.sm_clock_mhz:
@@ -166,19 +165,19 @@ class Peaks:
         dtypes: Iterable[str] = (),
         read_bytes: float | None = None,
     ) -> Floor | None:
-        """Returns the least time that a call with this much work can take; None where nothing bounds it.
+        """Returns the least time that a call with this much work can take; None if nothing bounds it.
 
-        Not all traffic needs the memory within the call: what lay in the L2 before it (hot: up to all of it,
-        cold: what survives the flush) is read there, and what is written last stays there, to be written
-        back after it. With reads and writes known in sum only, both sizes are taken off.
+        Not all traffic reaches the memory during the call. Data already in the L2 are read there (hot: up to
+        all of the L2, cold: what survives the flush), and data written last stay there until later. If only
+        the sum of reads and writes is known, we subtract both.
 
         Args:
-            cache: `cold` where the L2 is flushed before each call, else `hot`.
+            cache: `cold` if the L2 is flushed before each call, else `hot`.
             traffic_bytes: bytes that the call must read and write, each counted once.
             flops: operations it must do.
             dtypes: NumPy's names of the dtypes of inputs and outputs; without any, flops bound nothing.
-            read_bytes: part of `traffic_bytes` that is certainly read and not written before: the inputs of
-                a call that reads all of them. They cannot stay unwritten, which makes a cold floor tighter.
+            read_bytes: part of `traffic_bytes` that is certainly read and not written before: the inputs of a
+                call that reads all of them. Late writes do not reduce them, so a cold floor is tighter.
         """
         names = _counted(dtypes)
         floors = (
@@ -211,7 +210,7 @@ class Peaks:
 
 
 def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
-    """Returns the peaks of a real device, from what NVML tells, or else `cuda.core.Device(0).properties`.
+    """Returns the peaks of a real device, from NVML or else from `cuda.core.Device(0).properties`.
 
     Raises:
         DeviceError: CUDA refuses to describe the device.
@@ -229,13 +228,13 @@ def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
 
 
 def _mhz(properties: Any, attribute: str) -> float | None:
-    """CUDA tells clocks in kHz; None or 0 where it does not know them."""
+    """Converts a clock from CUDA's kHz; None if CUDA does not know it."""
     khz = getattr(properties, attribute, None)
     return khz / 1000 if khz else None
 
 
 def _counted(dtypes: Iterable[str]) -> frozenset[str]:
-    """Returns the dtypes that decide how fast operations can be: wide integers only if alone."""
+    """Returns the dtypes that decide the speed of operations: wide integers only if there are no others."""
     names = frozenset(dtypes)
     return names - _WIDE_INTEGERS or names
 
@@ -264,7 +263,7 @@ def _floor(amount: float, per_s: float | None, unit: str, bound: str, part: str 
 
 
 def _si(value: float, unit: str) -> str:
-    """Three digits with a decimal prefix: 2.16e8 → "216 MB"."""
+    """Formats three digits with a decimal prefix: 2.16e8 → "216 MB"."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * scale:
             return f"{float(f'{value / scale:.3g}'):g} {prefix}{unit}"

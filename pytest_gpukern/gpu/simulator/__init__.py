@@ -1,5 +1,5 @@
-"""Switches Numba's CUDA simulator on and mends what would make it lie.
+"""Switches Numba's CUDA simulator on and fixes what makes its answers wrong.
 
-Start with `switch.py`, which says when it is on and lists what is mended. Importing a module here loads the
-standard library only; `activate` imports Numba and NumPy.
+Start with `switch.py`: it says when the simulator is on and lists the fixes. Importing a module here loads
+only the standard library; `activate` imports Numba and NumPy.
 """

@@ -1,4 +1,4 @@
-"""Gives the simulated device what users read from one: attributes, error classes and events."""
+"""Gives the simulated device the attributes, error classes and events that users read from a real one."""
 
 import time
 from typing import Any
@@ -31,7 +31,7 @@ DEVICE_ATTRIBUTES: dict[str, object] = {
     "supports_fp8": False,
     "simulated": True,
 }
-# Real classes of numba.cuda.cudadrv.error that the fake module lacks: importing one to catch it must work.
+# Classes of numba.cuda.cudadrv.error that the fake module lacks; users import them to catch them.
 _ERROR_CLASSES = {
     "CudaDriverError": Exception,
     "CudaRuntimeError": Exception,
@@ -79,7 +79,7 @@ def _from_device(context: Any, name: str) -> Any:
 
 
 class SimulatedEvent:
-    """A CUDA event: its moment is the host's clock when it was recorded, which says nothing about a GPU."""
+    """A CUDA event that reads the host's clock when it is recorded, which says nothing about a GPU."""
 
     simulated = True
 
@@ -87,18 +87,18 @@ class SimulatedEvent:
         self._recorded_ns: int | None = None
 
     def record(self, stream: Any = 0) -> None:  # noqa: ARG002
-        """Records now: all work before it is done."""
+        """Records the event now: all earlier work is done."""
         self._recorded_ns = time.perf_counter_ns()
 
     def query(self) -> bool:
-        """Says whether the work before the record is done: always."""
+        """Says that the work before the event is done, which is always so."""
         return True
 
     def synchronize(self) -> None:
-        """Waits for the event: it has already happened."""
+        """Does nothing: the event has already happened."""
 
     def wait(self, stream: Any = 0) -> None:
-        """Makes a stream wait for the event: it has already happened."""
+        """Does nothing: the event has already happened."""
 
     def elapsed_time(self, evtend: "SimulatedEvent") -> float:
         """Returns the milliseconds from this event to `evtend`."""
@@ -108,7 +108,7 @@ class SimulatedEvent:
 
 
 def mend_events() -> None:
-    """Gives the simulator events that tell the time; the fake's say -1."""
+    """Gives the simulator events that measure time; its own return -1."""
     from numba.cuda.simulator import api
 
     original(api, "event")

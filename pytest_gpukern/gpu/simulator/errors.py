@@ -1,4 +1,4 @@
-"""Holds what the simulator can refuse, and tells an absent GPU from a bug by an exception."""
+"""Holds the simulator's errors, and tells from an exception whether a GPU is missing or the code is wrong."""
 
 from collections.abc import Iterator
 
@@ -17,12 +17,12 @@ class SimulatorError(Exception):
 class SimulatorUnsupported(Exception):  # noqa: N818 - a skip in the making, not a failure
     """Code run in the simulator used a feature that cannot be emulated there.
 
-    `feature` names it in the user's words, as in ``warp shuffles (cuda.shfl_sync)``.
+    `feature` names it for the user, for example ``warp shuffles (cuda.shfl_sync)``.
     """
 
     def __init__(self, feature: str) -> None:
-        # Numba's simulated threads re-raise as type(error)("tid=… ctaid=…: " + str(error)):
-        # the one argument is then a whole message, which is kept, and the feature is what it ends with.
+        # Numba's simulated threads re-raise as type(error)("tid=… ctaid=…: " + str(error)): then the one
+        # argument is a whole message that ends with the feature. We keep it.
         before, marker, after = feature.partition(_PREFIX)
         if not marker:
             before, after = "", feature
@@ -30,14 +30,14 @@ class SimulatorUnsupported(Exception):  # noqa: N818 - a skip in the making, not
         super().__init__(f"{before}{_PREFIX}{self.feature}")
 
 
-# Type name → the top-level packages that define it. Whatever these say, they say about the machine.
+# Type name → the top-level packages that define it. These errors are always about the machine.
 _TYPES_THAT_MEAN_ABSENCE = {
     "CudaSupportError": {"numba"},
     "NvvmSupportError": {"numba"},
     "NvrtcSupportError": {"numba"},
     "DynamicLibNotFoundError": {"cuda"},
 }
-# Any other error of a library tells by the code in its message.
+# For any other error of a library, the code in its message decides.
 _CODES_OF_ABSENCE = (
     "CUDA_ERROR_NO_DEVICE",
     "CUDA_ERROR_STUB_LIBRARY",
@@ -53,14 +53,15 @@ _TORCH_SAYS = ("Found no NVIDIA driver on your system", "No CUDA GPUs are availa
 
 
 def missing_gpu_in_error(exc: BaseException) -> str | None:
-    """Says in one line why the import of a test module failed, if it failed for want of a GPU.
+    """Says in one line why the import of a test module failed, if it failed because there is no GPU.
 
-    Recognised, by type name, package and message, so that no GPU library is imported: Numba's
-    ``CudaSupportError`` and missing compiler libraries (what ``@vectorize(target="cuda")`` and an eager
-    ``@cuda.jit("…")`` raise at decoration without a driver), CuPy's, PyCUDA's and cuda-python's codes for
-    "no device" and "driver too old", an import that stumbles over the driver's library, and PyTorch's two
-    sentences. An ``ImportError`` or pytest's ``CollectError`` is also judged by its explicit cause.
-    Anything else returns None: it is a bug, or an unrelated missing module, and must stay loud.
+    Recognises errors by type name, package and message, so that we import no GPU library:
+    - Numba's ``CudaSupportError`` and missing compiler libraries, which ``@vectorize(target="cuda")`` and an
+      eager ``@cuda.jit("…")`` raise at decoration without a driver;
+    - the codes of CuPy, PyCUDA and cuda-python for "no device" and "driver too old";
+    - an import that fails on the driver's library, and PyTorch's two sentences.
+    An ``ImportError`` or pytest's ``CollectError`` is also judged by its explicit cause. Returns None for
+    anything else: a bug or an unrelated missing module must stay visible.
     """
     for error in _with_causes(exc):
         reason = _reason(error)
@@ -75,8 +76,8 @@ def _with_causes(exc: BaseException) -> Iterator[BaseException]:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        # pytest wraps a failing import in CollectError, CuPy wraps it in ImportError. Every other wrapper
-        # is somebody's own decision about what went wrong.
+        # pytest wraps a failing import in CollectError, CuPy wraps it in ImportError. We look inside no
+        # other wrapper.
         wraps = isinstance(current, ImportError) or type(current).__name__ == "CollectError"
         current = current.__cause__ if wraps else None
 
@@ -86,7 +87,7 @@ def _reason(error: BaseException) -> str | None:
     for kind in type(error).__mro__:
         package = kind.__module__.partition(".")[0]
         if package in _TYPES_THAT_MEAN_ABSENCE.get(kind.__name__, ()):
-            # A card too old for Numba is a card that is there: that stays loud.
+            # A card that is too old for Numba is not missing: the error stays visible.
             return None if "compute capability" in text else f"no usable GPU: {text}"
         if package in cuda_packages() and _names(text, _CODES_OF_ABSENCE):
             return f"no usable GPU: {text}"

@@ -1,4 +1,4 @@
-"""Lets every name of `numba.cuda` lead somewhere in simulated code, if only to a refusal."""
+"""Makes every name of `numba.cuda` work in simulated code, or refuses it by name."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _FEATURES = {
     "warp synchronisation": ("syncwarp",),
     "masks of active threads": ("activemask", "lanemask_lt"),
     "sleeping threads": ("nanosleep",),
-    # The fake takes the sign for a digit and every integer for 32 bits wide, rounds twice, knows no negative.
+    # The fake counts the sign as a digit and takes integers as 32 bits; fma rounds twice; cbrt needs x ≥ 0.
     "counting and reversing bits": ("popc", "clz", "brev", "ffs"),
     "fused multiply-add": ("fma",),
     "cube root": ("cbrt",),
@@ -36,7 +36,7 @@ _KERNEL_FACTS = (
 
 
 def refusal(feature: str) -> Callable[..., Any]:
-    """Returns a function that raises SimulatorUnsupported, whatever it is called with."""
+    """Returns a function that raises SimulatorUnsupported for any arguments."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
         raise SimulatorUnsupported(feature)
@@ -46,11 +46,11 @@ def refusal(feature: str) -> Callable[..., Any]:
 
 
 class OutsideKernelError(RuntimeError, AttributeError):
-    """A name of the kernel API was used on the host; an AttributeError, for those who ask with `hasattr`."""
+    """A name of the kernel API was used on the host. It is an AttributeError so that `hasattr` works."""
 
 
 class InKernel:
-    """A name imported from `numba.cuda` ahead of time, standing for its value inside the running kernel."""
+    """A name imported from `numba.cuda` ahead of time; looks up its value in the running kernel."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -78,10 +78,10 @@ class InKernel:
 
 
 def mend_namespace() -> None:
-    """Refuses by name what cannot be simulated, and lets every way of naming the rest work.
+    """Refuses by name what cannot be simulated, and makes every way to import the rest work.
 
-    The fake replaces globals that are the module `numba.cuda`. A kernel in a function that imported `cuda`,
-    and ``from numba.cuda import grid``, find nothing: these are answered here from the running kernel.
+    The fake only replaces globals that are the module `numba.cuda`. For a kernel in a function that imports
+    `cuda`, and for ``from numba.cuda import grid``, we look the name up in the running kernel.
     """
     import numba.cuda
     from numba.cuda.simulator import kernel as simulated
@@ -105,7 +105,7 @@ def mend_namespace() -> None:
     in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
 
     def from_module(self: Any, name: str) -> Any:  # noqa: ARG001 - FakeCUDAModule.__getattr__
-        # `cuda.float32`, `cuda.libdevice` and the refusals: what the real module also has in kernels.
+        # `cuda.float32`, `cuda.libdevice` and the refusals, which the real module also has in kernels.
         if name in vars(numba.cuda):
             return vars(numba.cuda)[name]
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
@@ -124,7 +124,7 @@ def mend_namespace() -> None:
 
 
 def _refuse_libdevice() -> None:
-    """Refuses libdevice, whose Python stubs return None, which a float array stores as NaN."""
+    """Refuses libdevice: its Python stubs return None, and a float array stores that as NaN."""
     from numba.cuda import libdevice
 
     for name, function in inspect.getmembers(libdevice, inspect.isfunction):
@@ -133,7 +133,7 @@ def _refuse_libdevice() -> None:
 
 
 def _mend_grid_groups() -> None:
-    """Refuses a cooperative grid of several blocks, which the fake runs one after the other."""
+    """Refuses a cooperative grid of several blocks; the fake runs blocks one after the other."""
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
@@ -151,7 +151,7 @@ def _mend_grid_groups() -> None:
 
 
 def _refuse_bfloat16() -> None:
-    """Refuses bfloat16, for which the fake has an empty module and None as the type."""
+    """Refuses bfloat16: the fake has an empty module, and None as the type."""
     from numba.cuda import bf16
 
     def refuse(name: str) -> Any:

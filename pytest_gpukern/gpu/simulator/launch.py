@@ -15,8 +15,8 @@ MAX_GRID_DIM = (2**31 - 1, 65535, 65535)
 # Without the opt-in that numba-cuda never makes.
 MAX_SHARED_BYTES_PER_BLOCK = 49152
 
-# On a GPU the driver picks the block of `forall`, so any will do; with whole blocks the threads beyond the
-# last task exist here as there, and a kernel without a bounds check is caught.
+# On a GPU the driver picks the block size of `forall`, so any will do. With whole blocks there are threads
+# beyond the last task, as on a GPU, which catches a kernel without a bounds check.
 _FORALL_BLOCK = 128
 
 
@@ -31,7 +31,7 @@ class Launches:
 
 
 class ForAll:
-    """A kernel to be launched over so many tasks, in whole blocks, as the real `forall` does."""
+    """A kernel to launch over `ntasks` tasks in whole blocks, as the real `forall` does."""
 
     def __init__(self, dispatcher: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
         if ntasks < 0:
@@ -43,7 +43,7 @@ class ForAll:
         self.sharedmem = sharedmem
 
     def __call__(self, *args: Any) -> None:
-        """Launches over the tasks; nothing for none."""
+        """Launches over the tasks, if there are any."""
         if self.ntasks == 0:
             return
         block = self.thread_per_block or _FORALL_BLOCK
@@ -52,7 +52,7 @@ class ForAll:
 
 
 def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_bytes: int) -> str | None:
-    """Says which limit of the hardware a launch breaks, or None."""
+    """Says which hardware limit a launch exceeds, or returns None."""
     for what, sizes, limits in (("grid", grid, MAX_GRID_DIM), ("block", block, MAX_BLOCK_DIM)):
         for axis, size, limit in zip("xyz", sizes, limits, strict=True):
             if not 1 <= size <= limit:
@@ -69,16 +69,16 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 
 
 def mend_launches() -> None:
-    """Makes each `kernel[grid, block]` a launcher of its own, and refuses what no GPU would launch.
+    """Makes each `kernel[grid, block]` a separate launcher, and refuses what no GPU would launch.
 
-    Numba's fake kernel stores the configuration in itself, so two launchers held at once share the later one.
+    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator.cudadrv import driver
 
     fake = original(simulated, "FakeCUDAKernel")
     current_context = original(simulated, "_get_kernel_context")
-    # The class that tests would catch, which is no ValueError; and a ValueError, which is what it is.
+    # Both the class that tests catch on a GPU, which is no ValueError, and a ValueError.
     invalid_value = type("CudaAPIError", (original(driver, "CudaAPIError"), ValueError), {"code": 1})
     run = original(fake, "__call__")
 
@@ -122,9 +122,9 @@ def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedm
 
 
 def mend_threads() -> None:
-    """Reports an exception whose type cannot be made from one string, such as UnicodeDecodeError.
+    """Reports exceptions whose type cannot be built from one string, such as UnicodeDecodeError.
 
-    A simulated thread raises it anew from a string; where that fails, the kernel would count as done.
+    A simulated thread re-raises each exception from a string. If that fails, the kernel would count as done.
     """
     from numba.cuda.simulator import kernel as simulated
 
@@ -151,8 +151,8 @@ _KEYWORDS_BEHIND_KWS = {"boundscheck", "extensions", "fastmath", "max_registers"
 def mend_jit() -> None:
     """Accepts the keywords of the installed numba-cuda's own `jit`, and refuses others at once.
 
-    They steer the compiler, so the simulator has nothing to do for them. `extensions` change what a kernel
-    receives and are refused; `link` and `boundscheck` keep raising NotImplementedError.
+    They steer the compiler, so the simulator ignores them. `extensions` change a kernel's arguments and are
+    refused; `link` and `boundscheck` still raise NotImplementedError.
     """
     from numba.cuda import decorators
     from numba.cuda.simulator import api
@@ -181,10 +181,10 @@ def mend_jit() -> None:
 
 
 def mend_shared_memory() -> None:
-    """Replaces the fake's `shared.array`, and lets `local.array` be aligned, which changes no value.
+    """Replaces the fake's `shared.array`, and accepts an alignment for `local.array`, which changes no value.
 
-    The fake fails for dynamic memory of a NumPy dtype class, gives two arrays of one source line the same
-    memory, may give two threads an array each, and allocates any size.
+    The fake fails for dynamic memory of a NumPy dtype class, gives two arrays on one source line the same
+    memory, may give two threads different arrays, and allocates any size.
     """
     from numba.cuda.simulator import kernelapi
     from numba.cuda.simulator.cudadrv import driver
@@ -197,14 +197,14 @@ def mend_shared_memory() -> None:
         import numpy as np
 
         dtype = as_numpy_dtype(dtype)
-        if shape == 0:  # dynamic shared memory: every such array is the whole of it
+        if shape == 0:  # dynamic shared memory: every such array is all of it
             count = self._dynshared_size // dtype.itemsize
             return np.frombuffer(self._dynshared.data, dtype=dtype, count=count)
         frame = sys._getframe(1)
         place = (frame.f_code, frame.f_lasti)  # the call itself: two on one line are two
         array = self._allocations.get(place)
         if array is None:
-            # setdefault: of threads that get here together, all must take the first one's.
+            # setdefault: threads that get here together must all take the first one's.
             array = self._allocations.setdefault(place, np.empty(shape, dtype))
             used = sum(each.nbytes for each in list(self._allocations.values()))
             if used > MAX_SHARED_BYTES_PER_BLOCK:
@@ -224,7 +224,7 @@ def mend_shared_memory() -> None:
 
 
 def as_numpy_dtype(dtype: Any) -> Any:
-    """Returns the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy takes for a dtype."""
+    """Returns the NumPy dtype of a Numba type, a NumPy scalar type or anything NumPy accepts as a dtype."""
     import numpy as np
     from numba.cuda import types
     from numba.cuda.np import numpy_support

@@ -1,4 +1,4 @@
-"""Changes Numba's simulator: in memory, by name, and never silently in vain."""
+"""Patches Numba's simulator in memory, by name; a patch that finds no target is an error."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 
 def original(owner: Any, name: str) -> Any:
-    """Returns an attribute that this package relies on; SimulatorError when this numba-cuda lacks it."""
+    """Returns an attribute that we rely on; SimulatorError if this numba-cuda lacks it."""
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -18,14 +18,14 @@ def original(owner: Any, name: str) -> Any:
 
 
 def replace(owner: Any, name: str, new: Any) -> Any:
-    """Puts `new` in the place of an attribute that must exist, and returns the old one."""
+    """Replaces an attribute, which must exist, by `new` and returns the old one."""
     old = original(owner, name)
     setattr(owner, name, new)
     return old
 
 
 def add(owner: Any, name: str, value: Any) -> None:
-    """Gives `owner` an attribute that the simulator lacks; one that it has meanwhile got is left alone."""
+    """Gives `owner` an attribute that the simulator lacks; skips it if newer versions have it."""
     if getattr(owner, name, None) is None:
         setattr(owner, name, value)
 

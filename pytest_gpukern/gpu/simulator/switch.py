@@ -1,4 +1,4 @@
-"""Decides whether Numba's CUDA simulator is on, switches it on, mends it, and puts the environment back."""
+"""Decides whether Numba's CUDA simulator is on, switches it on, fixes it, and restores the environment."""
 
 import importlib.util
 import os
@@ -14,14 +14,14 @@ OPTION = "--gpukern-simulator"
 _MARK = "_mended_by_pytest_gpukern"
 _MODES = ("auto", "always", "never")
 
-# The environment belongs to the process, and so does the memory of what it was:
-# one entry (None: the variable was not set) while the variable is ours, else empty.
+# The variable's value before we set it (None: not set), as the one entry while we have set it. Like the
+# environment, this belongs to the process.
 _before_us: list[str | None] = []
 
 
 @dataclass(frozen=True)
 class SimulatorState:
-    """Whether this run uses the simulator, and why, in words for the header and for skips."""
+    """Whether this run uses the simulator, and why, for the header and for skip reasons."""
 
     active: bool
     reason: str
@@ -38,14 +38,14 @@ def decide(
 ) -> SimulatorState:
     """Decides whether this run needs the simulator, and refuses contradictions.
 
-    `asked` is whether this run asked for pytest-gpukern at all; if not, nothing else is looked at.
-    `gpu_missing` returns why there is no GPU, or None; it is called only in mode ``auto`` where neither the
+    `asked` says whether this run asked for pytest-gpukern at all; if not, nothing else matters.
+    `gpu_missing` returns why there is no GPU, or None; we call it only in mode ``auto``, if neither the
     environment nor a loaded Numba has decided already. `environ` and `modules` are ``os.environ`` and
-    ``sys.modules``. The variable is read as Numba reads it: a whole number, where anything else counts as
-    not set. Numba's configuration file is not looked at.
+    ``sys.modules``. We read the variable as Numba does: a whole number; anything else counts as not set. We
+    ignore Numba's configuration file.
 
-    Raises SimulatorError when the variable contradicts `mode`, or when Numba is already loaded the other way:
-    its switch is read once, on the first import of Numba. Raises ValueError for an unknown mode.
+    Raises SimulatorError if the variable contradicts `mode`, or if Numba is already loaded the other way: it
+    reads its switch once, on its first import. Raises ValueError for an unknown mode.
     """
     if mode not in _MODES:
         raise ValueError(f"simulator mode is {mode!r}; it must be one of {', '.join(_MODES)}")
@@ -65,10 +65,10 @@ def decide(
 
 
 def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Switches Numba's simulator on for this process and mends it; does nothing for an inactive state.
+    """Switches Numba's simulator on for this process and fixes it; does nothing for an inactive state.
 
-    Imports ``numba.cuda``. Calling it again changes nothing. Raises SimulatorError, with the environment put
-    back, when this version of numba-cuda cannot be imported or mended.
+    Imports ``numba.cuda``. A second call changes nothing. Raises SimulatorError, after restoring the
+    environment, if this version of numba-cuda cannot be imported or fixed.
     """
     if not state.active:
         return
@@ -84,7 +84,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
 
 
 def _mend() -> None:
-    """Imports `numba.cuda` and mends its simulator, once a process; SimulatorError where it cannot."""
+    """Imports `numba.cuda` and fixes its simulator, once a process; SimulatorError if it cannot."""
     try:
         from numba.cuda import simulator
     except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
@@ -115,7 +115,7 @@ def _mend() -> None:
 
 
 def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Puts the variable back to what it was before `activate`, for child processes; Numba stays as loaded."""
+    """Restores the variable to its value before `activate`, for child processes; Numba stays as loaded."""
     if not _before_us:
         return
     previous = _before_us.pop()
@@ -195,8 +195,8 @@ def _as_numba_reads(raw: str | None) -> bool | None:
 def _loaded_switch(modules: Mapping[str, object]) -> bool | None:
     """Returns what a loaded Numba is, or None when it is not loaded.
 
-    Which of its two `*_init` modules numba.cuda loaded is decisive: ENABLE_CUDASIM itself is read again by
-    every compilation (`reload_config`) once the environment has changed, and then tells nothing of the past.
+    Its two `*_init` modules decide: numba.cuda has loaded one of them. ENABLE_CUDASIM itself says less, since
+    every compilation reads it again (`reload_config`) once the environment has changed.
     """
     if "numba.cuda.simulator_init" in modules:
         return True

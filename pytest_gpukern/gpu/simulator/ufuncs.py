@@ -1,10 +1,10 @@
 """Runs `@vectorize` and `@guvectorize` for CUDA: numba-cuda's own rules around a loop on the host.
 
-The classes that resolve types, broadcast, allocate and copy (`numba.cuda.vectorizers`, `deviceufunc`) stay
-the real ones, errors included. Replaced are the few methods that compile for a GPU or build a device array
-from a pointer. What cannot be had without compiling: between the arguments' types and the result's the
-arithmetic is that of NumPy's scalars, where Numba computes int32 + int32 in 64 bits and float32 + 1.0 in
-double. Overflow beside small integers in a `vectorize` body is refused.
+We keep the real classes that resolve types, broadcast, allocate and copy (`numba.cuda.vectorizers`,
+`deviceufunc`), with their errors. We replace the few methods that compile for a GPU or build a device array
+from a pointer. One difference remains without compiling: bodies compute as NumPy scalars do, while Numba
+computes int32 + int32 in 64 bits and float32 + 1.0 in double. So we refuse overflow in a `vectorize` body
+that has small integers.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
-# In a core these would tell of a launch that the user did not write and the simulator does not make.
+# In a core these would describe a launch that the user did not write and the simulator does not make.
 _THREAD_NAMES = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "laneid", "grid", "gridsize", "shared", "cg"),
     *("syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or"),
@@ -23,7 +23,7 @@ _THREAD_NAMES = {
 
 
 class CoreModule:
-    """What `cuda` is inside a core: the simulator's kernel module, without threads."""
+    """The module `cuda` inside a core: the simulator's kernel module, without threads."""
 
     def __init__(self, kernel_module: Any) -> None:
         self._kernel_module = kernel_module
@@ -35,7 +35,7 @@ class CoreModule:
 
 
 class ElementIndex:
-    """What numba-cuda's kernel template calls `__cuda__`: `grid(1)` is the element of the moment."""
+    """The `__cuda__` of numba-cuda's kernel template: `grid(1)` is the current element."""
 
     value = 0
 
@@ -54,7 +54,7 @@ class HostLoop:
         self._index = template.__globals__["__cuda__"]
 
     def forall(self, ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG002
-        """Returns what runs the template for each of `ntasks` elements of the arrays given to it."""
+        """Returns a function that runs the template for each of `ntasks` elements of its arrays."""
 
         def run(*arrays: Any) -> None:
             import numpy as np
@@ -64,7 +64,7 @@ class HostLoop:
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
             Launches.made += 1
-            # A GPU raises no floating-point errors; overflow is heard where small integers have any.
+            # A GPU raises no floating-point errors; we refuse overflow only if there are small integers.
             with (
                 simulated._push_kernel_context(core_module),
                 kernelapi.swapped_cuda_module(self._core, core_module),
@@ -138,10 +138,10 @@ def _mend_guvectorize(builder: Any) -> None:
 
 
 def _mend_broadcasting(vectorizers: Any) -> None:
-    """Lets the real methods make strided views of fake arrays, and warns of what they get wrong.
+    """Lets the real methods make strided views of fake arrays, and warns about their mistake.
 
-    numba-cuda 0.30.4 counts the axes that an array lacks from the wrong end: (3, 4) with (4,) uses the second
-    array's first element throughout, silently on a GPU.
+    numba-cuda 0.30.4 adds an array's missing axes at the wrong end: (3, 4) with (4,) uses only the second
+    array's first element, silently on a GPU.
     """
     from numba.cuda.simulator.cudadrv import devicearray
 
@@ -166,7 +166,7 @@ def _mend_broadcasting(vectorizers: Any) -> None:
 
 
 def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001
-    """Stands for `DeviceNDArray(…, gpu_data=…)`: a view of the memory that `gpu_data` starts."""
+    """Replaces `DeviceNDArray(…, gpu_data=…)` by a view of the memory at `gpu_data`."""
     import numpy as np
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -175,7 +175,7 @@ def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: A
 
 
 def _scalar_core(body: Callable[..., Any], return_type: Any) -> Callable[..., Any]:
-    """Wraps a `vectorize` body so that its result has the signature's type, as compiled code's would."""
+    """Wraps a `vectorize` body so that its result has the signature's type, as in compiled code."""
     import numpy as np
 
     dtype = np.dtype(str(return_type))
