@@ -1,4 +1,4 @@
-"""Chooses the timers that measure a call: the one that was asked for, or the best and one beside it."""
+"""Chooses the timers for a call: the requested one, or the best one with a second beside it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class MeasureBy(Protocol):
     """Measures a call by a timer."""
 
     def __call__(self, timer: Timer, *, beside: bool) -> Measurement:
-        """Measures it; `beside` says that a main timer did so just before."""
+        """Measures the call; `beside` says that a main timer has just measured it."""
 
 
 def measured_by(
     by: MeasureBy, wanted: str, *, scope: str, stream: Any, any_stream: bool
 ) -> list[Measurement]:
-    """Measures work on a GPU by the timer that was asked for, or by two where none was.
+    """Measures work on a GPU by the requested timer, or by two if none was requested.
 
-    `auto` takes the first of `auto_timers` that can be used, and the next one beside it: CUPTI for kernels,
-    with events beside it, or events alone; the summary then says why. What ends on the host is timed by its
-    clock, end to end with the first of them beside it, which tells copies from kernels; so is a launch, until
-    it returns.
+    For kernels `auto` takes the first of `auto_timers` that works, with the next one beside it: CUPTI with
+    events, or events alone; the summary then says why. The host's clock times work that ends on the host, and
+    a launch until it returns. End to end, the first of `auto_timers` runs beside it and tells copies from
+    kernels.
 
     Args:
         by: measures by a timer.
-        wanted: the timer by its name in `--gpukern-timer`.
+        wanted: the timer's name, as in `--gpukern-timer`.
         scope: one of `problems.variants.SCOPES`.
         stream: the timed stream, as a cuda.core stream.
         any_stream: whether the call's work may outlast the timed stream.
 
     Raises:
-        NothingLaunched: the timer saw that the call puts nothing on the device.
-        TimerUnavailable: no timer can time it.
+        NothingLaunched: the call puts nothing on the device.
+        TimerUnavailable: no timer can time the call.
     """
     if scope == "launch":
         return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
@@ -50,7 +50,7 @@ def measured_by(
     if scope != "kernel":
         found = [by(open_timer("host", stream), beside=False)]
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
-            with contextlib.suppress(TimerUnavailable):  # the time is the host's; this only explains it
+            with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
                 found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))
         return found
     if wanted != "auto":
@@ -67,7 +67,7 @@ def measured_by(
             timer = open_timer(name, stream, any_stream=any_stream)
             main = by(timer, beside=False)
         except NothingLaunched:
-            raise  # events would time each other
+            raise  # events would only time themselves
         except TimerUnavailable as reason:
             if name == auto[-1]:
                 raise
@@ -83,15 +83,15 @@ def measured_by(
 
 
 _MORE_NS, _MORE_SHARE = 5_000.0, 0.1
-"""By more than both, beyond what they cost, events read more than CUPTI before a note says so."""
+"""If events read more than CUPTI by more than both of these, beyond their own cost, a note says so."""
 
 
 def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Both measurements, with a warning where they contradict each other.
+    """Returns both measurements, with a warning if they contradict each other.
 
-    Events contain what CUPTI records, so they cannot read less, unless they missed work. They can where the
-    kernel runs more slowly while CUPTI records it, which then is in the main number. They read more than what
-    they cost where CUPTI has no record of some work.
+    Events contain what CUPTI records. They read less only if they missed work, or if recording slows the
+    kernel, which the main number then contains. They read more than their cost if CUPTI has no record of some
+    work.
     """
     label, other_label = TIMERS[main.timer].label, TIMERS[other.timer].label
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
@@ -111,18 +111,18 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
 
 
 def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
-    """Measures by the host's clock what puts nothing on the device: INVALID as a time of the device's."""
+    """Measures by the host's clock a call that puts nothing on the device: INVALID as a device time."""
     remedy = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
     return _by_the_host(by, stream, f"{reason}; {remedy}")
 
 
 def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:
-    """The host's time in the place of the device's, INVALID for this reason."""
+    """Returns the host's time instead of the device's, INVALID for this reason."""
     return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
 
 
 def with_warning(measurement: Measurement, warning: str) -> Measurement:
-    """Returns the measurement with one warning more, said first."""
+    """Returns the measurement with one more warning, placed first."""
     summary = measurement.summary
     summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
     return dataclasses.replace(measurement, summary=summary)

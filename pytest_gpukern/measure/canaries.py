@@ -1,4 +1,4 @@
-"""Measures the canaries of a session: once a process, by the timer that kernels are timed by."""
+"""Measures the canaries of a session once a process, by the timer used for kernels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _RULE = StoppingRule(target_half_width=0.001, min_samples=30, max_samples=100, b
 
 @dataclass(frozen=True)
 class Canaries:
-    """What the canaries of a session read.
+    """The canaries' times in a session.
 
     Attributes:
-        times_ns: name → median time; the name with `/event` where CUPTI could not time it.
+        times_ns: name → median time; the name ends with `/event` if CUPTI could not time it.
         complaints: what could not be measured and why, in words.
     """
 
@@ -35,9 +35,9 @@ class Canaries:
 
 
 def measure_canaries() -> Canaries:
-    """Measures each canary on the pinned device, which nothing else may use meanwhile; takes about 0.2 s.
+    """Measures each canary on the pinned device in about 0.2 s; nothing else may use the device meanwhile.
 
-    Nothing is discarded for low clocks: what slows the device down is what a canary is there to tell.
+    We discard nothing for low clocks: canaries are there to show what slows the device down.
     """
     from pytest_gpukern.gpu.ceiling_kernels import CANARIES, NotMeasuredError
     from pytest_gpukern.gpu.runtime import CudaError, runtime

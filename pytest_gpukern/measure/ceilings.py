@@ -1,4 +1,4 @@
-"""Measures what the device can do at best, once, and says how near to it a measurement comes."""
+"""Measures once what the device can do at best, and says how close a measurement comes to that."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict
 
 _METHOD = 1
-"""Part of the key. Raise it when kernels or methods change, so that everybody measures anew."""
+"""Part of the key. Raise it if kernels or methods change, so that everybody measures again."""
 
 _ROUNDING = 1.01
-"""Clocks are reported in whole MHz, and events have half a microsecond."""
+"""Allows for clocks reported in whole MHz and events that resolve half a microsecond."""
 
 _RATES = {
     "float16": "float16_flop_per_s",
@@ -38,25 +38,25 @@ _RATES = {
 }
 
 _unstored: dict[str, Ceilings] = {}
-"""By file name: what this process has measured and could not store."""
+"""File name → ceilings that this process has measured and could not store."""
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best that a device was seen to do; None where that was not measured.
+    """The best performance measured on a device; None if not measured.
 
     Attributes:
-        device_copy_bytes_per_s: a copy far larger than the L2, bytes read and written counted.
+        device_copy_bytes_per_s: a copy far larger than the L2, counting bytes read and written.
         pinned_to_device_bytes_per_s: a copy from page-locked host memory.
         device_to_pinned_bytes_per_s: a copy to page-locked host memory.
         pageable_to_device_bytes_per_s: a copy from an ordinary array on the host.
         device_to_pageable_bytes_per_s: a copy to an ordinary array on the host.
         float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
-        float32_flop_per_s: likewise, one or two at a time, whichever is faster.
-        float64_flop_per_s: likewise, one at a time.
+        float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
+        float64_flop_per_s: likewise, singly.
         int32_op_per_s: 32-bit integer multiply-adds, each two operations.
         launch_host_ns: host time to queue an empty kernel through cuda.core, from Python.
-        launch_gpu_ns: device time of an empty kernel in a queue, from its turn until it is done.
+        launch_gpu_ns: device time of an empty kernel in a queue of them.
     """
 
     device_copy_bytes_per_s: float | None = None
@@ -72,12 +72,12 @@ class Ceilings:
     launch_gpu_ns: float | None = None
 
     def to_json(self) -> JsonDict:
-        """The values as plain JSON."""
+        """Returns the values as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> Ceilings:
-        """Reads what `to_json` gave; ValueError names a field that is missing, unknown or no such number."""
+        """Reads the result of `to_json`; ValueError names a field that is missing, unknown or invalid."""
         if not isinstance(data, dict):
             raise ValueError(f"the ceilings are {data!r:.60} instead of an object")
         names = {field.name for field in fields(cls)}
@@ -91,18 +91,18 @@ class Ceilings:
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
         """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.
 
-        Above 1 where reads outweigh writes, which a copy has in equal parts, or where what was written last
-        is still in the L2. Data that a hot L2 may hold have no ceiling of the memory's.
+        It exceeds 1 if there are more reads than writes, unlike in a copy, or if the last writes are still in
+        the L2. The memory sets no ceiling for data that a hot L2 may hold.
         """
         if cache == "hot":
             return None
         return _share(traffic_bytes, ns, self.device_copy_bytes_per_s)
 
     def compute_share(self, flops: float | None, ns: float, dtype: Any) -> float | None:
-        """Returns the share of the device's FMA rate for `dtype`; None where that was not measured.
+        """Returns the share of the device's FMA rate for `dtype`; None if that was not measured.
 
-        An FMA counts as two `flops`, and those of complex numbers are of their parts. Above 1 with tensor
-        cores.
+        An FMA counts as two `flops`; for complex numbers count the operations on their parts. Tensor cores
+        exceed 1.
         """
         import numpy as np
 
@@ -112,9 +112,9 @@ class Ceilings:
     def host_copy_share(
         self, bytes_in: float, bytes_out: float, ns: float, memory: str = "pageable"
     ) -> float | None:
-        """Returns which part of a time the copies to and from the device alone would take, in turn.
+        """Returns the share of a time that the copies to and from the device would take, one after the other.
 
-        `memory` is `pageable`, as an ordinary array's, or `pinned`. None where a rate was not measured.
+        `memory` is `pageable`, as for ordinary arrays, or `pinned`. None if a rate was not measured.
         """
         pinned = memory == "pinned"
         rate_in = self.pinned_to_device_bytes_per_s if pinned else self.pageable_to_device_bytes_per_s
@@ -135,19 +135,19 @@ def load_or_measure(
     peaks: Peaks | None = None,
     warn: Callable[[str], None],
 ) -> Ceilings:
-    """The ceilings of the device that `fingerprint` describes, from the cache or measured now.
+    """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
-    What is measured is stored unless something about it was odd (a figure above the device's theoretical
-    peak, one that could not be measured) or the folder cannot be written; then this process keeps it.
-    Without a real device nothing is measured. Hold the device's lock: others would disturb the measurement,
-    and processes that wait for it find the first one's file.
+    We store them for the next process. If one was odd (above the device's theoretical peak, or could not be
+    measured) or the folder cannot be written, only this process keeps them. Without a real device nothing is
+    measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
+    lock find the first one's file.
 
     Args:
         fingerprint: of the pinned device.
-        cache_dir: folder of the files; by default `gpukern`'s in the user's cache folder.
-        measure: measures all of them.
-        peaks: of the same device in theory, which no ceiling can exceed; None where they are not known.
-        warn: is told, a line each, what was odd.
+        cache_dir: folder of the files; by default `gpukern` in the user's cache folder.
+        measure: measures all ceilings.
+        peaks: the device's theoretical peaks, which no ceiling can exceed; None if unknown.
+        warn: is called with a line for each thing that was odd.
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
@@ -168,7 +168,7 @@ def load_or_measure(
 
 
 def cache_key(fingerprint: Fingerprint) -> JsonDict:
-    """What the ceilings depend on, as plain JSON: where it differs they are measured anew."""
+    """Returns what the ceilings depend on, as plain JSON; if it changes, we measure again."""
     return {
         "method": _METHOD,
         "device_name": fingerprint.device_name,
@@ -186,9 +186,9 @@ def cache_key(fingerprint: Fingerprint) -> JsonDict:
 
 
 def default_cache_dir() -> Path | None:
-    """Returns the package's folder in the user's XDG cache folder; None for a user without a home."""
+    """Returns the package's folder in the user's XDG cache folder; None for a user without a home folder."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if not root.is_absolute():  # which the specification says to ignore
+    if not root.is_absolute():  # the specification says to ignore it
         try:
             root = Path.home() / ".cache"
         except RuntimeError:
@@ -202,7 +202,7 @@ def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
 
 
 def in_theory(peaks: Peaks | None) -> dict[str, float]:
-    """Field of `Ceilings` → what the device can do in theory, for those that are known."""
+    """Returns field of `Ceilings` → the theoretical peak, for those that are known."""
     if peaks is None:
         return {}
     known = {_RATES[dtype]: rate for dtype, rate in peaks.cuda_cores_per_s.items()}
@@ -212,7 +212,7 @@ def in_theory(peaks: Peaks | None) -> dict[str, float]:
 
 
 def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings, list[str]]:
-    """The values without those that cannot be true, and everything that was odd, in words."""
+    """Returns the ceilings without impossible values, and a line for everything that was odd."""
     values, complaints = {}, list(measured.complaints)
     for name, value in measured.values.items():
         peak = peaks.get(name, math.inf)
@@ -229,7 +229,7 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 
 
 def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
-    """The stored ceilings; None where there are none, or none that can be used, which is said."""
+    """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
         data = decoded(path.read_bytes())
         if not isinstance(data, dict) or data.get("key") != key:
@@ -245,7 +245,7 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
 
 
 def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
-    """Stores ceilings, whole or not at all; says so where that is not possible."""
+    """Stores ceilings atomically; warns if that is not possible."""
     problem = "this user has no home folder"
     if path is not None:
         content = (
@@ -273,7 +273,7 @@ def _share(amount: float | None, ns: float, per_second: float | None) -> float |
 
 
 def _is_positive(value: object) -> bool:
-    """Whether it is a finite number above zero."""
+    """Returns whether it is a finite number above zero."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return 0 < value <= sys.float_info.max

@@ -1,10 +1,10 @@
-"""Says whether the device was fit while samples were taken: clocks, heat, power, other processes.
+"""Judges whether the device was fit while samples were taken: clocks, heat, power, other processes.
 
-What counts as a disturbance is drawn where a pause can help. A card that is too hot, loses its supply, wakes
-up or is shared with another program gives a time that belongs to that moment: the batch is repeated. A power
-limit or a clock that somebody set is how this kernel runs on this card: after a pause a rested card would
-even read faster than it is (a power-limited matrix product took 1.40 ms rested and 1.60 ms back to back on an
-H200). That is recorded and reported, with the clocks, and never repeated.
+A disturbance is what a pause can cure: the card is too hot, loses power, wakes up, or another program uses
+it. The time then belongs to that moment, so we repeat the batch. A power limit, or a clock that somebody set,
+is how this kernel runs on this card. A pause would even make it look too fast: a power-limited matrix product
+took 1.40 ms on a rested H200 and 1.60 ms back to back. We record and report that with the clocks, and never
+repeat for it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class ClockObserver(Observer):
     """Looks at the device's state and clocks around batches."""
 
     def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins where there is a GPU."""
+        """Begins to observe, if there is a GPU."""
         instruments = self.bench.instruments if call.on_gpu else None
         return None if instruments is None else ClockObservation(instruments, beside=beside)
 
 
 class ClockObservation(Observation):
-    """Says which batches count, pauses after those that do not, and gives up at last.
+    """Says which batches count, pauses after those that do not, and finally gives up.
 
-    `beside` a main timer, whose samples were looked after just before, that look will do for a tenth of a
-    second, and the end alone is no reason for another.
+    `beside` a main timer the device was checked just before. That check holds for a tenth of a second, and
+    the end of sampling alone needs no other.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class ClockObservation(Observation):
             self._states.append(state)
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        """Says why the samples since the last look do not count, if so; pauses after such.
+        """Says whether the samples since the last look count; pauses if they do not.
 
-        NVML is asked every tenth of a second, at the end, and at once where the SM clock measured is low: its
-        counters tell of what came and went between.
+        We ask NVML every tenth of a second, at the end, and at once if the measured SM clock is low. Its
+        counters also show what came and went between.
         """
         clock = self._instruments.probe.read() if self._instruments.probe is not None else None
         before, highest = self._states[-1], self._instruments.max_sm_mhz
@@ -91,13 +91,13 @@ class ClockObservation(Observation):
         return Look(fault=str(disturbance), hopeless=hopeless)
 
     def finish(self, measurement: Measurement) -> Measurement:
-        """Adds the device's state over all batches, and what a reader should know of it."""
+        """Adds the device's state over all batches, and notes about it."""
         notes = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         found = dataclasses.replace(measurement, state=self._state())
         return with_notes(found, self._recovery.note, *notes)
 
     def _state(self) -> JsonDict:
-        """What a record keeps: measured clocks, and what NVML said after the last batch."""
+        """Returns what a record keeps: measured clocks, and what NVML said after the last batch."""
         if not self._states:
             return {}
         last = self._states[-1]
@@ -124,7 +124,7 @@ INVALIDATING = {
     "hw_power_brake_slowdown": "the power supply made the hardware at least halve the clocks",
     "hw_slowdown": "the hardware at least halved the clocks, for heat or power",
 }
-"""Clock event → what happened. While one of these is active, or was counted, the samples are invalid."""
+"""Clock event → what happened. Samples are invalid while one is active or was counted."""
 
 ORDINARY = {
     "sw_power_cap": "the power limit",
@@ -134,7 +134,7 @@ ORDINARY = {
     "board_limit": "the board's limits",
     "reliability": "the voltage limit",
 }
-"""Clock event → what holds the clocks down, for a note."""
+"""Clock event → what holds the clocks down; worth a note only."""
 
 _REMEDIES = {
     "sw_thermal_slowdown": "improve the cooling or measure when the machine is less busy",
@@ -144,17 +144,17 @@ _REMEDIES = {
 }
 
 LOWEST_CLOCK_SHARE = 0.75
-"""As NVBench: below this share of the highest SM clock a sample is discarded."""
+"""We discard samples below this share of the highest SM clock, as NVBench does."""
 
-_COUNTED_SHARE = 0.01  # what lasts a hundredth of a batch cannot move its median
+_COUNTED_SHARE = 0.01  # an event in a hundredth of a batch cannot move its median
 _SAME_CLOCK = 0.01  # NVML's steps are up to 0.8 %
-_BUSY_PERCENT = 5  # what a program that merely polls stays below
-_COPIES_BYTES_PER_S = 1e9  # a fiftieth of the link of an H200; a neighbour that used all of it cost 23 %
+_BUSY_PERCENT = 5  # a program that merely polls stays below
+_COPIES_BYTES_PER_S = 1e9  # a fiftieth of an H200's link; a neighbour that used all of it cost 23 %
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Why the samples of a batch are invalid: its kind in a word or two, what was seen, and the remedy."""
+    """Why the samples of a batch are invalid: the kind in a word or two, what was seen, and the remedy."""
 
     kind: str
     seen: str
@@ -172,9 +172,9 @@ def batch_fault(
     max_sm_mhz: float | None = None,
     max_memory_mhz: float | None = None,
 ) -> Disturbance | None:
-    """Returns why the samples taken between two states are invalid, or None; what is not told is not judged.
+    """Returns why the samples taken between two states are invalid, or None; unknown values are not judged.
 
-    `sm_mhz` is the SM clock measured right after the batch; without it, NVML's counts.
+    `sm_mhz` is the SM clock measured right after the batch; without it we use NVML's.
     """
     return (
         _throttled(before, after)
@@ -190,9 +190,9 @@ def device_notes(
     *,
     max_sm_mhz: float | None = None,
 ) -> tuple[str, ...]:
-    """Returns what a reader should know of the device during a whole measurement that was valid all the same.
+    """Returns notes about the device during a whole valid measurement.
 
-    `states` are those before, between and after its batches, `clocks_mhz` the SM clocks measured after them.
+    `states` were taken before, between and after its batches, `clocks_mhz` are the SM clocks after batches.
     """
     if not states:
         return ()
@@ -215,7 +215,7 @@ def device_notes(
 
 
 def _copied(states: Sequence[DeviceState]) -> float:
-    """Returns the highest rate over PCIe while this process waited, in bytes a second; 0 if not known."""
+    """Returns the highest rate over PCIe while this process waited, in bytes a second; 0 if unknown."""
     return max(state.pcie_bytes_per_s or 0.0 for state in states)
 
 
@@ -239,7 +239,7 @@ def _slow_clock(
 ) -> Disturbance | None:
     idle = "gpu_idle" in (after.clock_events or ())
     mhz = measured_mhz
-    if mhz is None and not idle:  # NVML's clock of an idle GPU is not that of the batch before
+    if mhz is None and not idle:  # NVML's clock of an idle GPU is not the batch's
         mhz = after.sm_clock_mhz
     if mhz is None or not max_mhz or mhz >= LOWEST_CLOCK_SHARE * max_mhz:
         return None
@@ -276,7 +276,7 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
     copied = _copied((before, after))
     if (
         copied >= _COPIES_BYTES_PER_S and after.foreign and not busy
-    ):  # else it may be a thread of ours: a note
+    ):  # else our own thread may have copied: only a note
         by = _named(after.foreign)
         seen = f"another process copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {by}"
         return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
@@ -292,7 +292,7 @@ def _held(states: Sequence[DeviceState], event: str) -> bool:
 
 
 def _limited_share(before: DeviceState, after: DeviceState, event: str) -> float:
-    """Share of the time between two states in which an event held the clocks down, as far as counted."""
+    """Returns the share of the time between two states in which an event was counted."""
     passed = after.at_ns - before.at_ns
     if passed <= 0 or event not in before.limited_ns or event not in after.limited_ns:
         return 0.0
@@ -316,15 +316,15 @@ def _named(processes: Iterable[GpuProcess]) -> str:
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
-"""Pauses double from the first to the longest, as NVBench's do."""
+"""Pauses double from the first to the longest, as in NVBench."""
 _PAUSES_S = 3.0
-"""No batch is repeated once the pauses add up to this."""
+"""Once the pauses add up to this, no batch is repeated."""
 
 
 class Recovery:
     """Counts the disturbed batches of one measurement and pauses after each.
 
-    After a pause the device has rested: make one call untimed before the next batch.
+    A pause lets the device rest, so make one untimed call before the next batch.
     """
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -334,11 +334,11 @@ class Recovery:
 
     @property
     def disturbed(self) -> int:
-        """How many batches were disturbed so far."""
+        """Number of disturbed batches so far."""
         return len(self._seen)
 
     def pause(self, disturbance: Disturbance) -> bool:
-        """Notes a disturbed batch; pauses and returns True, or False once no pause is left."""
+        """Notes a disturbed batch and pauses; returns False, without a pause, once none is left."""
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self.disturbed)
         self._seen.append(disturbance)
         if self._paused_s + pause_s > _PAUSES_S:
@@ -349,7 +349,7 @@ class Recovery:
 
     @property
     def reason(self) -> str:
-        """Why the measurement is given up: what was seen, how often, in spite of what, and the remedies."""
+        """Why we give up: what was seen, how often, after how long a pause, and the remedies."""
         remedies = "; ".join(dict.fromkeys(disturbance.remedy for disturbance in self._seen))
         return (
             f"could not be measured cleanly: {self._counted()}, "
@@ -358,14 +358,14 @@ class Recovery:
 
     @property
     def note(self) -> str | None:
-        """What was repeated in a measurement that became clean, or None."""
+        """What was repeated in a measurement that ended clean, or None."""
         return f"{self._counted()} and repeated: {self._causes()}" if self._seen else None
 
     def _counted(self) -> str:
         return f"{self.disturbed} {'batch was' if self.disturbed == 1 else 'batches were'} disturbed"
 
     def _causes(self) -> str:
-        """Each kind once, as last seen, the most frequent first."""
+        """Lists each kind once, as last seen, the most frequent first."""
         last = {disturbance.kind: disturbance.seen for disturbance in self._seen}
         counts = Counter(disturbance.kind for disturbance in self._seen)
         return ", ".join(f"{count} × {last[kind]}" for kind, count in counts.most_common())

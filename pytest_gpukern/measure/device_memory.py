@@ -1,8 +1,7 @@
-"""Tells the device memory that libraries gave out around a test: before it, at most, and after its teardown.
+"""Reports the device memory that libraries gave out around a test: before, at most, and after its teardown.
 
-Only bytes that libraries account for are counted: arrays that are alive. What the driver says of the
-device's use also holds modules, handles and other processes. Only libraries that a test has imported are
-asked.
+We count only bytes that libraries account for, which are live arrays. The driver's own figure also contains
+modules, handles and other processes. We ask only libraries that a test has imported.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ MEMORY = "memory"
 """Kind of the finding, and what `--gpukern-gate-on` calls it."""
 
 LEAST_KEPT_BYTES = 2**20
-"""Arrays that are smaller together are no leak worth a line: a table of constants, say."""
+"""Less is no leak worth reporting; it may be a table of constants."""
 
 
 class MemoryObserver(Observer):
-    """Follows what libraries have given out through each test that measures on a GPU."""
+    """Follows the libraries' device memory through each test that measures on a GPU."""
 
     def __init__(self, name: str, bench: Bench, collect: Callable[[], object] = gc.collect) -> None:
         super().__init__(name, bench)
@@ -40,7 +39,7 @@ class MemoryObserver(Observer):
         self._peak = 0
 
     def begin_test(self) -> None:
-        """Notes what is alive before a test, caches given back."""
+        """Notes what is allocated before a test, after freeing caches."""
         if not self.bench.measures:
             return
         with self._giving_up_on_errors():
@@ -50,17 +49,17 @@ class MemoryObserver(Observer):
             self._before = self._peak = before
 
     def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Looks behind each batch, where a test is followed."""
+        """Looks after each batch, if we follow this test."""
         return _Batches(self) if call.on_gpu and self._before is not None else None
 
     def look(self) -> None:
-        """Notes what is alive now, where that is the most so far."""
+        """Notes what is allocated now, if it is the most so far."""
         if self._before is not None:
             with self._giving_up_on_errors():
                 self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
-        """Says what the test had alive, and finds what it keeps: a failure's traceback is not its fault."""
+        """Returns what the test allocated, and finds a leak if it passed: a traceback may keep arrays."""
         before, self._before = self._before, None
         with self._giving_up_on_errors():
             return None if before is None else self._seen(before, passed=passed, let_go=let_go)
@@ -85,15 +84,15 @@ class MemoryObserver(Observer):
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:
-        """Follows a test no further once a library cannot be asked, as in a context of the test's own."""
+        """Stops following a test if a library cannot be asked, for example in the test's own context."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - whatever a library raises there; the test itself is not at fault
+        except Exception:  # noqa: BLE001 - any error of a library; the test itself is not at fault
             self._before = None
 
     @classmethod
     def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:  # noqa: ARG003
-        """Puts the figures where reports and the run file have them."""
+        """Puts the figures where reports and the run file read them."""
         return dataclasses.replace(result, memory=DeviceMemory(**values))
 
 
@@ -107,7 +106,7 @@ class _Batches(Observation):
 
 
 def _alive_once_idle() -> int:
-    """Bytes alive once the device is idle, since freeing may be queued, and caches were given back."""
+    """Returns the bytes allocated after waiting for queued frees and freeing caches."""
     synchronize()
     found = accounts()
     for account in found:

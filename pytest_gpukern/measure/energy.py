@@ -1,4 +1,4 @@
-"""Energy of a call: calls back to back for a second, between two readings of the device's counter."""
+"""Measures the energy of a call: calls back to back for a second, between two readings of the counter."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ OF_UPDATES = "the call updates its arguments, so it cannot run back to back"
 OF_CALLABLES = "only cases of a Problem run for another second, not calls of a test's own"
 
 _LONG_ENOUGH_S = 1.2
-"""The counter moves about every 0.1 s: in so long, an update more or less is under a tenth."""
+"""The counter moves about every 0.1 s, so here one update more or less is under a tenth."""
 _QUEUED_S = 0.02
 _MOST_QUEUED = 256
 _TRIED = 4
-"""Batches in which the host gets ahead of the device where launching takes up to three quarters of a call."""
+"""So many batches get the host ahead of the device if launching takes up to three quarters of a call."""
 
 
 class Mark(Protocol):
-    """A place in the queue of the timed stream, as an event of cuda.core's."""
+    """A place in the queue of the timed stream, such as a cuda.core event."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the device got there."""
+        """Whether the device has reached it."""
 
     def sync(self) -> None:
-        """Waits until it does."""
+        """Waits until the device reaches it."""
 
 
 class EnergyObserver(Observer):
-    """Runs a call that was timed for a second more, where the run asks for energy."""
+    """Runs a timed call for another second, if the run asks for energy."""
 
     def measured(self, call: Call, measurement: Measurement) -> Measurement:
-        """Adds the energy of a kernel's call, or why it cannot be told."""
+        """Adds the energy of a kernel's call, or the reason why it is unknown."""
         if not self.bench.settings.energy or call.scope != "kernel" or not call.on_gpu:
             return measurement
         energy = self._of(call, measurement)
@@ -59,7 +59,7 @@ class EnergyObserver(Observer):
             return Energy(untold=OF_CALLABLES)
         if call.executions.take(1, cold=False)[0].fresh is not None:
             return Energy(untold=OF_UPDATES)
-        if measurement.invalid is not None:  # what disturbs a time disturbs this too
+        if measurement.invalid is not None:  # what disturbs a time also disturbs this
             return Energy(untold=OF_INVALID)
         instruments = self.bench.instruments
         if instruments is None:
@@ -82,10 +82,10 @@ def energy_of_a_call(
     call_ns: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Energy:
-    """Measures the energy that the whole board draws for a call, calls back to back, nothing flushed between.
+    """Measures the energy that the whole board draws for a call, with calls back to back and no flushes.
 
-    So the cache is hot, unless the call's data do not fit into it. There is a reason instead where the device
-    has no counter, and for calls so short that launching them takes longer.
+    So the cache is hot, unless the call's data do not fit into it. If the device has no counter, or launching
+    takes longer than the call, it returns a reason instead.
     """
     if state().energy_mj is None:
         return Energy(untold=NO_COUNTER)
@@ -101,12 +101,12 @@ def energy_of_a_call(
 
 
 class _Feed:
-    """Queues batches of calls, each while the one before it still runs, if the host is fast enough.
+    """Queues batches of calls, each while the one before still runs, if the host is fast enough.
 
     Attributes:
-        calls: that were queued.
-        starved_s: how long the host queued while the device may have had nothing to do: the time of all
-            batches at whose end the one before had ended already.
+        calls: number of queued calls.
+        starved_s: how long the host queued while the device may have been idle: the time to queue each batch
+            before whose end the previous one had finished.
     """
 
     def __init__(self, executions: Executions, mark: Callable[[], Mark], clock: Callable[[], float]) -> None:
@@ -116,7 +116,7 @@ class _Feed:
         self.starved_s = 0.0
 
     def batch(self, count: int) -> bool:
-        """Queues so many calls, and then waits for the batch before; whether that was still running."""
+        """Queues so many calls, then waits for the batch before; returns whether that still ran."""
         began = self._clock()
         for execution in self._executions.take(count, cold=False):
             execution.run()
@@ -133,8 +133,8 @@ class _Feed:
 def _batch_size(largest: int, feed: Callable[[], _Feed], synchronize: Callable[[], None]) -> int:
     """Returns how many calls to queue at a time, at most `largest`.
 
-    Calls that fill the launch queue hold the host up, which looks as if it were too slow; with fewer calls it
-    is not. Where the host is too slow whatever the size, `largest` stays.
+    A full launch queue holds the host up, so that it looks too slow; fewer calls avoid that. If the host is
+    too slow for every size, we return `largest`.
     """
     count = largest
     while count > 1:
@@ -163,12 +163,12 @@ _WORST = 0.1
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a call, or why it cannot be told.
+    """Energy of a call, or the reason why it is unknown.
 
     Attributes:
-        call_mj: what the whole board drew per call, in millijoules.
+        call_mj: energy that the whole board drew per call, in millijoules.
         power_w: the board's average power meanwhile, in watts.
-        untold: why there is neither, in words that are the same for all such cases.
+        untold: why there is neither; the same words for all such cases.
     """
 
     call_mj: float | None = None
@@ -177,12 +177,12 @@ class Energy:
 
 
 def energy_per_call(before: DeviceState, after: DeviceState, calls: int, *, starved_ns: float) -> Energy:
-    """Returns the energy that the whole board drew per call, if it can be told to 10 %, else why not.
+    """Returns the energy that the whole board drew per call, if known to 10 %, else why not.
 
-    The counter moves every 0.1 s, so the calls must go on for ten of its updates. And for nine tenths of the
-    time the device must have had calls to execute, as its queue shows: `starved_ns` is the time of which that
-    cannot be said, as of calls that wait for the device themselves. On A100 and H100 the sensor looks at a
-    quarter of the time only (arXiv:2312.02741), which evens out over repeated calls.
+    The counter moves every 0.1 s, so the calls must run for ten of its updates. The device must have had
+    calls to execute for nine tenths of the time. `starved_ns` is the time in which its queue may have been
+    empty, for example because the calls wait for the device. On A100 and H100 the sensor samples only a
+    quarter of the time (arXiv:2312.02741), which evens out over repeated calls.
     """
     passed_ns = after.at_ns - before.at_ns
     if before.energy_mj is None or after.energy_mj is None:

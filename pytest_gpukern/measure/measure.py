@@ -35,28 +35,28 @@ _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
 _FEWEST_OF_SHORT = 50
 _BATCH_CALLS = 64
-"""So that the stopping rule is asked, and the device looked at, often enough."""
+"""Limits a batch, so that we ask the stopping rule and look at the device often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
-"""Each call of such a batch holds its own arguments in memory."""
+"""Limits a batch whose calls each hold their own arguments in memory."""
 _SLOW_CALL_S = 0.1
 _AGREEING = 0.05
 _AGREEING_BY_HOST = 0.25
-"""How near the last calls of a warm-up are to each other; pageable copies are seldom within 5 %."""
+"""How closely the last calls of a warm-up must agree; pageable copies seldom agree within 5 %."""
 _TARGET_BY_HOST = 0.05
-"""Sessions on one host differ by 20 to 30 % (`values.timer_table`), however many samples each has."""
+"""Sessions on one host differ by 20 to 30 % (`values.timer_table`), with any number of samples."""
 CONTRADICTION = 0.01
-"""By so much, relative to it, a second timer is off the first before it contradicts that."""
+"""A second timer contradicts the first if it differs by more than this share."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What a warm-up saw: the first call apart, since it may compile and load.
+    """The result of a warm-up, with a separate first call, since that may compile and load.
 
     Attributes:
         first_ns: wall time of the first call, until the device was idle.
-        settled_ns: wall time of the last.
-        calls: calls made.
-        settled: whether the last three agreed within 5 %, or a slow call makes that pointless.
+        settled_ns: wall time of the last call.
+        calls: number of calls.
+        settled: whether the last three agreed within 5 %, or the call is too slow to repeat.
     """
 
     first_ns: float
@@ -73,11 +73,11 @@ def warm_up(
     by_host: bool = False,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> WarmUp:
-    """Runs `call` until its wall time settles: three calls in a row within 5 % and 20 ms of calls.
+    """Runs `call` until its wall time settles: three calls in a row within 5 %, and 20 ms of calls.
 
-    What the host's clock will time (`by_host`) has settled within 25 %. Of calls longer than 20 ms two that
-    agree are enough. A call slower than 0.1 s is not repeated. After 0.4 s it ends unsettled. `compiled` says
-    that it ran before, so that not even the first call compiles or loads anything.
+    For calls that the host's clock will time (`by_host`), 25 % is enough. For calls longer than 20 ms two
+    that agree are enough. A call slower than 0.1 s is not repeated. After 0.4 s the warm-up ends unsettled.
+    `compiled` says that the call ran before, so that not even the first one compiles or loads anything.
     """
     within = _AGREEING_BY_HOST if by_host else _AGREEING
     times: list[float] = []
@@ -108,13 +108,14 @@ def _agree(times: list[float], within: float) -> bool:
 
 
 def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
-    """The default stopping rule for a call of about `call_ns`: slow calls get fewer samples.
+    """Returns the default stopping rule for a call of about `call_ns`; slow calls get fewer samples.
 
-    ±0.25 % or 0.1 s; at least 50 samples, 10 where one takes 1 ms, 6 and 5 where one takes 20 and 50 ms, 3
-    where one takes 0.2 s, 2 where one takes five and 1 where one takes ten. The summary says when they are
-    too few. By the host's clock, which repeats no better than to several percent within a session and to 20
-    or 30 between them, ±0.25 % would only cost time: ±5 % or 50 ms, with at least 10 samples, 5 where one
-    takes 5 ms, 3 where one takes 50 ms and 1 where one takes half a second.
+    On the device: ±0.25 % or 0.1 s, with at least 50 samples; 10 for calls of 1 ms, 6 for 20 ms, 5 for 50 ms,
+    3 for 0.2 s, 2 for 5 s and 1 for 10 s. The summary says if they are too few.
+
+    By the host's clock: ±5 % or 50 ms, with at least 10 samples; 5 for calls of 5 ms, 3 for 50 ms and 1 for
+    0.5 s. The host repeats only to several percent within a session, and to 20 or 30 % between sessions, so
+    ±0.25 % would only cost time.
     """
     if by_host:
         few = 1 if call_ns > 5e8 else 3 if call_ns > 5e7 else 5 if call_ns > 5e6 else 10
@@ -135,10 +136,10 @@ def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
 
 
 def rule_beside(call_ns: float) -> StoppingRule:
-    """The stopping rule of a second timer, kept beside the first: ±1 % or a third of the time.
+    """Returns the stopping rule of a second timer beside the first: ±1 % or a third of the time.
 
-    With at least 10 samples. It has to show that the first is wrong by a percent, not to say again what that
-    says better. Of calls over 1 ms it takes exactly 6 samples, over 20 ms 3, over 0.1 s 1.
+    It takes at least 10 samples: enough to show that the first is wrong by a percent, no more. For calls over
+    1 ms it takes exactly 6 samples, over 20 ms 3, over 0.1 s 1.
     """
     if call_ns > 1e6:
         few = 1 if call_ns > 1e8 else 3 if call_ns > 2e7 else FEWEST_FOR_95_PERCENT
@@ -148,7 +149,7 @@ def rule_beside(call_ns: float) -> StoppingRule:
 
 
 class Repeated:
-    """One call again and again, each time with fresh arguments where there is a `setup`."""
+    """Repeats one call, each time with fresh arguments if there is a `setup`."""
 
     buffer_sets = 1
 
@@ -158,7 +159,7 @@ class Repeated:
         self.largest_batch = _BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
 
     def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
-        """Executions of the call; their arguments are made now."""
+        """Returns executions of the call, and makes their arguments now."""
         if self._setup is None:
             return [Iteration(self._call)] * count
         return [self._fresh() for _ in range(count)]
@@ -184,27 +185,27 @@ def measure(
     beside: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Measurement:
-    """Takes samples of a call that is warm and was checked, until the stopping rule says why to stop.
+    """Takes samples of a warm and checked call until the stopping rule says why to stop.
 
-    Every sample that was taken while the device was fit is kept. Others are counted, and taken again.
+    We keep every sample taken while the device was fit. We count the others and take them again.
 
     Args:
-        executions: what is timed.
-        timer: how.
+        executions: the executions to time.
+        timer: the timer to use.
         scope: what the call does: one of `problems.variants.SCOPES`.
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
         rule: when to stop; by default `rule_for(call_ns)`.
-        observing: look at the device between batches, the nearest to what is timed first.
-        inspect: called once, behind an execution chosen at random among the first, or behind the whole turn
-            on all buffer sets where a graph is cold; it checks its outputs.
-        traffic_bytes: declared bytes of the work, carried along.
-        flops: declared operations of the work, carried along.
+        observing: observers that look at the device between batches, the one nearest to the timed work first.
+        inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
+            whole turn on all buffer sets for a cold graph.
+        traffic_bytes: declared bytes of the work, copied into the result.
+        flops: declared operations of the work, copied into the result.
         beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
 
     Raises:
-        NothingLaunched: the timer saw that the call puts nothing on the device.
+        NothingLaunched: the call puts nothing on the device.
         TimerUnavailable: the timer cannot time this call.
     """
     sampler = Sampler(
@@ -218,7 +219,7 @@ def measure(
         clock=clock,
     )
     last = sampler.run()
-    # At the end the timer knows of all batches.
+    # Only now does the timer know all batches.
     suspicion = None if beside else timer.suspicion(last)
     found = dataclasses.replace(
         sampler.measurement(scope, cache),
@@ -234,9 +235,9 @@ def measure(
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Pauses what traces or profiles this thread, such as coverage, which times would contain.
+    """Pauses tracers and profilers of this thread, such as coverage, which would add to the times.
 
-    Tools of `sys.monitoring` (Python 3.12 and newer) keep their events and have no callbacks meanwhile.
+    Tools of `sys.monitoring` (Python 3.12 and newer) keep their events but get no callbacks meanwhile.
     """
     monitoring: Any = getattr(sys, "monitoring", None)
     tools = [tool for tool in range(6) if monitoring is not None and monitoring.get_tool(tool) is not None]
@@ -261,18 +262,18 @@ def untraced() -> Iterator[None]:
 
 _BATCH_S = 0.05
 _LEAST_S = 4e-4
-"""What an execution takes with the launches, the flush and the records around it, until that is known."""
+"""Assumed time of an execution with its launches, flush and records, until it is known."""
 _FEWEST_BATCHES = 3
-"""Samples of one batch may share what those of another do not."""
+"""Samples of one batch may share something that other batches do not."""
 _GAP_SPREAD = 0.5
-"""Standard deviation of a gap between two kernels of a call, relative to it: on H200s the 1.2 µs between the
-two of a small matrix product were 0.8 µs more or less from batch to batch and from process to process."""
+"""Relative standard deviation of a gap between two kernels of a call: on H200s the 1.2 µs gap in a small
+matrix product varied by 0.8 µs from batch to batch and from process to process."""
 _LAUNCH_SPREAD = 0.15
-"""The same of a time that contains the host's launches, as of the host's clock."""
+"""The same for a time that contains the host's launches, and for the host's clock."""
 
 
 class Samples:
-    """The samples so far, and what is known about them."""
+    """The samples so far, with their warnings and statistics."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
@@ -286,12 +287,12 @@ class Samples:
         self.invalid: str | None = None
         self.stopped: str | None = None
         self._launch_included = False
-        self._settled = 0  # so many samples count for good
+        self._settled = 0  # number of samples that count for good
 
     def add(self, batch: Batch, executions: int) -> None:
-        """Takes the samples of a batch of so many executions, in order."""
+        """Adds the samples of a batch of so many executions, in order."""
         if self.samples and batch.launch_included != self._launch_included:
-            # With the launch cost in it, the number is another quantity: begin anew.
+            # A time that contains the launch cost is another quantity: start again.
             self.samples, self.batches, self.busy, self._settled = [], [], [], 0
         self._launch_included = batch.launch_included
         self.samples += batch.samples_ns
@@ -304,7 +305,7 @@ class Samples:
 
     @property
     def jitter_ns(self) -> float:
-        """What the host adds to the spread of a session's median, since it decides when kernels begin."""
+        """Spread of a session's median that the host adds by deciding when kernels begin."""
         median = statistics.median(self.samples)
         if self.work:
             gaps = sum(work.count for work in self.work) - 1
@@ -313,17 +314,17 @@ class Samples:
         return _LAUNCH_SPREAD * median if self._launch_included else 0.0
 
     def settle(self, stopped: str | None, *, settled: bool) -> None:
-        """Notes why sampling ends here, if it does, and that all samples so far count, if they do."""
+        """Notes why sampling stops, if it does, and whether all samples so far count."""
         self.stopped = stopped
         if settled:
             self._settled = len(self.samples)
 
     def give_up(self, fault: str, hopeless: str | None) -> bool:
-        """Counts the samples that were taken while the device was not fit; whether it is no use to go on."""
+        """Counts the samples taken while the device was not fit; returns whether to give up."""
         self.invalid_samples += len(self.samples) - self._settled
         if hopeless is not None:
             self.invalid, self.stopped = hopeless, fault
-        if hopeless is None or self._settled:  # otherwise what there is has to be shown
+        if hopeless is None or self._settled:  # otherwise show what there is
             del self.samples[self._settled :], self.busy[self._settled :]
             while sum(self.batches) > len(self.samples):
                 self.batches.pop()
@@ -332,7 +333,7 @@ class Samples:
 
 @dataclass
 class Sampler:
-    """Takes batches of one call; attributes as the arguments of `measure.measure`."""
+    """Takes batches of one call; its attributes are the arguments of `measure`."""
 
     executions: Executions
     timer: Timer
@@ -345,10 +346,10 @@ class Sampler:
     sampling: Samples = field(default_factory=Samples)
 
     def run(self) -> Iteration:
-        """Goes on until the rule or the watch says why to stop; returns the execution that came last."""
+        """Samples until the rule or an observer says why to stop; returns the last execution."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
-        # Where nothing is flushed between calls, as in a graph, they are cold on all sets in turn only.
+        # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
         turn = self.executions.buffer_sets if self.cold and not timer_row(timer.name).flushes else 1
         executed, started = 0, self.clock()
         while True:
@@ -373,12 +374,12 @@ class Sampler:
             if look.fault is None:
                 sampling.settle(stopped, settled=look.settled)
             elif not sampling.give_up(look.fault, look.hopeless):
-                timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it has rested
+                timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
-        """What all that observe saw behind a batch; the first fault is told."""
+        """Merges what the observers saw after a batch; reports the first fault."""
         looks = [each.after(batch, last=last) for each in self.observing]
         return Look(
             settled=all(look.settled for look in looks),
@@ -387,12 +388,12 @@ class Sampler:
         )
 
     def summary(self) -> Summary:
-        """The centre of the samples, with what it has to say of them."""
+        """Returns the summary of the samples, with their warnings."""
         sampling = self.sampling
         return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
 
     def measurement(self, scope: str, cache: str) -> Measurement:
-        """What was taken, once it has ended, with what the timer has to say of it."""
+        """Returns the finished measurement, with the timer's remarks."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
         return Measurement(
@@ -413,9 +414,9 @@ class Sampler:
         )
 
     def _size(self, executed: int, passed_s: float, chosen: int) -> int:
-        """How many executions the next batch has, of which the one that is inspected is the last."""
+        """Returns the number of executions in the next batch; the inspected one is its last."""
         rule, sampling = self.rule, self.sampling
-        # What an execution takes with all that is around it: at first only the call's share is known.
+        # Time of an execution with everything around it; at first only the call's share is known.
         each_s = max(self.call_ns / 1e9, 1e-9, passed_s / executed if executed else _LEAST_S)
         return min(
             int(_BATCH_S / each_s),
@@ -428,12 +429,12 @@ class Sampler:
 
 
 def _samples_a_batch(rule: StoppingRule, taken: int) -> int:
-    """The most samples of the next batch: the fewest that the rule asks for come from several."""
+    """Returns the most samples for the next batch, so that even the rule's minimum comes from several."""
     return math.ceil(rule.min_samples / _FEWEST_BATCHES) if taken < rule.min_samples else rule.max_samples
 
 
 def _within_budget(rule: StoppingRule, sampling: Samples, passed_s: float, each_s: float) -> int:
-    """Returns how many executions the time left allows, never fewer than the first batches had."""
+    """Returns how many executions the remaining time allows, at least as many as in the first batches."""
     if len(sampling.samples) < rule.min_samples:
         return rule.max_samples * sampling.executions_a_sample
     least = _samples_a_batch(rule, 0) * sampling.executions_a_sample

@@ -1,8 +1,7 @@
-"""Says what an observer is: it looks at the device around what is timed, never inside it.
+"""Defines what an observer is: it looks at the device around timed work, never during it.
 
-To add one, write a file with a class derived from `Observer`, and its row in `OBSERVERS`. What it finds
-travels under its name in `Measurement.observations` and `Result.observations`; nothing else needs to know of
-it.
+To add one, write a file with a class derived from `Observer`, and its row in `OBSERVERS`. Its findings travel
+under its name in `Measurement.observations` and `Result.observations`; no other code needs to know it.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ OBSERVERS = {
     "clocks": ObserverRow("pytest_gpukern.measure.device_clocks", "ClockObserver"),
     "energy": ObserverRow("pytest_gpukern.measure.energy", "EnergyObserver"),
 }
-"""Name → its row. The first is nearest to what is timed: the last to look before it, the first behind it."""
+"""Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""
 
 _FRESH_S = 0.02
 
 
 @dataclass
 class Instruments:
-    """What a device is looked at with; one a process.
+    """The instruments that observe a device, once a process.
 
     Attributes:
         states: asks NVML.
-        probe: measures the SM clock; None where it cannot be launched.
-        max_sm_mhz: highest SM clock of the device, where it is told.
-        max_memory_mhz: highest memory clock.
+        probe: measures the SM clock; None if it cannot be launched.
+        max_sm_mhz: highest SM clock of the device, if known.
+        max_memory_mhz: highest memory clock, if known.
     """
 
     states: DeviceWatch
@@ -67,11 +66,11 @@ class Instruments:
 
     @property
     def age_s(self) -> float:
-        """Seconds since NVML was asked."""
+        """Seconds since we asked NVML."""
         return time.monotonic() - self._asked
 
     def state(self, *, within_s: float = _FRESH_S) -> DeviceState:
-        """Returns the device's state; one of 20 ms ago will do, since asking takes some, unless told else."""
+        """Returns the device's state, at most `within_s` seconds old, since asking takes milliseconds."""
         if self._last is None or self.age_s > within_s:
             self._last = self.states.state()
             self._asked = time.monotonic()
@@ -89,7 +88,7 @@ class Bench(Protocol):
 
     @property
     def instruments(self) -> Instruments | None:
-        """What the device is looked at with; None without a GPU. Opens it: ask while holding the device."""
+        """The device's instruments; None without a GPU. The first read opens them: hold the device then."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,10 @@ class Call:
     Attributes:
         scope: one of `problems.variants.SCOPES`.
         on_gpu: whether it uses a GPU at all.
-        executions: of the call, which is warm and was checked; None where it may not be run for longer than
-            it takes to time it.
+        executions: executions of the warm and checked call; None if it may only run to be timed.
         synchronize: waits for the device.
-        mark: marks the place in the queue of the timed stream.
-        floor: the least time that the declared work can take, where that is known.
+        mark: marks the current place in the queue of the timed stream.
+        floor: the least time that the declared work can take, if known.
     """
 
     scope: str
@@ -116,12 +114,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Look:
-    """What an observer saw behind a batch.
+    """What an observer saw after a batch.
 
     Attributes:
-        settled: whether the samples count for good; otherwise another look is needed to say so.
-        fault: why the samples since the last look do not count, in words, or None.
-        hopeless: why measuring again is no use, in words, or None while it is.
+        settled: whether the samples count for good; if not, a later look decides.
+        fault: why the samples since the last look do not count, or None.
+        hopeless: why measuring again is useless, or None.
     """
 
     settled: bool = True
@@ -133,7 +131,7 @@ class Observation:
     """Looks at one measurement by one timer. By default it does nothing."""
 
     def before(self) -> None:
-        """A batch comes next; the device is idle."""
+        """Is called before a batch; the device is idle."""
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         """Says whether the samples of a batch count. May pause before it returns; the device is idle.
@@ -145,7 +143,7 @@ class Observation:
         return Look()
 
     def finish(self, measurement: Measurement) -> Measurement:
-        """Adds what was seen of all batches, once sampling has ended."""
+        """Adds what was seen in all batches, once sampling has ended."""
         return measurement
 
 
@@ -157,27 +155,27 @@ class Observer:
         self.bench = bench
 
     def begin_test(self) -> None:
-        """A test that measures is about to be set up; this process holds the device."""
+        """Is called before the setup of a test that measures; this process holds the device."""
 
     def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins to look at one measurement of a warm call; None where there is nothing to see.
+        """Begins to look at one measurement of a warm call; None if there is nothing to see.
 
         Args:
-            call: what is measured.
+            call: the measured call.
             timer: takes the times.
-            beside: whether a main timer's samples were taken just before.
+            beside: whether a main timer has just measured the call.
         """
         return None
 
     def measured(self, call: Call, measurement: Measurement) -> Measurement:  # noqa: ARG002
-        """Adds to the main measurement what is found once all timers are done; may execute the call."""
+        """Adds to the main measurement once all timers are done; may execute the call."""
         return measurement
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        """Says what it saw of the test, which was torn down; this process holds the device.
+        """Returns what it saw of the test, after teardown; this process holds the device.
 
         Args:
-            passed: whether the test's body did; what a failure's traceback refers to is not kept by the test.
+            passed: whether the test's body passed; a failure's traceback keeps objects alive.
             let_go: drops what pytest itself still refers to, such as values of fixtures.
         """
         return None
@@ -209,11 +207,11 @@ class ObservedTest:
 
     @classmethod
     def from_json(cls, data: JsonDict) -> ObservedTest:
-        """The inverse of `to_json`."""
+        """Reads the result of `to_json`."""
         return cls(data["values"], tuple(Finding(**finding) for finding in data["findings"]))
 
     def added_to(self, result: Result) -> Result:
-        """Returns the test's result with it."""
+        """Returns the test's result with what observers saw."""
         for name, values in self.values.items():
             result = _class_of(OBSERVERS[name]).add_to(result, name, values)
         return dataclasses.replace(result, findings=(*result.findings, *self.findings))
@@ -227,23 +225,23 @@ class Observers:
         self._all: list[Observer] = [_class_of(row)(name, bench) for name, row in rows.items()]
 
     def begin_test(self) -> None:
-        """Tells all of them; raises CudaError where the context is lost."""
+        """Calls all observers; raises CudaError if the context is lost."""
         for each in self._all:
             each.begin_test()
 
     def observe(self, call: Call, timer: Timer, *, beside: bool = False) -> list[Observation]:
-        """Returns what looks at one measurement of a warm call, the nearest to what is timed first."""
+        """Returns the observations of one measurement of a warm call, the nearest to the timed work first."""
         begun = (each.observe(call, timer, beside=beside) for each in reversed(self._all))
         return [observation for observation in begun if observation is not None][::-1]
 
     def measured(self, call: Call, measurement: Measurement) -> Measurement:
-        """Returns a call's main measurement with what they add once all timers are done."""
+        """Returns a call's main measurement with what observers add once all timers are done."""
         for each in self._all:
             measurement = each.measured(call, measurement)
         return measurement
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
-        """Returns what they saw of a test; raises CudaError where the context is lost."""
+        """Returns what observers saw of a test; raises CudaError if the context is lost."""
         values, findings = {}, []
         for each in self._all:
             seen = each.end_test(passed=passed, let_go=let_go)
@@ -254,7 +252,7 @@ class Observers:
 
 
 def with_notes(measurement: Measurement, *notes: str | None) -> Measurement:
-    """Returns the measurement with notes that are said behind its others; None is no note."""
+    """Returns the measurement with these notes after its others; skips None."""
     summary = measurement.summary
     told = tuple(note for note in notes if note)
     summary = dataclasses.replace(summary, warnings=(*summary.warnings, *told))

@@ -1,4 +1,4 @@
-"""Says whether samples are plausible: no clock of the host lies, no thread disturbs, no time is too short."""
+"""Checks that samples are plausible: host clocks agree, no thread interferes, no time is impossibly short."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class Plausibility(Observer):
-    """Looks at the host's clocks and threads around batches, and at what the device's times add up to."""
+    """Looks at the host's clocks and threads around batches, and at the sum of the device's times."""
 
     def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation:  # noqa: ARG002
-        """Begins once the call is warm: threads that libraries keep must have been started."""
+        """Begins once the call is warm, so that libraries have started the threads that they keep."""
         return PlausibilityObservation(call, timer)
 
 
 class PlausibilityObservation(Observation):
-    """Finds what makes all samples of a measurement invalid."""
+    """Finds faults that make all samples of a measurement invalid."""
 
     def __init__(self, call: Call, timer: Timer) -> None:
         self._call = call
@@ -48,14 +48,14 @@ class PlausibilityObservation(Observation):
         self._batch_began = self._guard.read()
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        """Compares the device's times with what the host saw pass."""
+        """Compares the device's times with the time that passed on the host."""
         if self._device_timed and self._contradiction is None:
             passed_ns = self._guard.read().perf_ns - self._batch_began.perf_ns
             self._contradiction = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
         return Look()
 
     def finish(self, measurement: Measurement) -> Measurement:
-        """Makes it invalid for the first fault found."""
+        """Makes the measurement INVALID for the first fault found."""
         fault = (
             self._guard.fault(self._began)
             or self._contradiction
@@ -64,7 +64,7 @@ class PlausibilityObservation(Observation):
             )
         )
         found = dataclasses.replace(measurement, invalid=measurement.invalid or fault)
-        # What a thread launches on the GPU the timers see, and what it writes late is found by checking.
+        # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
         left = threads_left(self._threads)
         of_python = still_running(left, "the timed calls") if left else None
         native = None if self._call.on_gpu else thread_note(self._threads, running_threads())
@@ -72,11 +72,11 @@ class PlausibilityObservation(Observation):
 
 
 MARGIN = 0.02
-"""How far a time may lie below the floor: clocks are told in steps of up to 0.8 % and timers tick."""
+"""How far a time may lie below the floor: clocks are reported in steps of up to 0.8 %, and timers tick."""
 
 
 def below_floor(median_ns: float, floor: Floor | None, *, resolution_ns: float = 0.0) -> str | None:
-    """Says why a median is impossible, or None; `floor` is the least time that the declared work can take."""
+    """Says why a median is below the floor, the least time that the declared work can take, or None."""
     if floor is None or median_ns + resolution_ns >= (1 - MARGIN) * floor.ns:
         return None
     return (
@@ -109,13 +109,13 @@ _INSIDE = f"{_PACKAGE}."
 
 _TRIES = 10
 _SHARE, _SLACK_NS = 0.01, 1_000_000
-"""Clocks of a host differ by the rate at which NTP slews one of them, at most 0.05 %, and by when each is
-read; a device's clock differs from the host's by some parts in a million."""
+"""Clocks of a host differ because NTP slews one of them, by at most 0.05 %, and because we read them at
+different moments. A device's clock differs from the host's by some parts in a million."""
 
 
 @dataclass(frozen=True)
 class ClockReading:
-    """Two clocks of the host at one moment, in nanoseconds; `raw_ns` is None where there is only one."""
+    """Two clocks of the host at one moment, in nanoseconds; `raw_ns` is None if there is only one."""
 
     perf_ns: int
     raw_ns: int | None
@@ -124,11 +124,10 @@ class ClockReading:
 class ClockGuard:
     """Finds replaced and diverging clocks around a measurement.
 
-    References are taken when this file is loaded and compared whenever somebody asks. What is compared: the
-    clock functions of `time`, what this package's own modules use under their names, and what makes the
-    events that times are read from. Events and streams of `cuda.core` are extension types that Python code
-    cannot patch; event classes of other libraries time nothing here. Methods of our own timers are not
-    compared.
+    We take references when this file is loaded, and compare them on each call of `fault`: the clock functions
+    of `time`, the names under which this package's modules use them, and the functions that make the timed
+    events. Python code cannot patch events and streams of `cuda.core`, which are extension types; event
+    classes of other libraries time nothing here. We do not compare methods of our own timers.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class ClockGuard:
         self._raw_ns = raw_ns or _raw_clock()
 
     def read(self) -> ClockReading:
-        """Read both clocks, before what is guarded; again where this thread had to wait between them."""
+        """Reads both clocks before the guarded work, and again if this thread had to wait between them."""
         for _ in range(_TRIES):
             first = self._perf_counter_ns()
             raw = self._raw_ns() if self._raw_ns else None
@@ -149,7 +148,7 @@ class ClockGuard:
         return ClockReading(first, raw)
 
     def fault(self, since: ClockReading) -> str | None:
-        """Why times taken since a reading cannot be trusted, naming the clock, or None."""
+        """Says why times taken since a reading cannot be trusted, naming the clock, or returns None."""
         for name, found in replaced_clocks():
             return (
                 f"the clock {name} was replaced by {_described(found)}; undo the patch while measuring "
@@ -169,7 +168,7 @@ class ClockGuard:
 
 
 def replaced_clocks() -> Iterator[tuple[str, object]]:
-    """Each clock function that is not the one it was, by its full name, with what stands in its place."""
+    """Yields the full name of each replaced clock function, with its replacement."""
     if sys.modules.get("time") is not _TIME:
         yield "module time", sys.modules.get("time")
     for name, kept in _KEPT.items():
@@ -181,7 +180,7 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
         if not own or module_name == __name__:
             continue
         for name, found in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
-            # A function of the module's own may have the name: report.units.time formats a time.
+            # A module may have its own function of that name: report.units.time formats a time.
             its_own = isinstance(found, FunctionType) and found.__globals__ is vars(module)
             if found is not _KEPT[name] and found is not _TIME and not its_own:
                 yield f"{module_name}.{name}", found
@@ -192,7 +191,7 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
 
 
 def _genuine(name: str, function: object) -> bool:
-    """Whether what was found when this file was loaded was already what it says."""
+    """Says whether a function was genuine when this file was loaded."""
     return isinstance(function, BuiltinFunctionType) and (function.__module__, function.__name__) == (
         "time",
         name,
@@ -202,9 +201,8 @@ def _genuine(name: str, function: object) -> bool:
 def device_time_fault(device_ns: float, wall_ns: float) -> str | None:
     """Says why the device's times of a batch contradict the host's clock, or None.
 
-    The samples of one stream follow each other inside the batch, so their sum cannot exceed the time that the
-    host saw pass around it. The opposite proves nothing: flushes, launches and waiting are in the host's
-    time.
+    The samples of one stream follow each other, so their sum cannot exceed the batch's time on the host. A
+    smaller sum proves nothing, since the host's time includes flushes, launches and waiting.
     """
     if device_ns <= (1 + _SHARE) * wall_ns + _SLACK_NS:
         return None
@@ -215,13 +213,13 @@ def device_time_fault(device_ns: float, wall_ns: float) -> str | None:
 
 
 def _raw_clock() -> Callable[[], int] | None:
-    """A clock that nobody slews, read by another system call; None on systems without it."""
+    """Returns a clock that nobody slews, read by another system call; None on systems without it."""
     clock, read = getattr(time, "CLOCK_MONOTONIC_RAW", None), _KEPT.get("clock_gettime_ns")
     if clock is None or read is None:
         return None
     try:
         read(clock)
-    except OSError:  # some sandboxes do not have it
+    except OSError:  # some sandboxes lack it
         return None
     return lambda: int(read(clock))
 

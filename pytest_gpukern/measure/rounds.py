@@ -1,4 +1,4 @@
-"""Rounds as `pedantic` of pytest-benchmark asks for them: setup, calls and teardown in turn, by any timer."""
+"""Runs the rounds of pytest-benchmark's `pedantic` with any timer: setup, calls and teardown in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST_BATCH = 64
 
 
 def _nothing() -> None:
-    """Nothing to wait for."""
+    """Does nothing: there is nothing to wait for."""
 
 
 @dataclass
@@ -37,25 +37,25 @@ class _Round:
 class Rounds:
     """Executions of one target in rounds: each is `setup`, some calls, `teardown`, and ends before the next.
 
-    In turn, because a setup may reset what all calls share, and a teardown give back what the next setup
-    takes. So a round is begun when it is taken, which ends the one before, and they are taken one at a time;
-    one that was taken and not executed is taken again. Without a setup and a teardown nothing tells rounds
-    apart, and as many are taken as a timer can queue.
+    A setup may reset what all calls share, and a teardown may free what the next setup takes. So a timer
+    takes one round at a time: `take` ends the round before and begins the next. A round that was not executed
+    is taken again. Without setup and teardown rounds are all alike, and a timer takes as many as it can
+    queue.
 
     Attributes:
-        target: what is timed.
-        args: its positional arguments, where `setup` makes none.
-        kwargs: its named arguments, where `setup` makes none.
+        target: the function to time.
+        args: its positional arguments, if `setup` makes none.
+        kwargs: its named arguments, if `setup` makes none.
         setup: untimed, before each round; returns (args, kwargs), or nothing.
         teardown: untimed, after each round, with the same arguments.
         count: rounds that become samples, or None to sample until the median is known.
         warmup_count: rounds before them.
         iterations: calls in a round.
-        synchronize: waits for the device, so that a teardown takes nothing away from a running kernel, and
-            what a setup left running is not taken for the call's.
+        synchronize: waits for the device, so that a teardown frees nothing that a kernel still uses, and work
+            of a setup does not count as the call's.
 
     Raises:
-        ValueError: a number is no whole number or too small, or a `setup` is to serve several calls.
+        ValueError: a number is not whole or too small, or there is a `setup` with several `iterations`.
     """
 
     target: Callable[..., Any]
@@ -87,17 +87,17 @@ class Rounds:
         self.largest_batch = 1 if in_turn else _LARGEST_BATCH
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Ends the round before, and begins the next `count`: not more than `largest_batch`."""
+        """Ends the round before, and begins the next `count` rounds, at most `largest_batch`."""
         return [self.begin(self.calls(cold=cold)) for _ in range(count)]
 
     def calls(self, *, cold: bool) -> int:
-        """Calls in a sample: only the first of several would find a cold cache, so there it is one."""
+        """Returns the calls in a sample; one if `cold`, since only the first would find a cold cache."""
         return 1 if cold else self.iterations
 
     def begin(self, calls: int = 1) -> Iteration:
         """Ends the round before and begins one of so many calls.
 
-        It says that its arguments are its own also where they are not, so that no timer adds calls to it.
+        It always claims to need its own arguments, so that no timer adds calls to it.
         """
         current = self._next()
         call = functools.partial(self.target, *current.args, **current.kwargs)
@@ -110,21 +110,21 @@ class Rounds:
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Positional and named arguments of the round that was begun last."""
+        """Positional and named arguments of the current round."""
         assert self._open is not None
         return self._open.args, self._open.kwargs
 
     def call(self) -> Any:
-        """Runs the target once, in a round of its own; returns what it returned."""
+        """Runs the target once in a separate round; returns its result."""
         return self.begin().execute()
 
     def warm_up(self) -> None:
-        """Runs the rounds that are not sampled."""
+        """Runs the warm-up rounds."""
         for _ in range(self.warmup_count):
             self.begin(self.iterations).execute()
 
     def finish(self) -> None:
-        """Ends the last round that was begun."""
+        """Ends the current round."""
         ended, self._open = self._open, None
         if ended is not None and self.teardown is not None:
             self.synchronize()
@@ -148,7 +148,7 @@ class Rounds:
 
 
 def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Returns what a `setup` returned as (args, kwargs); TypeError where it is neither nor a tuple."""
+    """Returns a setup's result as (args, kwargs); TypeError if it is neither that, a tuple nor None."""
     if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[1], dict):
         return tuple(made[0]), made[1]
     if isinstance(made, tuple):
@@ -160,9 +160,9 @@ def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def rule_of_rounds(count: int, usual: StoppingRule, *, beside: bool) -> StoppingRule:
-    """When to stop where `count` rounds were asked for: after as many samples of the main timer.
+    """Returns the stopping rule for `count` requested rounds: as many samples by the main timer.
 
-    A timer beside it keeps its `usual` rule, which is shorter, and takes no more than the main one.
+    A timer beside it keeps its shorter `usual` rule, and takes no more samples than the main one.
     """
     if not beside:
         return dataclasses.replace(usual, min_samples=count, max_samples=count)

@@ -1,7 +1,7 @@
 """Summarizes the samples of one session: the median, how well it is known, and when to stop sampling.
 
-Everything here is about one session. Samples of one process share its clocks, its memory layout and its
-neighbours, so no interval of this module says anything about the next process: that is the gate's business.
+Samples of one process share its clocks, memory layout and neighbours. So no interval here says anything about
+the next process; the gate handles that.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FEWEST_FOR_95_PERCENT = 6
-"""The range of n samples covers the median with 1 − 2/2ⁿ: 93.8 % for five samples, 96.9 % for six."""
+"""The range of n samples covers the median with probability 1 − 2/2ⁿ: 93.8 % for five, 96.9 % for six."""
 
 _MODE_SHARE = 0.15  # a mode holds at least this share of the samples
-_MODE_GAP = 2.0  # in standard deviations within a mode: how wide the empty stretch between two modes is,
-_MODE_DISTANCE = 7.0  # and how far apart their medians are
+_MODE_GAP = 2.0  # least gap between two modes, in standard deviations within a mode
+_MODE_DISTANCE = 7.0  # least distance of their medians, likewise
 _MODE_SAMPLES = 30  # fewer form gaps by chance
 _WORTH_SAYING = 0.01  # modes, trends and outliers below 1 % of the median are not mentioned
 _ORDINARY_SHARE = 0.05  # outliers up to this share of the samples are not mentioned
 _TREND_P = 0.001
-_BATCH_SAMPLES = 5  # fewer do not say where the middle of their batch is
-_BATCHES_Z = 3.09  # the normal quantile of 99.9 %: so sure is it that batches differ
-_KNOWN = 1e6  # degrees of freedom from which a variance is as good as known
+_BATCH_SAMPLES = 5  # fewer do not give a reliable median of their batch
+_BATCHES_Z = 3.09  # 99.9 % quantile of the normal distribution: confidence that batches differ
+_KNOWN = 1e6  # from so many degrees of freedom on, a variance counts as known
 _QUANTILE_TOLERANCE = 1e-13
 _FRACTION_TOLERANCE = 1e-15
 _LONGEST_FRACTION = 20_000
@@ -41,22 +41,22 @@ _MAD_TO_SIGMA = 1.4826  # median absolute deviation of a normal distribution →
 def summarize(
     samples_ns: Sequence[float], *, resolution_ns: float = 0.0, batches: Sequence[int] = ()
 ) -> Summary:
-    """The median of one session's samples with a distribution-free 95 % confidence interval.
+    """Returns the median of one session's samples with a distribution-free 95 % confidence interval.
 
     The interval is the pair of order statistics whose ranks follow from the binomial distribution (Hollander,
     Wolfe & Chicken, *Nonparametric Statistical Methods*, 3rd ed., §3.6; David & Nagaraja, *Order Statistics*,
-    §7.1). It is exact rather than interpolated, so it covers at least 95 %. Under six samples no interval
-    reaches 95 %: then it is the range, and a warning says so. It is never narrower than ± half the timer's
-    resolution. Samples are never dropped; what looks odd about them becomes a warning in words.
+    §7.1). It is exact rather than interpolated, so it covers at least 95 %. With fewer than six samples no
+    interval reaches 95 %: then it is the range, and a warning says so. It is never narrower than ± half the
+    timer's resolution. We never drop samples; if they look odd, a warning says so.
 
-    The interval takes samples for independent. Those of one batch may share what those of the next do not,
-    such as the gaps between two kernels that were queued together: where batches differ by more than chance
-    (Kruskal & Wallis 1952), the interval also contains the median of each.
+    The interval assumes independent samples. But samples of one batch may share something, such as the gaps
+    between two kernels that were queued together. If batches differ by more than chance (Kruskal & Wallis
+    1952), the interval also contains the median of each.
 
     Args:
         samples_ns: times of one session in nanoseconds, in the order taken.
         resolution_ns: the smallest difference that the timer can show.
-        batches: how many of the samples were taken at a time, in order; by default nothing is known of it.
+        batches: number of samples in each batch, in order; empty if unknown.
 
     Raises:
         ValueError: there is no sample, or one is negative or not finite; the message has value and index.
@@ -88,11 +88,11 @@ class StoppingRule:
     """When a session has sampled enough.
 
     Attributes:
-        target_half_width: half the 95 % interval of the median relative to it; 0.0025 is ±0.25 %.
-        min_samples: never stop before these, even if the time budget has ended.
+        target_half_width: half the median's 95 % interval, relative to the median; 0.0025 is ±0.25 %.
+        min_samples: never stop before so many, even after the time budget.
         max_samples: always stop here.
         budget_s: time that sampling may take, in seconds.
-        samples_at_resolution: from how many samples on an interval within the timer's resolution is enough;
+        samples_at_resolution: with so many samples, an interval within the timer's resolution is enough;
             fewer may agree by chance.
     """
 
@@ -120,9 +120,9 @@ class StoppingRule:
         resolution_ns: float = 0.0,
         batches: Sequence[int] = (),
     ) -> str | None:
-        """Why to stop sampling now, in words, or None to go on. Costs two sorts of the samples.
+        """Returns why to stop sampling now, or None to go on. Costs two sorts of the samples.
 
-        An interval narrower than the timer's resolution will not become narrower by sampling on.
+        More samples do not narrow an interval that is within the timer's resolution.
         """
         n = len(samples_ns)
         if n >= self.max_samples:
@@ -142,17 +142,17 @@ class StoppingRule:
 
 
 def quantiles(values: Sequence[float], fractions: Sequence[float]) -> tuple[float, ...]:
-    """Sample quantiles with linear interpolation: type 7 of Hyndman & Fan (1996), as NumPy's default."""
+    """Returns sample quantiles with linear interpolation: type 7 of Hyndman & Fan (1996), NumPy's default."""
     ordered = sorted(values)
     return tuple(_quantile(ordered, fraction) for fraction in fractions)
 
 
 @functools.lru_cache(maxsize=4096)
 def student_t(probability: float, dof: float) -> float:
-    """The quantile of Student's t with `dof` degrees of freedom, whole or not, for 0.5 ≤ probability < 1.
+    """Returns the quantile of Student's t with `dof` degrees of freedom, for 0.5 ≤ probability < 1.
 
-    Bisection of the distribution, which is an incomplete beta function (Abramowitz & Stegun, 26.7.1): that
-    spares a dependency on SciPy.
+    Bisects the distribution, which is an incomplete beta function (Abramowitz & Stegun, 26.7.1), so that we
+    need no SciPy. `dof` need not be whole.
     """
     if not (0.5 <= probability < 1 and dof >= 1):
         raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 must hold, got {probability!r} and {dof!r}")
@@ -168,9 +168,9 @@ def student_t(probability: float, dof: float) -> float:
 
 
 def fisher_cdf(ratio: float, dof: float, below: float) -> float:
-    """P(F ≤ ratio) for a ratio of variances with `dof` degrees of freedom over one with `below`.
+    """Returns P(F ≤ ratio) for a ratio of variances with `dof` degrees of freedom over one with `below`.
 
-    An incomplete beta function (Abramowitz & Stegun, 26.6.2).
+    It is an incomplete beta function (Abramowitz & Stegun, 26.6.2).
     """
     if ratio <= 0:
         return 0.0
@@ -179,22 +179,22 @@ def fisher_cdf(ratio: float, dof: float, below: float) -> float:
 
 
 def _student_cdf(t: float, dof: float) -> float:
-    """P(T ≤ t) for t ≥ 0."""
+    """Returns P(T ≤ t) for t ≥ 0."""
     return 1 - _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    """Returns the regularized incomplete beta function I_x(a, b), as a continued fraction (DLMF 8.17.22)."""
     if not 0 < x < 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster (DLMF 8.17.4)
+    if x > (a + 1) / (a + b + 2):  # the other tail's fraction converges faster (DLMF 8.17.4)
         return 1 - _incomplete_beta(b, a, 1 - x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_front) / (a * _beta_fraction(a, b, x))
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """1 + d₁/(1 + d₂/(1 + …)) with the coefficients of DLMF 8.17.22, by the method of Lentz (1976)."""
+    """Returns 1 + d₁/(1 + d₂/(1 + …)), with the coefficients of DLMF 8.17.22, by Lentz's method (1976)."""
     total = upper = 1.0
     lower = 0.0
     for number in range(1, _LONGEST_FRACTION):
@@ -222,7 +222,7 @@ def _checked(samples_ns: Sequence[float]) -> list[float]:
 
 
 def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
-    """Returns median, low and high of the 95 % interval, with the `middles` of batches that differ in it."""
+    """Returns median, low and high of the 95 % interval, widened to contain the `middles` of batches."""
     n = len(ordered)
     rank = interval_rank(n)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -231,7 +231,7 @@ def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tupl
 
 @functools.lru_cache(maxsize=4096)
 def interval_rank(n: int) -> int:
-    """The largest rank r ≥ 1 for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
+    """Returns the largest rank r for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
     rank = max(1, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
     while rank > 1 and _binomial_tail(n, rank - 1) > 0.025:
         rank -= 1
@@ -239,7 +239,7 @@ def interval_rank(n: int) -> int:
 
 
 def _binomial_tail(n: int, k: int) -> float:
-    """P(B ≤ k) for B ~ Binomial(n, ½) and k ≤ n/2, summed from the largest term down."""
+    """Returns P(B ≤ k) for B ~ Binomial(n, ½) and k ≤ n/2, summed from the largest term down."""
     log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
     term = total = math.exp(log_term)
     for i in range(k, 0, -1):
@@ -251,7 +251,7 @@ def _binomial_tail(n: int, k: int) -> float:
 
 
 def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: float) -> tuple[float, ...]:
-    """The medians of the batches, where these differ by more than chance and the timer's resolution."""
+    """Returns the medians of the batches, if these differ by more than chance and the timer's resolution."""
     parts, start = [], 0
     for size in batches:
         if size >= _BATCH_SAMPLES:
@@ -266,12 +266,12 @@ def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: 
 
 
 def _chi_square_999(dof: int) -> float:
-    """About the 99.9 % quantile of χ², after Wilson & Hilferty (1931)."""
+    """Approximates the 99.9 % quantile of χ², after Wilson & Hilferty (1931)."""
     return dof * (1 - 2 / (9 * dof) + _BATCHES_Z * math.sqrt(2 / (9 * dof))) ** 3
 
 
 def _kruskal_wallis(parts: Sequence[Sequence[float]]) -> float:
-    """The statistic H, corrected for ties: large where the ranks of the parts differ."""
+    """Returns the statistic H, corrected for ties: large if the ranks of the parts differ."""
     tagged = sorted((sample, number) for number, part in enumerate(parts) for sample in part)
     n, ranks, tied, first = len(tagged), [0.0] * len(parts), 0, 0
     for _, equal in itertools.groupby(tagged, key=lambda pair: pair[0]):
@@ -305,13 +305,12 @@ def _few(n: int) -> str | None:
 
 
 def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
-    """Splits the samples at their largest gap and looks whether both sides are modes of their own.
+    """Splits the samples at their largest gap and checks whether each side is a mode.
 
-    They are when each holds at least 15 % of the samples, when both the gap and the distance of their medians
-    are wide against the spread inside them (estimated from the median absolute deviation), and when the gap
-    exceeds the timer's ticks and 1 % of the median. From 30 samples on, under 1 % of sets of normal,
-    uniform or exponential samples are called bimodal, and about 90 % of sets with modes ten standard
-    deviations apart.
+    Each side must hold at least 15 % of the samples. The gap and the distance of the medians must be wide
+    compared with the spread inside (estimated from the median absolute deviation). The gap must exceed the
+    timer's ticks and 1 % of the median. From 30 samples on, this calls under 1 % of sets of normal, uniform
+    or exponential samples bimodal, and about 90 % of sets with modes ten standard deviations apart.
     """
     n = len(ordered)
     margin = math.ceil(_MODE_SHARE * n)
@@ -331,7 +330,7 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
 def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str | None:
     """Compares each sample with the one half a session later: the sign test of Cox & Stuart (1955).
 
-    It costs n/2 comparisons where Mann-Kendall costs n²/2, and one slow sample moves it by one sign only.
+    It costs n/2 comparisons, Mann-Kendall n²/2, and one slow sample changes only one sign.
     """
     half = (len(samples) + 1) // 2
     later = [b - a for a, b in zip(samples, samples[half:], strict=False) if a != b]
@@ -351,7 +350,7 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
 def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> str | None:
     """Counts what Tukey (1977) calls far out: three interquartile ranges beyond the quartiles.
 
-    One, or up to 5 % of the samples, is ordinary on a shared machine: nothing is said.
+    A single outlier, or up to 5 % of the samples, is ordinary on a shared machine: no warning.
     """
     q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
@@ -374,7 +373,7 @@ def _middle(ordered: Sequence[float]) -> float:
 
 
 def _sigma(ordered: Sequence[float]) -> float:
-    """Standard deviation estimated from the median absolute deviation."""
+    """Estimates the standard deviation from the median absolute deviation."""
     centre = _middle(ordered)
     return _MAD_TO_SIGMA * _middle(sorted(abs(sample - centre) for sample in ordered))
 

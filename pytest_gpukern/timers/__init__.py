@@ -1,5 +1,5 @@
-"""Takes samples of a call, one file a timer.
+"""Takes samples of a call, with one file for each timer.
 
-Start with `timer.py`: the Protocol. `launch_queue.py` keeps launches ahead of the GPU, `replay.py` captures
+Start with `timer.py`, the Protocol. `launch_queue.py` keeps launches ahead of the GPU, `replay.py` captures
 graphs.
 """

@@ -1,7 +1,7 @@
 """Times by CUDA events around each call, with everything queued behind a blocking kernel.
 
-Events themselves cost about 3 µs on an H200 and an empty pair reads 1.3 µs: short kernels read too long. What
-they cost in this session is reported beside the number.
+Events themselves cost about 3 µs on an H200, and an empty pair reads 1.3 µs: short kernels read too long. We
+report what they cost in this session beside the number.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class EventTimer(EventQueue):
     name = "event"
     measures = "GPU time between two events: launch and kernel, without the host's launch cost"
     jitter_ns = 165.0
-    """What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an
-    H200 had medians within 10 % of 4.7 µs, a range of 2.85 standard deviations."""
+    """Noise of a session's median: eight processes that timed one 1.3 µs kernel on an H200 had medians within
+    10 % of 4.7 µs, a range of 2.85 standard deviations."""
     _cold = True
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> EventTimer:  # noqa: ARG003
-        """Makes one for work on a stream of the pinned device."""
+        """Makes a timer for work on a stream of the pinned device."""
         return cls(runtime(), stream, queues=queues)
 
     @property
     def fixed_cost_ns(self) -> float | None:
         """What the events cost under the cache policy of the last batch; None if that was not queued.
 
-        The first to ask in a process waits a few milliseconds for the calibration.
+        The first read in a process waits a few milliseconds for the calibration.
         """
         if not self.queues:
             return None

@@ -1,4 +1,4 @@
-"""Calls captured into a CUDA graph, whose replay is timed as a whole and divided by their number."""
+"""Times a CUDA graph of captured calls by its replay, divided by the number of calls."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _SHORTEST_REPLAY_NS = 200_000.0
-"""Shorter ones would hold too much of the few microseconds that a replay costs beside its calls."""
+"""In shorter replays the few microseconds that a replay itself costs would weigh too much."""
 _SHORTEST_CALL_NS = 500.0
-"""No kernel ends sooner: it bounds how often a call is captured."""
+"""No kernel is shorter; this limits how often we capture a call."""
 _BATCH_NS = 20_000_000.0
-"""Longer replays than a share of this are repeated less often."""
+"""Replays longer than a share of this are repeated less often."""
 _MOST_REPLAYS = 16
 _SLOPE_COUNTS = (4, 8, 16, 32)
 
 
 def sets_needed(footprint_bytes: int, l2_bytes: int) -> int:
-    """Sets of buffers that calls have to take turns on for the L2 to be cold without a flush between them.
+    """Returns how many buffer sets calls must take turns on, so that the L2 is cold without a flush.
 
-    Between two uses of the same set, the others then touch at least twice the L2.
+    Between two uses of one set, the others then touch at least twice the L2.
 
     Args:
-        footprint_bytes: what one call reads and writes; of 0, nothing can be cold, and one set will do.
+        footprint_bytes: what one call reads and writes; for 0 nothing can be cold, and one set is enough.
         l2_bytes: size of the L2.
     """
     return 1 + math.ceil(2 * l2_bytes / footprint_bytes) if footprint_bytes else 1
@@ -42,8 +42,7 @@ def sets_needed(footprint_bytes: int, l2_bytes: int) -> int:
 class GraphTimer:
     """Times on the device by replaying a CUDA graph of the calls.
 
-    A replay is timed with a pair of events as `EventTimer` does, so what those cost is divided by the number
-    of calls too.
+    A pair of events times a replay, as in `EventTimer`, so their cost too is divided by the number of calls.
 
     Args:
         runtime: context, kernels and L2 of the pinned device.
@@ -54,8 +53,8 @@ class GraphTimer:
     measures = "GPU time of a call in a replayed CUDA graph: no launch cost, no pause between the calls"
     queues = True
     jitter_ns = 9.0
-    """What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an
-    H200 in graphs of 20 had medians within 1.8 % of 1.35 µs, a range of 2.85 standard deviations."""
+    """Noise of a session's median: eight processes that timed one 1.3 µs kernel on an H200 in graphs of 20
+    had medians within 1.8 % of 1.35 µs, a range of 2.85 standard deviations."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
         self._runtime = runtime
@@ -66,37 +65,36 @@ class GraphTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> GraphTimer:  # noqa: ARG003
-        """Makes one for work on a stream of the pinned device."""
+        """Makes a timer for work on a stream of the pinned device."""
         return cls(runtime(), stream)
 
     @property
     def resolution_ns(self) -> float:
-        """The step of the events, spread over the calls of a sample."""
+        """The step of the events, divided by the calls of a sample."""
         return self._queue.resolution_ns / self._iterations
 
     @property
     def fixed_cost_ns(self) -> float | None:
-        """The share of a call in what a replay costs beside its calls; None before the first batch.
+        """The cost of a replay itself, divided by its calls; None before the first batch.
 
-        The first to ask in a process waits a few milliseconds for the calibration.
+        The first read in a process waits a few milliseconds for the calibration.
         """
         if self._call_ns is None:
             return None
         return empty_kernel_line(self._runtime).fixed_ns / self._iterations
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Captures the calls in their order and takes each replay of the graph, divided by them, as a sample.
+        """Captures the calls in order; a sample is a replay of the graph, divided by its calls.
 
-        The iterations are captured several times over where their replay would be shorter than 200 µs. The
-        number of samples is up to the time a replay takes, not to the number of iterations.
+        If a replay would be shorter than 200 µs, we capture the iterations several times over. The number of
+        samples depends on the time of a replay, not on the number of iterations.
 
-        Ahead of each replay every different `before` is queued once, and the L2 is flushed where `cold`.
-        Nothing is flushed between the calls of a graph. For numbers that are cold, the iterations must
-        therefore take turns on as many sets of buffers as `sets_needed` says; the batch warns where they
-        are all the same call.
+        Before each replay we queue every different `before` once, and flush the L2 if `cold`. Nothing is
+        flushed between the calls of a graph. So for cold numbers the iterations must take turns on as many
+        buffer sets as `sets_needed` says; the batch warns if they are all the same call.
 
         Raises:
-            TimerUnavailable: the calls cannot be captured, not all were, or each needs fresh arguments.
+            TimerUnavailable: a call could not be captured, or each needs fresh arguments.
         """
         if not iterations:
             return Batch([])
@@ -120,10 +118,9 @@ class GraphTimer:
         return escaped_work(self._runtime, self._stream, iteration)
 
     def node_time_ns(self, iteration: Iteration) -> float:
-        """Time of one call with a hot cache: the slope of the replay time over the number of calls.
+        """Returns the time of a call with a hot cache: the slope of the replay time over the calls.
 
-        Least squares over graphs of 4 to 32 calls; everything that a replay costs once cancels. `before` is
-        not run.
+        Fits least squares over graphs of 4 to 32 calls, so fixed costs of a replay cancel. Skips `before`.
 
         Raises:
             TimerUnavailable: the call cannot be captured, or it needs fresh arguments each time.
@@ -132,7 +129,7 @@ class GraphTimer:
         return replay_line(self._queue, self._stream, iteration.run, _SLOPE_COUNTS).call_ns
 
     def _trial_ns(self, iterations: Sequence[Iteration], *, cold: bool) -> float:
-        """Time of a call in replays that grow to 200 µs: in short ones, what they cost makes it look long."""
+        """Returns the time of a call in replays that grow to 200 µs; in short ones their cost counts too."""
         times_over, needed = 0, 1
         while needed > times_over:
             times_over = needed
@@ -143,7 +140,7 @@ class GraphTimer:
     def _replayed(
         self, iterations: Sequence[Iteration], times_over: int, *, replays: int, cold: bool
     ) -> Batch:
-        """A sample of each of so many replays of one graph of the iterations, times over."""
+        """Samples replays of one graph that holds the iterations several times over."""
         runs = [iteration.run for iteration in iterations] * times_over
         befores = list(dict.fromkeys(each.before for each in iterations if each.before is not None))
 
@@ -159,7 +156,7 @@ class GraphTimer:
 
 
 def _times_over(call_ns: float, calls: int) -> int:
-    """How often so many calls have to be captured for a replay of 200 µs."""
+    """Returns how often to capture so many calls for a replay of 200 µs."""
     return math.ceil(_SHORTEST_REPLAY_NS / (max(call_ns, _SHORTEST_CALL_NS) * calls))
 
 

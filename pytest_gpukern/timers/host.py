@@ -1,4 +1,4 @@
-"""Times by the host's clock: until the device is idle, or until the call returns."""
+"""Times by the host's clock, until the device is idle or until the call returns."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from pytest_gpukern.timers.timer import Iteration
 
 _SHORTEST_SAMPLE_NS = 20_000.0
-"""Shorter calls are repeated within a sample, so that reading the clock stays under 0.5 % of it."""
+"""Shorter calls repeat within a sample, so that reading the clock stays under 0.5 % of it."""
 _MOST_LAUNCHED = 16
-"""Calls in a sample whose work is only queued: where each launches 60 kernels, the launch queue holds all."""
+"""Calls in a sample whose work is only queued: the launch queue holds them even with 60 kernels each."""
 
 
 class HostTimer:
     """Times with `time.perf_counter_ns`; the clock stops only when the device has finished.
 
     Args:
-        synchronize: waits for the device; does nothing for calls that never leave the host.
-        flush: evicts the device's L2, or None where there is no device.
+        synchronize: waits for the device; does nothing for calls that stay on the host.
+        flush: evicts the device's L2; None without a device.
         clock: monotonic clock in nanoseconds.
     """
 
     name = "host"
     measures = "wall time from the call until the device is idle"
     jitter_ns = 100.0
-    """What the median of a session moves without any cause, beside the relative spread between sessions."""
+    """Noise of a session's median, beside the relative spread between sessions."""
     fixed_cost_ns = None
     queues = False
     _most_calls = 1 << 20
@@ -45,13 +45,13 @@ class HostTimer:
         self._synchronize = synchronize
         self._flush = flush
         self._clock = clock
-        self._calibrated = 0  # calls in a sample, where they may be repeated
+        self._calibrated = 0  # calls in a sample, if they may repeat
         self._iterations = 1  # calls in a sample of the last batch
         self._tick_ns = self._tick()
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
-        """Makes one for calls that launch on a stream of the pinned device."""
+        """Makes a timer for calls that launch on a stream of the pinned device."""
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         cuda = runtime()
@@ -59,14 +59,14 @@ class HostTimer:
 
     @property
     def resolution_ns(self) -> float:
-        """The clock's tick, spread over the calls of a sample."""
+        """The clock's tick, divided by the calls of a sample."""
         return self._tick_ns / self._iterations
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Takes a sample of each iteration, with garbage collection held back.
+        """Takes a sample of each iteration, without garbage collection.
 
-        A call under 20 µs is repeated within its sample, unless each needs a cold cache or fresh arguments;
-        `before` then runs once, ahead of the sample.
+        A call under 20 µs repeats within its sample, unless each needs a cold cache or fresh arguments;
+        `before` then runs once, before the sample.
         """
         flush = self._flush if cold else None
         samples: list[float] = []
@@ -82,7 +82,7 @@ class HostTimer:
         return Batch(samples, self._iterations)
 
     def suspicion(self, iteration: Iteration) -> str | None:  # noqa: ARG002
-        """None: it waits for the whole device, so nothing can escape it."""
+        """Returns None: it waits for the whole device, so no work can escape it."""
         return None
 
     def _sample(
@@ -105,9 +105,9 @@ class HostTimer:
         self._synchronize()
 
     def _calibrate(self, iteration: Iteration, samples: list[float]) -> int:
-        """Calls needed in a sample for it to be well above the clock's own cost.
+        """Returns how many calls lift a sample well above the clock's own cost.
 
-        Where one is enough, that call is a sample already.
+        If one is enough, that call already becomes a sample.
         """
         iterations = 1
         while iterations < self._most_calls:
@@ -120,7 +120,7 @@ class HostTimer:
         return iterations
 
     def _tick(self) -> float:
-        """The smallest step of the clock that was seen in a few hundred readings."""
+        """Returns the smallest step of the clock in a few hundred readings."""
         smallest = float("inf")
         last = self._clock()
         for _ in range(300):
@@ -132,10 +132,10 @@ class HostTimer:
 
 
 class LaunchTimer(HostTimer):
-    """Times what a launch costs the host: from an idle device until the call returns."""
+    """Times what a launch costs the host, from an idle device until the call returns."""
 
     measures = "host time until the call returns; the device is not waited for"
     _most_calls = _MOST_LAUNCHED
 
     def _wait(self) -> None:
-        """Waits for nothing: the next sample does, ahead of its clock."""
+        """Does not wait: the next sample does, before it reads the clock."""

@@ -1,8 +1,7 @@
-"""Queues what is to be timed behind a kernel that keeps the stream busy.
+"""Queues the calls to time behind a kernel that blocks the stream, so that no time has the launch cost.
 
-So the host's launch cost is in no number. `BlockingKernel` keeps the stream busy until the host lets go;
-`LaunchQueue` executes behind it; `EventQueue` does so with a pair of events around each execution;
-`escaped_work` finds what ran outside the stream.
+`BlockingKernel` blocks the stream until the host releases it. `LaunchQueue` queues executions behind it, and
+`EventQueue` does so with a pair of events around each. `escaped_work` finds work outside the stream.
 """
 
 from __future__ import annotations
@@ -26,47 +25,46 @@ if TYPE_CHECKING:
 
 LARGEST_PART = 64
 _QUEUE_ENTRIES = 512
-"""What is queued at once: half of the about 1000 entries of the launch queue, since one launch may take
-several."""
+"""Entries that we queue at once: half of the launch queue's about 1000, since a launch may take several."""
 ENTRIES_OF_BEFORE = 4
-"""Assumed of what comes before a call: a memset for each of a few outputs."""
+"""Assumed entries of a `before`: a memset for each of a few outputs."""
 _QUEUEING_NS = 40_000_000
-"""No more is queued after this time, well before the blocking kernel gives up."""
+"""We stop queueing after this time, well before the blocking kernel gives up."""
 LAUNCH_COST = "the call waits for the device, so its time contains the host's launch cost"
 
 
 class Marks(Protocol):
-    """What a timer does around each execution of a part."""
+    """What a timer does around each execution of a part: the executions queued at once."""
 
     def open(self, count: int) -> None:
-        """A part of `count` executions begins; what an unfinished part left is void."""
+        """Begins a part of `count` executions; discards an unfinished part."""
 
     def preparing(self) -> AbstractContextManager[None]:
-        """While entered, what comes before an execution is queued."""
+        """Is entered while the work before an execution is queued."""
 
     def start(self, number: int) -> None:
-        """Execution `number` of the part comes next on the stream."""
+        """Is called before execution `number` of the part is launched."""
 
     def end(self, number: int) -> None:
-        """It was launched."""
+        """Is called after its launch."""
 
     def close(self) -> None:
-        """No more of the part will be launched."""
+        """Ends the launches of the part."""
 
     def take(self, count: int) -> None:
-        """The first `count` executions of the part are done and count."""
+        """Keeps the first `count` executions of the part, which are done."""
 
     def restart(self) -> None:
-        """Nothing of what was taken counts: everything is executed again."""
+        """Discards everything taken so far: all is executed again."""
 
 
 class LaunchQueue:
-    """Executes on one stream, queued where that is possible.
+    """Executes on one stream, queued if possible.
 
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the executions launch on, as a cuda.core stream.
-        queues: whether to try; calls that are known to wait for the device need not be tried.
+        queues: whether to try; not for calls known to wait for the device.
     """
 
     def __init__(self, runtime: CudaRuntime, stream: Any, *, queues: bool = True) -> None:
@@ -75,24 +73,24 @@ class LaunchQueue:
         self._blocking = blocking_kernel()
         self._limit = LARGEST_PART if queues else 0
         runtime.reset_persisting_l2()
-        runtime.flush_l2(stream)  # compiled and loaded before anything can be blocked
+        runtime.flush_l2(stream)  # compiles and loads it before anything blocks
         runtime.synchronize()
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as is known by now."""
+        """Whether calls are queued, as far as we know."""
         return self._limit > 0
 
     def give_up(self) -> None:
-        """Has calls executed unqueued from now on, from an idle device each."""
+        """Executes calls unqueued from now on, each from an idle device."""
         self._limit = 0
 
     def execute(self, iterations: Sequence[Iteration], marks: Marks, *, cold: bool) -> bool:
-        """Executes each iteration once, in order; whether all could be queued.
+        """Executes each iteration once, in order; returns whether all could be queued.
 
-        A call that waits for the device itself cannot be queued: the blocking kernel times out, and all is
-        executed unqueued, from an idle device each, with the launch cost in the number. What was executed in
-        vain is executed again, with fresh arguments where it needs them.
+        A call that waits for the device cannot be queued: the blocking kernel times out. Then every call runs
+        unqueued, from an idle device, and its time contains the launch cost. Executions that were in vain are
+        repeated, with fresh arguments if they need them.
         """
         todo, done = list(iterations), 0
         entries = max((_entries(iteration, cold=cold) for iteration in todo), default=1)
@@ -105,7 +103,7 @@ class LaunchQueue:
                 done += queued
                 continue
             todo[part] = [iteration.again() for iteration in todo[part]]
-            # The last one queued is the one that did not fit; one that does not fit alone waits itself.
+            # The last one queued did not fit. If it does not fit alone either, the call itself waits.
             self._limit = 0 if self._limit == 1 else max(1, (queued - 1) // 2)
         if self._limit:
             return True
@@ -114,7 +112,7 @@ class LaunchQueue:
         return False
 
     def _queued(self, iterations: Sequence[Iteration], marks: Marks, *, cold: bool) -> tuple[int, bool]:
-        """How many could be queued in time, and whether the stream was blocked all the while."""
+        """Returns how many could be queued in time, and whether the stream was blocked until then."""
         queued = 0
         self._runtime.synchronize()
         marks.open(len(iterations))
@@ -140,7 +138,7 @@ class LaunchQueue:
         marks.open(len(iterations))
         try:
             for number, iteration in enumerate(iterations):
-                self._runtime.synchronize()  # or the flush would slow what still runs on another stream
+                self._runtime.synchronize()  # else the flush slows work on another stream
                 self._prepare(iteration, marks, cold=cold)
                 self._runtime.synchronize()
                 marks.start(number)
@@ -152,7 +150,7 @@ class LaunchQueue:
         marks.take(len(iterations))
 
     def _prepare(self, iteration: Iteration, marks: Marks, *, cold: bool) -> None:
-        """Queues what comes before the execution."""
+        """Queues the work before the execution."""
         if iteration.before is not None:
             with marks.preparing():
                 iteration.before()
@@ -161,7 +159,7 @@ class LaunchQueue:
 
 
 def _entries(iteration: Iteration, *, cold: bool) -> int:
-    """Entries of the launch queue that a sample takes: two events, the flush, and what it launches."""
+    """Returns a sample's entries in the launch queue: two events, the flush, and its launches."""
     launches = iteration.launches
     if launches is None:
         launches = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
@@ -173,10 +171,10 @@ TIMEOUT_NS = 100_000_000
 
 
 class BlockingKernel:
-    """Blocks a stream at a ticket; releasing a ticket releases all before it.
+    """Blocks a stream at a ticket; releasing a ticket releases all earlier ones.
 
-    The time-out turns a would-be deadlock into `timed_out`: a call behind it that waits for the device, a
-    launch queue that is full, or a module that is only loaded now and waits for the context to be idle.
+    A time-out turns a deadlock into `timed_out`. Causes: a call behind it that waits for the device, a full
+    launch queue, or a module that loads only now and waits for an idle context.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
@@ -187,7 +185,7 @@ class BlockingKernel:
         self._words = (ctypes.c_uint32 * 2).from_address(self._mailbox)
         self._words[0] = self._words[1] = 0
         self._ticket = 0
-        self.block(runtime.stream, timeout_ns=0)  # loaded and run once before anything can be blocked
+        self.block(runtime.stream, timeout_ns=0)  # loads and runs it once before anything blocks
         self.release()
         runtime.synchronize()
 
@@ -208,18 +206,18 @@ class BlockingKernel:
         )
 
     def release(self) -> None:
-        """Lets the stream go on."""
+        """Lets the stream continue."""
         self._words[0] = self._ticket
 
     @property
     def timed_out(self) -> bool:
-        """Whether the last one ended by itself; ask once the device is idle."""
+        """Whether the last block timed out; ask once the device is idle."""
         return bool(self._words[1] == self._ticket)
 
 
 @functools.cache
 def blocking_kernel() -> BlockingKernel:
-    """The one of this process."""
+    """Returns the blocking kernel of this process."""
     return BlockingKernel(runtime())
 
 
@@ -234,7 +232,7 @@ class EventQueue:
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the executions launch on, as a cuda.core stream; by default the runtime's.
-        queues: whether calls are queued; those that are known to wait for the device need not be tried.
+        queues: whether to queue calls; not for calls known to wait for the device.
     """
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None, *, queues: bool = True) -> None:
@@ -244,8 +242,7 @@ class EventQueue:
         self._events: Pairs = []
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Takes a sample of each iteration; `LaunchQueue.execute` says how. The batch says where it was not
-        possible to queue them."""
+        """Takes a sample of each iteration with `LaunchQueue.execute`; the batch says if unqueued."""
         marks = _EventMarks(self._stream, self._pairs)
         if self._queue.execute(iterations, marks, cold=cold):
             return Batch(marks.samples_ns)
@@ -253,7 +250,7 @@ class EventQueue:
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as is known by now."""
+        """Whether calls are queued, as far as we know."""
         return self._queue.queues
 
     @property
@@ -273,7 +270,7 @@ class EventQueue:
 
 @functools.cache
 def event_tick_ns(runtime: CudaRuntime) -> float:
-    """The smallest step between readings of an empty pair; what CUDA documents if none is seen.
+    """Returns the smallest step between readings of an empty pair, or CUDA's documented one if none is seen.
 
     Measured once a process, in a few milliseconds.
     """
@@ -284,7 +281,7 @@ def event_tick_ns(runtime: CudaRuntime) -> float:
 
 
 class _EventMarks:
-    """Records an event before and behind each execution."""
+    """Records an event before and after each execution."""
 
     def __init__(self, stream: Any, pairs: Callable[[int], Pairs]) -> None:
         self._stream = stream
@@ -305,7 +302,7 @@ class _EventMarks:
         self._stream.record(self._pairs[number][1])
 
     def close(self) -> None:
-        """Nothing to do: events stay where they were recorded."""
+        """Does nothing: events stay where they were recorded."""
 
     def take(self, count: int) -> None:
         self.samples_ns += [(end - start) * 1e6 for start, end in self._pairs[:count]]
@@ -318,16 +315,16 @@ _LAGS = 5
 _LONG_CALL_NS = 1e7
 _ESCAPE_NS = 40_000.0
 _ESCAPE_SHARE = 0.005
-"""Work seen later than both after the end event was not on the timed stream: 40 µs, 0.5 % of the call."""
+"""Work that ends later than both after the end event ran on another stream: 40 µs, 0.5 % of the call."""
 
 
 def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str | None:
-    """Looks for work that was still running after an event behind the call: it was on another stream.
+    """Looks for work that still ran after an event behind the call: it was on another stream.
 
     Args:
         runtime: context of the pinned device.
         stream: the timed stream, as a cuda.core stream.
-        iteration: one that was executed; others like it are, a few times.
+        iteration: one that was executed; a few more like it are executed.
 
     Returns:
         How much work was found, in words, or None. Work of less than 40 µs, or of less than 0.5 % of the
@@ -349,7 +346,7 @@ def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str
 
 
 def _lag(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> tuple[float, float]:
-    """Time from the end event to an idle device, and from the call to there, in nanoseconds."""
+    """Returns the time from the end event to an idle device, and from the call to then, in nanoseconds."""
     end = runtime.device.create_event()
     if iteration.before is not None:
         iteration.before()

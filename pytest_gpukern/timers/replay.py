@@ -1,11 +1,11 @@
-"""Captures calls into a CUDA graph and replays it; tells from replays what an empty kernel costs.
+"""Captures calls into a CUDA graph and replays it; finds out from replays what an empty kernel costs.
 
-A capture is begun on the timed stream itself, so whatever library launches there is captured without knowing
-of it. What cannot be captured is refused in words, and the stream can be used afterwards.
+We begin the capture on the timed stream, so it captures launches of any library. A call that cannot be
+captured is refused with the reason, and the stream works afterwards.
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/#creating-a-graph-using-stream-capture
 
-The time of an empty kernel is the slope of the replay time of graphs over their number of empty kernels, in
-which every fixed cost cancels: on an H200, kernels in a graph took within 0.04 µs of what CUPTI records.
+The time of an empty kernel is the slope of the replay time over the number of empty kernels in the graph, so
+fixed costs cancel. On an H200, kernels in a graph took within 0.04 µs of what CUPTI records.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ReplayLine:
     """The straight line of replay times over the number of calls in the graph.
 
     Attributes:
-        call_ns: its slope: the time of one call.
-        fixed_ns: its intercept: what a replay costs beside its calls.
+        call_ns: the slope, which is the time of one call.
+        fixed_ns: the intercept, which is the cost of a replay itself.
     """
 
     call_ns: float
@@ -48,14 +48,14 @@ class ReplayLine:
 
 
 def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: Sequence[int]) -> ReplayLine:
-    """Fits the median replay times of graphs that hold `run` so many times, by least squares.
+    """Fits a line to the median replay times of graphs that hold `run` `counts` times, by least squares.
 
     The graphs take turns, so that a drift of the clocks does not look like a slope.
 
     Args:
         queue: times the replays.
         stream: where `run` launches, as a cuda.core stream.
-        run: executed once before, so that it compiles and loads nothing.
+        run: a call that ran once before, so that it compiles and loads nothing.
         counts: at least two different numbers of calls.
 
     Raises:
@@ -74,25 +74,25 @@ def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: 
 
 @functools.cache
 def empty_kernel_line(runtime: CudaRuntime) -> ReplayLine:
-    """The line of an empty kernel on the runtime's stream; measured once a process, in a few milliseconds."""
+    """Returns the line of an empty kernel on the runtime's stream, measured once a process (milliseconds)."""
     stream = runtime.stream
     return replay_line(EventQueue(runtime, stream), stream, empty_kernel(runtime, stream), _EMPTY_COUNTS)
 
 
 @functools.cache
 def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | None:
-    """What a pair of events reads for an empty kernel beyond its own time, in nanoseconds.
+    """Returns what a pair of events reads for an empty kernel beyond its own time, in nanoseconds.
 
-    With a cold cache that includes fetching the kernel's code from memory, as every cold kernel has to.
-    Measured once a process for each kind of stream and cache policy, in a few milliseconds.
+    With a cold cache this includes fetching the kernel's code from memory, as for every cold kernel. We
+    measure it once a process for each kind of stream and cache policy, in a few milliseconds.
 
     Args:
         runtime: context and kernels of the pinned device.
-        legacy: on the legacy default stream, rather than on one of its own.
-        cold: with a flush of the L2 before each kernel.
+        legacy: whether to use the legacy default stream instead of the runtime's.
+        cold: whether to flush the L2 before each kernel.
 
     Returns:
-        The median, or None where the kernels could not be queued.
+        The median, or None if the kernels could not be queued.
     """
     stream = runtime.device.default_stream if legacy else runtime.stream
     iteration = Iteration(empty_kernel(runtime, stream))
@@ -103,7 +103,7 @@ def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | 
 
 
 def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:
-    """Launches an empty kernel on the stream; it was loaded and run once."""
+    """Returns a function that launches an empty kernel on the stream, already loaded and run once."""
     from cuda.core import LaunchConfig, launch
 
     kernel = runtime.kernel(cuda_source("timing.cu"), "gpukern_empty")
@@ -123,16 +123,16 @@ LEGACY_STREAMS = (0, 1)
 
 @contextmanager
 def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[Callable[[], None], int]]:
-    """Captures calls that were executed before, and gives what replays them all and how many nodes it has.
+    """Captures calls that ran before; yields a function that replays them all, and the number of nodes.
 
-    What the calls return is kept until the end, since the graph may write to it.
+    We keep the calls' results until the end, since the graph may write to them.
 
     Args:
         stream: where the calls launch, as a cuda.core stream.
-        runs: the calls, in order; none of them is executed by capturing it.
+        runs: the calls, in order; capturing does not execute them.
 
     Raises:
-        TimerUnavailable: a call was not captured, or they were not all captured alike.
+        TimerUnavailable: a call was not captured, or the calls were not captured alike.
     """
     graph, nodes, _kept = _capture(stream, runs)
     try:
@@ -150,7 +150,7 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
 
 
 def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
-    """A graph of the calls, its number of nodes, and what the calls returned."""
+    """Returns a graph of the calls, its number of nodes, and what the calls returned."""
     kept: list[Any] = []
     nodes = [0]
     with _capturing(stream) as graphs:
@@ -168,10 +168,10 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, 
 
 @contextmanager
 def _capturing(stream: Any) -> Iterator[list[Any]]:
-    """Captures what is launched on the stream; afterwards the list holds the graph.
+    """Captures the launches on the stream; afterwards the list holds the graph.
 
-    Only this thread is captured, and strictly: a call that allocates, frees or waits is refused, rather than
-    replayed on memory that it has given back.
+    We capture only this thread, and strictly: a call that allocates, frees or waits is refused. Otherwise a
+    replay could use memory that the call has given back.
     """
     from cuda.bindings import driver
 
@@ -181,7 +181,7 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
         )
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     graphs: list[Any] = []
-    with uncollected():  # an array that is freed during a capture would end it
+    with uncollected():  # freeing an array would end the capture
         try:
             checked("cuStreamBeginCapture", stream.handle, mode)
             try:
@@ -192,12 +192,12 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
             graphs.append(checked("cuStreamEndCapture", stream.handle))
         except TimerUnavailable:
             raise
-        except Exception as error:  # the call has run before: what fails now is capturing it
+        except Exception as error:  # the call ran before, so only its capture can fail
             raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
 
 
 def _discard(stream: Any) -> None:
-    """Ends a capture, whatever its state, so that the stream executes again."""
+    """Ends a capture in any state, so that the stream executes again."""
     from cuda.bindings import driver
 
     status, graph = driver.cuStreamEndCapture(stream.handle)
@@ -206,7 +206,7 @@ def _discard(stream: Any) -> None:
 
 
 def _nodes_so_far(stream: Any) -> int:
-    """Nodes captured until now; refuses where something has invalidated the capture."""
+    """Returns the number of nodes captured so far; refuses if the capture became invalid."""
     from cuda.bindings import driver
 
     status, _, graph, *_ = checked("cuStreamGetCaptureInfo", stream.handle)
@@ -216,7 +216,7 @@ def _nodes_so_far(stream: Any) -> int:
 
 
 def _refusal(added: Sequence[int], graph: Any) -> str | None:
-    """Why a graph does not hold the calls that added so many nodes each, or None."""
+    """Says why a graph does not hold the calls, which added so many nodes each, or returns None."""
     from cuda.bindings import driver
 
     calls, complete = len(added), sum(1 for count in added if count)
@@ -243,6 +243,6 @@ def _refusal(added: Sequence[int], graph: Any) -> str | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """An exception's type and the first line of what it says."""
+    """Returns an exception's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Says what a timer is: a way to take samples of a call, behind one small Protocol."""
+"""Defines what a timer is: a way to take samples of a call, behind one small Protocol."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Iteration:
     """One execution to be timed.
 
     Attributes:
-        run: what is timed.
+        run: the call to time.
         before: untimed work queued on the timed stream first, such as re-poisoning the outputs, or None.
-        fresh: makes another like it with fresh arguments, where `run` may be called only once because it
-            changes its own; None where `run` may be called any number of times.
-        launches: kernels, copies and memsets that `before` and `run` queue together, where that is known:
-            it bounds how many iterations are queued at once.
+        fresh: makes another iteration with fresh arguments, if `run` changes its own and may be called only
+            once; None if `run` may be called any number of times.
+        launches: kernels, copies and memsets that `before` and `run` queue together, if known. It limits how
+            many iterations we queue at once.
     """
 
     run: Callable[[], Any]
@@ -34,29 +34,29 @@ class Iteration:
     launches: int | None = None
 
     def execute(self) -> Any:
-        """Executes it untimed; returns what `run` returned."""
+        """Executes the iteration untimed; returns what `run` returned."""
         if self.before is not None:
             self.before()
         return self.run()
 
     def again(self) -> Iteration:
-        """What to execute in its place when it was executed already, and not before that."""
+        """Returns what to execute instead of this iteration once it was executed; call it only then."""
         return self if self.fresh is None else self.fresh()
 
 
 class Executions(Protocol):
-    """Where the executions of a call come from: one call again and again, or buffer sets in turn.
+    """Supplies the executions of a call: one call again and again, or buffer sets in turn.
 
     Attributes:
-        largest_batch: how many may be asked for at a time.
-        buffer_sets: sets of inputs with different contents that they use.
+        largest_batch: the most executions to take at a time.
+        buffer_sets: number of input sets with different contents.
     """
 
     largest_batch: int
     buffer_sets: int
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """The next `count` executions, in order, for a cold or a hot cache."""
+        """Returns the next `count` executions, in order, for a cold or a hot cache."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ class Batch:
     """Samples taken in one go.
 
     Attributes:
-        samples_ns: time of each sample in nanoseconds, in the order of the iterations; from the first start
-            to the last end where several kernels run.
+        samples_ns: time of each sample in nanoseconds, in the order of the iterations; for several kernels
+            from the first start to the last end.
         iterations: calls in a sample; a sample is their mean.
-        launch_included: the host's launch cost is in the number, because the call could not be queued.
+        launch_included: whether the times contain the host's launch cost, because the call was not queued.
         warnings: what the timer had to do differently, in words.
-        busy_ns: how long kernels were running in each sample, where the timer knows.
-        work: what a call had the device do, where the timer knows.
+        busy_ns: how long kernels ran in each sample, if the timer knows.
+        work: a call's kernels, copies and memsets, if the timer knows them.
     """
 
     samples_ns: list[float]
@@ -81,12 +81,12 @@ class Batch:
     work: tuple[DeviceWork, ...] = ()
 
 
-class TimerUnavailable(Exception):  # noqa: N818 - it says what is so, not what went wrong
-    """A timer cannot time this call, or not here; the message says why, in words."""
+class TimerUnavailable(Exception):  # noqa: N818 - it states a fact, nothing went wrong
+    """A timer cannot time this call, or cannot be used here; the message says why."""
 
 
 class NothingLaunched(TimerUnavailable):
-    """The call puts nothing on the device, so that no timer finds a time of the device's in it."""
+    """The call puts nothing on the device, so it has no device time."""
 
 
 class Timer(Protocol):
@@ -94,7 +94,7 @@ class Timer(Protocol):
 
     Attributes:
         name: as in `--gpukern-timer`.
-        jitter_ns: standard deviation of a session's median from what the timer itself adds.
+        jitter_ns: standard deviation of a session's median that the timer itself causes.
     """
 
     name: str
@@ -102,38 +102,38 @@ class Timer(Protocol):
 
     @property
     def measures(self) -> str:
-        """What its number contains, in words; of some calls another than of others."""
+        """What its number contains, in words; this may depend on the call."""
 
     @property
     def resolution_ns(self) -> float:
-        """Differences between samples that are smaller than this mean nothing."""
+        """The smallest difference between samples that means anything."""
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued ahead of the device, as far as is known; not those that wait for it."""
+        """Whether calls are queued ahead of the device, as far as we know; not if they wait for it."""
 
     @property
     def fixed_cost_ns(self) -> float | None:
-        """What it reads for an empty kernel in this session beyond that kernel's own time.
+        """What it reads for an empty kernel in this session, beyond that kernel's own time.
 
-        It is reported beside the number and never subtracted; None where there is none or it is not known.
+        We report it beside the number and never subtract it. None if there is none or it is unknown.
         """
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes one sample of each iteration, in order; `GraphTimer` takes one of each replay of them all.
 
-        The order of each: `before`, then a flush of the L2 where `cold`, then `run`, which alone is timed.
+        Each iteration runs `before`, then flushes the L2 if `cold`, then runs `run`; only `run` is timed.
 
         Raises:
-            NothingLaunched: it saw that the call puts nothing on the device.
-            TimerUnavailable: it cannot time this call.
+            NothingLaunched: the call puts nothing on the device.
+            TimerUnavailable: the timer cannot time this call.
         """
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Why its numbers for the call cannot be trusted, in words, or None; not part of any sample.
+        """Says why its numbers for the call cannot be trusted, or returns None; not part of any sample.
 
         Args:
-            iteration: one that was executed; where the timer has to look, it executes others like it.
+            iteration: one that was executed; to look, the timer may execute others like it.
         """
 
 
@@ -144,10 +144,10 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
         name: as in `--gpukern-timer`.
         stream: the timed stream, as a cuda.core stream.
         any_stream: whether the call's work may outlast the timed stream.
-        queues: whether calls may be queued; those that are known to wait for the device need not be tried.
+        queues: whether to queue calls; not for calls known to wait for the device.
 
     Raises:
-        TimerUnavailable: it cannot be used here; the message says why.
+        TimerUnavailable: the timer cannot be used here; the message says why.
     """
     row = TIMERS[name]
     timer = getattr(importlib.import_module(row.module), row.class_name)
@@ -155,11 +155,11 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
 
 
 class PerCall:
-    """Divides what another timer finds by the number of calls that each iteration makes.
+    """Divides another timer's results by the number of calls in each iteration.
 
     Args:
         timer: takes the times.
-        calls: made by the `run` of each iteration.
+        calls: how many calls the `run` of each iteration makes.
     """
 
     def __init__(self, timer: Timer, calls: int) -> None:
@@ -175,7 +175,7 @@ class PerCall:
 
     @property
     def resolution_ns(self) -> float:
-        """The timer's own, spread over the calls."""
+        """The timer's own, divided by the calls."""
         return self._timer.resolution_ns / self._calls
 
     @property
@@ -185,7 +185,7 @@ class PerCall:
 
     @property
     def fixed_cost_ns(self) -> float | None:
-        """The timer's own, spread over the calls."""
+        """The timer's own, divided by the calls."""
         cost = self._timer.fixed_cost_ns
         return None if cost is None else cost / self._calls
 

@@ -1,4 +1,4 @@
-"""Reads CUPTI: activity records, loaded modules and their machine code. No other code does.
+"""Reads CUPTI's activity records, and the machine code of loaded modules. No other code uses CUPTI.
 
 Start with `timer.py`; `activity.py` has the records and `machine_code.py` the modules.
 """

@@ -1,11 +1,11 @@
 """Reads CUPTI's activity records: what the device really did, when, and for which of our calls.
 
-CUPTI is attached by the first recording of a process and asked for records only while one is open, since it
-costs 8 to 15 % on the host's API calls.
+The first recording of a process attaches CUPTI. We ask it for records only while a recording is open, since
+that makes the host's API calls 8 to 15 % slower.
 
-The record types are those of CUPTI 13 (`cupti-python`'s version is CUPTI's). Calls are told apart by external
-correlation: an id pushed on the launching thread's stack before a call and popped behind it, which CUPTI
-writes beside each API call's correlation id. What another thread launched, as PyTorch's backward passes do,
+The record types are those of CUPTI 13 (`cupti-python` has CUPTI's version). External correlation tells calls
+apart: we push an id on the launching thread's stack before a call and pop it afterwards, and CUPTI writes it
+beside each API call's correlation id. Work that another thread launched, as in PyTorch's backward passes,
 belongs to the call during which it was launched.
 https://docs.nvidia.com/cupti/main/main.html#external-correlation
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 _MEMORY_KINDS = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}  # …MemoryKind
 OURS = 1
-"""The external id of what this plugin launches around the calls, which have larger ones."""
+"""The external id of what this plugin launches around the calls; calls have larger ids."""
 _REMEDIES = {
     "ERROR_INSUFFICIENT_PRIVILEGES": "the driver lets only administrators profile "
     "(NVreg_RestrictProfilingToAdminUsers)",
@@ -54,14 +54,14 @@ class Activity:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's mangled name, empty for one of ours; for a copy, its direction and the host's kind
             of memory; else `memset`.
-        start_ns: since the first activity of the recording began.
-        end_ns: the same.
+        start_ns: its start, counted from the first activity of the recording.
+        end_ns: its end, likewise.
         stream: CUPTI's number of the stream.
-        call: the id of the call that launched it, itself or by a thread that works for it; None for the work
-            of a thread that launches between the calls, too.
-        size_bytes: copied or set; 0 for a kernel.
-        kernel: how it was launched and what it takes.
-        thread: CUPTI's id of the thread that launched it, where no call did.
+        call: the id of the call that launched it, directly or by a thread that works for it; None for the
+            work of a thread that also launches between the calls.
+        size_bytes: bytes copied or set; 0 for a kernel.
+        kernel: its launch configuration and resources.
+        thread: CUPTI's id of the launching thread, if no call launched it.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class ActivityTrace:
 
     Attributes:
         cupti: the module of cupti-python.
-        listeners: for other kinds of records, by kind: what takes them.
+        listeners: kind → function that takes the records, for other kinds of records.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -122,12 +122,12 @@ class ActivityTrace:
     def open(self, *, concurrently: bool) -> None:
         """Begins to record; what this thread launches counts as `OURS` until a call is pushed.
 
-        No garbage is collected until `close`: a thread of CUPTI's, which hands records over, would collect it
-        too, and arrays of PyCUDA's can be freed only in the thread that has their context.
+        We collect no garbage until `close`: otherwise CUPTI's thread that delivers records might, and only
+        the thread that has their context can free PyCUDA's arrays.
 
         Args:
-            concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer`
-                says what either way costs.
+            concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer` says
+                what either way costs.
         """
         self._clear()
         self._uncollected.enter_context(uncollected())
@@ -139,18 +139,18 @@ class ActivityTrace:
                 self._enabled.append(kind)
             self.push(OURS)
         except TimerUnavailable:
-            self._disable()  # or events, which are used instead, would pay for it
+            self._disable()  # else it slows the events that time instead
             raise
 
     def push(self, call: int) -> None:
-        """What this thread launches from now on belongs to `call`, a number above `OURS`."""
+        """Assigns what this thread launches from now on to `call`, a number above `OURS`."""
         self.attempt(lambda: self.cupti.activity_push_external_correlation_id(self._id_kind, call))
         self._depth += 1
         if self._follows_threads and self._depth > 1:  # the first is pushed by `open`
             self._pushed.append((self.cupti.get_timestamp(), call))
 
     def pop(self) -> None:
-        """Goes back to what was there before the last `push`."""
+        """Undoes the last `push`."""
         self._depth -= 1
         if self._pushed:
             began, call = self._pushed.pop()
@@ -158,7 +158,7 @@ class ActivityTrace:
         self.attempt(lambda: self.cupti.activity_pop_external_correlation_id(self._id_kind))
 
     def close(self) -> list[Activity]:
-        """Stops recording; the activities in the order of their start. The device must be idle."""
+        """Stops recording and returns the activities by start. The device must be idle."""
         try:
             while self._depth:  # more than one where a call failed
                 self.pop()
@@ -168,7 +168,7 @@ class ActivityTrace:
         try:
             if self._error is not None:
                 raise self._error
-            # A float holds nanoseconds since 1970 in steps of 256: of whole numbers the difference is exact.
+            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
             origin = min((record.start for record in self._found), default=0)
             self._calls |= self._launched_for_calls()
             found = [self._activity(record, origin) for record in self._found]
@@ -178,14 +178,14 @@ class ActivityTrace:
         return sorted(found, key=lambda activity: activity.start_ns)
 
     def follow_threads(self) -> bool:
-        """Has the work of other threads and of CUDA's runtime API attributed too, from the next recording on.
+        """Also attributes work of other threads and of CUDA's runtime API, from the next recording on.
 
-        External ids come beside the API call that launched: the driver's for most libraries, the runtime's
-        for those that link that one statically. Records of the runtime's calls, and reading the times of all
-        calls, cost more than everything else, so they are asked for only where work belongs to nobody.
+        An external id comes with the API call that launched: the driver's for most libraries, the runtime's
+        for libraries that link the runtime statically. Records of runtime calls, and the times of all calls,
+        cost more than everything else. So we ask for them only if some work belongs to no call.
 
         Returns:
-            Whether that is new.
+            Whether this changed anything.
         """
         if self._follows_threads:
             return False
@@ -195,7 +195,7 @@ class ActivityTrace:
         return True
 
     def _launched_for_calls(self) -> dict[int, int]:
-        """Returns the calls of what was launched by threads that launch only while one of ours runs."""
+        """Returns the calls of work whose threads launch only while a call runs."""
         by_thread: dict[int, dict[int, int | None]] = {}
         for record in self._found:
             correlation = record.correlation_id
@@ -211,7 +211,7 @@ class ActivityTrace:
         }
 
     def _call_at(self, host_ns: int) -> int | None:
-        """Returns the call that ran at a time of the host, if one did."""
+        """Returns the call that ran at a host time, if one did."""
         place = bisect.bisect_left(self._windows, (host_ns,)) - 1
         if place < 0:
             return None
@@ -219,7 +219,7 @@ class ActivityTrace:
         return call if host_ns <= ended else None
 
     def stream_number(self, handle: int) -> int:
-        """CUPTI's number of a stream of the current context."""
+        """Returns CUPTI's number of a stream of the current context."""
         from pytest_gpukern.gpu.runtime import checked
 
         context = int(checked("cuCtxGetCurrent"))
@@ -247,16 +247,16 @@ class ActivityTrace:
             name = str(error).partition(" ")[0]
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
-        except RuntimeError as error:  # cupti-python's where it finds no library, or no driver
+        except RuntimeError as error:  # from cupti-python, without a library or driver
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
-        except SystemError as error:  # the same, where its C function was called
+        except SystemError as error:  # the same from its C function
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
     def _failed(self, error: Exception) -> None:
         self._error = error
 
     def _take(self, records: Sequence[Any]) -> None:
-        """Sorts the records of a buffer; runs on a thread of CUPTI's."""
+        """Sorts the records of a buffer; runs on a CUPTI thread."""
         kinds = self.cupti.ActivityKind
         for record in records:
             kind = record.kind
@@ -300,7 +300,7 @@ def _kernel(record: Any) -> KernelFacts:
 
 
 def _direction(record: Any) -> str:
-    """From where to where a copy goes; of the host's memory also whether it was pinned."""
+    """Describes a copy's direction and the kind of host memory, such as pinned."""
     direction = _COPY_KINDS.get(record.copy_kind, f"kind {record.copy_kind}")
     kind = {"HtoD": record.src_kind, "DtoH": record.dst_kind}.get(direction)
     host = "" if kind is None else f", {_MEMORY_KINDS.get(kind, f'kind {kind}')}"
@@ -309,10 +309,10 @@ def _direction(record: Any) -> str:
 
 @functools.cache
 def activity_trace() -> ActivityTrace:
-    """The one of this process.
+    """Returns the trace of this process.
 
     Raises:
-        TimerUnavailable: there can be none; the message says why.
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
     """
     return ActivityTrace()
 
@@ -350,7 +350,7 @@ _READ = {
     ),
     "FUNCTION": ("function", ("kind", "module_id", "name")),
 }
-"""Kind of record → its layout's name in cupti-python without version, and the fields that are read."""
+"""Kind of record → its layout's name in cupti-python without version, and the fields that we read."""
 _API_CALL = ("api", ("kind", "start", "thread_id", "correlation_id"))
 _READ_OF_API_CALLS = {"DRIVER": _API_CALL, "RUNTIME": _API_CALL}
 
@@ -363,21 +363,19 @@ class _Layout:
 
 
 class RecordBuffers:
-    """Gives CUPTI buffers, and their records, once they are full or flushed, to a callback.
+    """Gives buffers to CUPTI, and the records in full or flushed buffers to a callback.
 
-    cupti-python makes an object of every record, which takes 12 µs on the host of an H200, and reading a
-    field of it takes more: recording a call took three times as long as executing it. But it also exports the
-    layout of the records, as NumPy dtypes, and CUPTI's C functions. With these two the records that matter
-    are copied out of a buffer as they are, at a tenth of the cost, and only the fields that matter become
-    Python's.
+    cupti-python makes an object of every record. That takes 12 µs on the host of an H200, and more for each
+    field that is read: recording a call took three times as long as executing it. But cupti-python also
+    exports CUPTI's C functions and the layout of the records as NumPy dtypes. With these we copy only the
+    records that matter, at a tenth of the cost, and make Python objects only of the fields that matter.
 
-    Records of kinds that are not read are left out. The others are named tuples with the fields of
-    cupti-python's objects.
+    We skip other kinds of records. The rest are named tuples with the fields of cupti-python's objects.
 
     Args:
         cupti: the module of cupti-python.
-        completed: takes the records of a buffer; runs on a thread of CUPTI's.
-        failed: takes an error in reading or taking them; there too.
+        completed: takes the records of a buffer; runs on a CUPTI thread.
+        failed: takes an error in reading or handling them; runs there too.
 
     Raises:
         TimerUnavailable: cupti-python does not export what is needed.
@@ -399,13 +397,13 @@ class RecordBuffers:
         self._callbacks = (_Requested(self._requested), _Completed(self._completed))
 
     def register(self) -> None:
-        """Has CUPTI use these buffers from now on; raises cupti-python's error where it does not."""
+        """Makes CUPTI use these buffers from now on; raises cupti-python's error if that fails."""
         status = self._register(*self._callbacks)
         if status:
             raise self._cupti.cuptiError(status)
 
     def read_api_calls(self) -> None:
-        """Has the records of API calls read too; there are more of them than of all others together."""
+        """Also reads the records of API calls, which outnumber all others together."""
         self._layouts |= _layouts(self._cupti, _READ_OF_API_CALLS)
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
@@ -413,7 +411,7 @@ class RecordBuffers:
         try:
             import numpy as np
 
-            memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI asks for
+            memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI requires
         except Exception as error:  # noqa: BLE001 - as below; without a buffer CUPTI drops the records
             self._fail(error)
             return
@@ -424,15 +422,15 @@ class RecordBuffers:
     def _completed(self, _context: Any, _stream: int, address: int, _size: int, valid: int) -> None:
         try:
             if valid:
-                with uncollected():  # CUPTI may hand over at any time what a library loads
+                with uncollected():  # CUPTI may deliver a library's records at any time
                     self._hand_over(self._read(address, valid))
-        except Exception as error:  # noqa: BLE001 - it must not get through to a thread of CUPTI's
+        except Exception as error:  # noqa: BLE001 - it must not reach CUPTI's thread
             self._fail(error)
         finally:
             self._buffers.pop(address, None)
 
     def _read(self, address: int, valid: int) -> list[Any]:
-        """The records of a buffer, kind by kind.
+        """Returns the records of a buffer, kind by kind.
 
         Raises:
             ValueError: a record is longer or shorter than its layout.
@@ -472,7 +470,7 @@ def _copied(places: Sequence[int], layout: _Layout) -> list[Any]:
 
 
 def _layouts(cupti: Any, read: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[int, _Layout]:
-    """Kind → layout, of the newest version that cupti-python has, which is the one that it reads itself."""
+    """Returns kind → layout, in cupti-python's newest version, which cupti-python reads itself."""
     layouts = {}
     for kind, (name, fields) in read.items():
         versions = {
@@ -492,7 +490,7 @@ def _layouts(cupti: Any, read: Mapping[str, tuple[str, tuple[str, ...]]]) -> dic
 
 
 def _functions() -> tuple[Any, Any]:
-    """CUPTI's functions to register callbacks and to go from record to record, of cupti-python's library."""
+    """Returns CUPTI's functions that register callbacks and step through records, from cupti-python."""
     try:
         from cupti import cycupti
 

@@ -1,8 +1,8 @@
-"""Sees the machine code that libraries load into the device, by CUPTI's callback on each module.
+"""Hashes the machine code that libraries load into the device, in CUPTI's callback for each module.
 
-Whatever compiled it, a module is loaded through the driver, so that one place serves every library. Its
-SHA-256 is kept: the same hash before and after a driver upgrade says that the compiler did not change the
-kernel, and another one that it did. The code itself is kept until somebody asks for one of its kernels.
+Every library loads its modules through the driver, so one place serves them all. We keep a module's SHA-256:
+the same hash before and after a driver upgrade means that the compiler did not change the kernel, and another
+hash that it did. We keep the code itself until somebody asks for one of its kernels.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT_BYTES = 256 << 20
-"""Of modules of which nothing was asked yet; the oldest go first."""
+"""Modules that nobody has asked about yet; the oldest are dropped first."""
 
 _FEWEST_REGISTERS = 16
-"""Of a launch's record, however few the kernel takes: 14 were recorded as 16 (H200, CUDA 13.0)."""
+"""Fewest registers in a launch's record: 14 were recorded as 16 (H200, CUDA 13.0)."""
 
 
 class _ModuleResource(ctypes.Structure):
-    """CUpti_ModuleResourceData; cupti-python turns the code into text, which it is not."""
+    """CUpti_ModuleResourceData; cupti-python wrongly turns the code into text."""
 
     _fields_ = (("module_id", ctypes.c_uint32), ("size", ctypes.c_size_t), ("code", ctypes.c_void_p))
 
 
 class _ApiCall(ctypes.Structure):
-    """The beginning of CUpti_CallbackData; cupti-python does not show the parameters of the call."""
+    """The beginning of CUpti_CallbackData; cupti-python hides the parameters of the call."""
 
     _fields_ = (
         ("site", ctypes.c_int),
@@ -58,19 +58,19 @@ _PLACE_OF_HANDLE = {
     "cuLaunchKernelEx": 1,
     "cuLaunchKernelEx_ptsz": 1,
 }
-"""Calls of the driver that launch a kernel → which of their parameters is its handle, of eight bytes each."""
+"""Driver calls that launch a kernel → the position of its handle among their eight-byte parameters."""
 
 
 class MachineCode:
-    """Hashes of the modules that were loaded while `loading` was entered, by the kernels in them.
+    """Hashes of the modules loaded while `loading` was entered, by the kernels in them.
 
-    CUPTI's records of functions tell which kernels a module has. On an H200 there were none for what was
-    loaded before kernels were recorded for the first time in a process, as the first kernel under test is, so
-    an empty recording goes ahead of it; all 337 kernels of these suites were told then. By the symbols of a
-    module some kernels of cuBLAS are not known.
+    CUPTI's function records say which kernels a module has. On an H200 there were none for modules loaded
+    before the first recording of a process, such as that of the first kernel under test. So we make an empty
+    recording first; then all 337 kernels of these suites were found. A module's symbols would not do: they
+    lack some kernels of cuBLAS.
 
-    Of several modules with a kernel of one name, `KernelModules` tells from which it was launched, or the
-    launch's registers do. Where both leave open which of several codes it was, none is known.
+    If several modules have a kernel of one name, `KernelModules` or the launch's registers tell from which it
+    was launched. If neither does and the codes differ, we report no hash.
 
     Args:
         trace: CUPTI of this process.
@@ -90,17 +90,18 @@ class MachineCode:
         self._known: dict[str, _Known] = {}
         self._images: dict[str, bytes] = {}
         self.refused: str | None = None
-        """Why modules that were loaded could not be looked at, the last time that was so."""
+        """Why loaded modules could not be read, the last time that this happened."""
 
     def sha256(self, kernel: str, registers: int) -> str | None:
-        """The hash of the code that a kernel came with; None where it is not known.
+        """Returns the hash of a kernel's code; None if unknown.
 
-        `code:` and what `cubin.code_sha256` says, or, of what is no cubin that can be read, `module:` and the
-        hash of all of it. Of what a call launches from several modules, the hash of their hashes.
+        The hash is `code:` and `cubin.code_sha256`, or `module:` and the hash of the whole module if it is
+        not a cubin that we can read. For a call that launches from several modules, it is the hash of their
+        hashes.
 
         Args:
             kernel: mangled name.
-            registers: of a thread, as its launch was recorded.
+            registers: registers a thread, as recorded at the launch.
         """
         modules, each = self._candidates(kernel, registers)
         codes = sorted({self._read(module).code for module in modules})
@@ -110,24 +111,24 @@ class MachineCode:
         return codes[0] if len(codes) == 1 else None
 
     def launches_from_device(self, kernel: str) -> bool:
-        """Whether a kernel, by its mangled name, may be of a module that launches kernels from the device.
+        """Returns whether a kernel, by its mangled name, may be in a module that launches from the device.
 
         Registers rule no module out: a kernel that calls functions takes more than its own code says.
         """
         return any(self._read(module).launches for module in self._loaded_with(self._from.of(kernel)))
 
     def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
-        """Hashes of the modules that a kernel may have been launched from, and whether it was from each."""
+        """Returns hashes of a kernel's possible modules, and whether it was launched from each of them."""
         origin = self._from.of(kernel)
         loaded = self._loaded_with(origin)
         return {module for module in loaded if self._read(module).may_take(registers, kernel)}, origin.each
 
     def _loaded_with(self, origin: Origin) -> set[str]:
-        """Hashes of the modules of an origin that were seen when they were loaded."""
+        """Returns hashes of those modules of an origin that we saw being loaded."""
         return {self._modules[number] for number in origin.modules if number in self._modules}
 
     def _read(self, module: str) -> _Known:
-        """What is known of a module's code, by its hash; it is read when it is first asked for."""
+        """Returns the facts of a module's code by its hash, reading it on first use."""
         if module not in self._known:
             image = self._images.pop(module, b"")
             code = cubin.code_sha256(image)
@@ -140,13 +141,13 @@ class MachineCode:
 
     @contextmanager
     def loading(self, *, own: bool = True) -> Iterator[None]:
-        """While it is entered, modules that are loaded are hashed.
+        """Hashes the modules that are loaded while entered.
 
         Args:
-            own: whether what is launched meanwhile is to be timed, so that `sha256` is asked for its kernels.
+            own: whether the launches meanwhile are to be timed, so that `sha256` is asked for their kernels.
 
         Raises:
-            TimerUnavailable: another profiler is attached, or the records cannot be had.
+            TimerUnavailable: another profiler is attached, or CUPTI delivers no records.
         """
         cupti, trace = self._cupti, self._trace
         if not self._has_recorded:
@@ -169,7 +170,7 @@ class MachineCode:
             try:
                 yield
             finally:
-                with uncollected():  # arrays of PyCUDA's cannot be freed by the thread that reads records
+                with uncollected():  # the thread that reads records cannot free PyCUDA's arrays
                     try:
                         if self._loaded > before:
                             trace.attempt(lambda: cupti.activity_flush_all(1))
@@ -180,7 +181,7 @@ class MachineCode:
             trace.attempt(lambda: cupti.unsubscribe(subscriber))
 
     def _read_launched(self, kernels: Iterable[str]) -> None:
-        """Reads the code of what is to be timed, so that nothing is read while it is."""
+        """Reads the code of kernels to be timed now, so that nothing is read during timing."""
         for kernel in kernels:
             for number in self._from.of(kernel).modules & self._modules.keys():
                 self._read(self._modules[number])
@@ -188,7 +189,7 @@ class MachineCode:
     def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
         if domain == self._cupti.CallbackDomain.DRIVER_API:
             call = _ApiCall.from_address(int(data.ptr))
-            # When it returns, since a library that loads lazily loads the module in its first launch.
+            # At the return, since lazy loading loads the module inside the first launch.
             if call.site == self._cupti.ApiCallbackSite.API_EXIT and call.kernel and call.parameters:
                 handle = ctypes.c_uint64.from_address(call.parameters + 8 * self._places[callback])
                 self._from.launched(call.kernel.decode(), handle.value)
@@ -215,21 +216,21 @@ class MachineCode:
 
 
 class _Known(NamedTuple):
-    """What is kept of a module's code: its hash, its kernels' registers, and whether one launches others."""
+    """Facts of a module's code: its hash, its kernels' registers, and whether one launches others."""
 
     code: str
     registers: Mapping[str, int]
     launches: bool
 
     def may_take(self, recorded: int, kernel: str) -> bool:
-        """Whether a launch of a kernel of this module may be recorded with so many registers."""
+        """Returns whether a launch of this module's kernel may be recorded with so many registers."""
         registers = self.registers.get(kernel)
         return registers is None or recorded == max(registers, _FEWEST_REGISTERS)
 
 
 @functools.cache
 def machine_code() -> MachineCode | None:
-    """The one of this process; None where CUPTI cannot be used."""
+    """Returns the machine code of this process; None if CUPTI cannot be used."""
     try:
         return MachineCode(activity_trace())
     except TimerUnavailable:
@@ -238,7 +239,7 @@ def machine_code() -> MachineCode | None:
 
 @contextmanager
 def loading_observed(*, own: bool = True) -> Iterator[None]:
-    """Has modules that are loaded meanwhile hashed, where CUPTI can be used; see `MachineCode.loading`."""
+    """Hashes modules that are loaded meanwhile, if CUPTI can be used; see `MachineCode.loading`."""
     found = machine_code()
     if found is None:
         yield
@@ -255,7 +256,7 @@ def loading_observed(*, own: bool = True) -> Iterator[None]:
     finally:
         try:
             observing.__exit__(None, None, None)
-        except TimerUnavailable as error:  # what was loaded is known all the same
+        except TimerUnavailable as error:  # modules loaded before are known all the same
             found.refused = str(error)
 
 
@@ -265,14 +266,14 @@ class Origin:
 
     Attributes:
         modules: their numbers.
-        each: whether it was launched from every one of them; otherwise, from one or some.
+        each: whether it was launched from every one of them; otherwise from at least one.
     """
 
     modules: frozenset[int]
     each: bool
 
     def __or__(self, other: Origin) -> Origin:
-        """That of the launches of both."""
+        """Merges the origins of two launches."""
         return Origin(self.modules | other.modules, each=self.each and other.each)
 
 
@@ -280,16 +281,16 @@ _NOWHERE = Origin(frozenset(), each=True)
 
 
 class KernelModules:
-    """Finds which of the modules with a kernel of one name a launch took its kernel from.
+    """Finds the module that a launch took its kernel from, if several modules have a kernel of that name.
 
-    In CUPTI's records and in a baseline kernels have names, which do not tell modules apart: CuPy compiles an
+    CUPTI's records and baselines only have kernel names, and these are not unique: CuPy compiles an
     elementwise kernel anew for small and for large arrays, cuRAND has two of each generator, and a user has
-    an `add` in two test files. A launch names the handle of the kernel, too, but nothing says which module a
-    handle belongs to. The order does: a library gets a new module's handles after it was loaded, so that a
-    handle which was never seen belongs to the module of which none was.
+    an `add` in two test files. A launch also has the kernel's handle, but nothing says to which module a
+    handle belongs. The order tells: a library gets a module's handles after loading it. So a new handle
+    belongs to the module that has none yet.
 
-    An observation has `begin` and `end`; meanwhile `loaded` and `launched` are told in the order in which it
-    happened. Which kernels a module has may be told in any order, before `end`.
+    Between `begin` and `end`, call `loaded` and `launched` in the order of events. Call `has`, for the
+    kernels of a module, in any order before `end`.
     """
 
     def __init__(self) -> None:
@@ -305,7 +306,7 @@ class KernelModules:
         """Begins an observation.
 
         Args:
-            own: whether of what is to be timed, which `of` is about from then on.
+            own: whether the launches are to be timed; `of` answers for the last such observation.
         """
         self._clear()
         self._own = own
@@ -313,23 +314,23 @@ class KernelModules:
             self._launched.clear()
 
     def loaded(self, module: int) -> None:
-        """A module was loaded, of this number."""
+        """Notes that the module of this number was loaded."""
         self._events.append(module)
         self._since_loaded.clear()
 
     def launched(self, kernel: str, handle: int) -> None:
-        """A kernel of this mangled name was launched by this handle."""
+        """Notes that a kernel of this mangled name was launched by this handle."""
         launch = (kernel, handle)
-        if launch not in self._since_loaded:  # another one tells nothing more, and there may be millions
+        if launch not in self._since_loaded:  # repeats add nothing, and there may be millions
             self._since_loaded.add(launch)
             self._events.append(launch)
 
     def has(self, module: int, kernel: str) -> None:
-        """A module has a kernel of this mangled name."""
+        """Notes that a module has a kernel of this mangled name."""
         self._with[kernel].add(module)
 
     def end(self) -> tuple[str, ...]:
-        """Ends an observation: finds the modules of what was launched in it; returns what is to be timed."""
+        """Ends an observation and finds the modules of its launches; returns the kernels to be timed."""
         new: list[int] = []
         again: dict[tuple[str, int], int] = {}
         for event in self._events:
@@ -342,7 +343,7 @@ class KernelModules:
             elif known in self._earlier:
                 again[event] = len(new)
         for (kernel, handle), loaded_before in again.items():
-            # An unloaded module's handles are given out again.
+            # The driver reuses an unloaded module's handles.
             self._meet(kernel, handle, set(new[:loaded_before]))
         for event in self._events if self._own else ():
             if not isinstance(event, int):
@@ -352,9 +353,9 @@ class KernelModules:
         return tuple(self._launched) if self._own else ()
 
     def of(self, kernel: str) -> Origin:
-        """Where a kernel of this mangled name came from in the last observation of what is to be timed.
+        """Returns a kernel's modules in the last observation of launches to be timed.
 
-        If it was not launched then, it may be from any module that has one.
+        If it was not launched then, it may be from any module that has a kernel of this mangled name.
         """
         return self._launched.get(kernel) or self._any(kernel)
 
@@ -363,7 +364,7 @@ class KernelModules:
         self._since_loaded.clear()
 
     def _meet(self, kernel: str, handle: int, modules: AbstractSet[int]) -> None:
-        """A handle is that of the one of these modules of which none was seen; of none, if there are more."""
+        """Assigns a handle to the one of these modules that has none yet; to none if there are several."""
         known = self._of_handle[kernel]
         unseen = modules & self._with[kernel] - set(known.values())
         if len(unseen) == 1:

@@ -1,14 +1,14 @@
 """Times by CUPTI's activity records: the device's own start and end of each kernel.
 
-Neither the host's launch cost nor an event's fixed cost is in the number. Everything is queued behind a
-blocking kernel all the same, so that a call of several kernels has no gaps that the host made.
+Neither the host's launch cost nor an event's fixed cost is in the number. We still queue everything behind a
+blocking kernel, so that the host makes no gaps in a call of several kernels.
 
-CUPTI records kernels in two ways, and neither suits all. *Concurrently*, each block is instrumented: exact
-for a kernel of few blocks, but one of many short blocks becomes slower, by 8 to 11 % with one element a
-thread in blocks of 256 to 1024 on an H200, also by the kernel's own clock. *Serially*, the device finishes
-one kernel before the next: whatever their blocks, kernels run as fast as unobserved, and a constant is added,
-1.7 µs there. So a kernel of many blocks is recorded serially, and the constant, measured with an empty kernel
-in the same session, is taken off; `measures` says so.
+CUPTI records kernels in two ways, and neither suits all. *Concurrent* recording instruments each block. It
+is exact for a kernel of few blocks, but slows one of many short blocks: by 8 to 11 % with one element a
+thread in blocks of 256 to 1024 on an H200, also by the kernel's own clock. *Serial* recording finishes one
+kernel before the next. Kernels run at full speed, but the record is longer by a constant, 1.7 µs there. So
+we record a kernel of many blocks serially, measure the constant with an empty kernel in the same session,
+and subtract it; `measures` says so.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _ROUNDING_NS = 100
-"""Activities of one stream do not overlap; their ends and starts are rounded."""
+"""Tolerance for rounded starts and ends: activities of one stream never overlap."""
 _JITTER_NS = 8.0
-"""What the median of a session moves without any cause: eight processes timing one 1.3 µs kernel on an H200
-had medians within 0.4 %, and a tick is 32 ns, of which the median of many samples shows less."""
+"""Noise of a session's median: eight processes that timed one 1.3 µs kernel on an H200 had medians within
+0.4 %. A tick is 32 ns, but the median of many samples resolves less."""
 _SERIAL_JITTER_NS = 50.0
-"""The same recorded serially, where what is taken off is known to some tens of nanoseconds: spins of 1.5 to
-100 µs read 1617 to 1746 ns more than the slope of their graphs."""
+"""The same for serial recording, since the subtracted constant is known to some tens of nanoseconds: spins of
+1.5 to 100 µs read 1617 to 1746 ns more than the slope of their graphs."""
 _FEW_BLOCKS = 4
-"""Blocks for each multiprocessor up to which recording them costs less than a tick: about 10 ns each."""
+"""Up to so many blocks a multiprocessor, recording them costs less than a tick: about 10 ns each."""
 _NEAR_NS = 256.0
 _CALIBRATION = 64
 _OWN_STREAMS = (
@@ -55,23 +55,22 @@ _OWN_STREAMS = (
 )
 _UNORDERED = "work on another stream does not wait for the given one: it may start too early and end too late"
 _TICK_NS = TIMERS["cupti"].step_ns
-"""Steps between durations that were seen on an H200: 32 ns, one more or less by rounding."""
+"""Step between durations, seen on an H200: 32 ns, give or take one by rounding."""
 
 
 class CuptiTimer:
     """Times on the device by its own records.
 
-    A sample is the span of its call: from the start of its first activity to the end of its last, kernels,
-    copies and memsets alike, on whatever stream. Where work on other streams does not wait for the timed one,
-    each execution begins from an idle device. Batches also hold how long kernels were busy and what the call
-    was made of.
+    A sample is the span of its call: from the start of its first activity (kernel, copy or memset) to the end
+    of its last, on any stream. If work on other streams does not wait for the timed one, each execution
+    begins from an idle device. Batches also hold how long kernels ran and what the call consisted of.
 
     Args:
         runtime: context, kernels and L2 of the pinned device.
         stream: the stream that the call launches on, as a cuda.core stream; by default the runtime's.
-        any_stream: whether a call's work may outlast the timed stream. Otherwise what still runs on another
-            stream when that is done is a suspicion.
-        queues: whether calls are queued; those that are known to wait for the device need not be tried.
+        any_stream: whether a call's work may outlast the timed stream. Otherwise work that does is a
+            suspicion.
+        queues: whether to queue calls; not for calls known to wait for the device.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -101,7 +100,7 @@ class CuptiTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> CuptiTimer:
-        """Makes one for work on a stream of the pinned device.
+        """Makes a timer for work on a stream of the pinned device.
 
         Raises:
             TimerUnavailable: CUPTI cannot be used here.
@@ -113,8 +112,8 @@ class CuptiTimer:
 
         Raises:
             NothingLaunched: the calls put nothing on the device.
-            TimerUnavailable: all work is that of threads which also launch between the calls, records were
-                lost, or kernels launch others, of which there are no records.
+            TimerUnavailable: only threads that also launch between the calls did any work, records were lost,
+                or kernels launch other kernels, which leave no records.
         """
         queued, activities, ids = self._recorded(iterations, cold=cold)
         while self._record_otherwise(activities, _by_call(activities, ids)):
@@ -138,7 +137,7 @@ class CuptiTimer:
         if not self._concurrently:
             cost_ns = serial_cost_ns(self._runtime, cold=cold)
             calls = [[_shortened(activity, cost_ns) for activity in work] for work in calls]
-        # A single kernel or copy reads the same however long the host took to launch it.
+        # The time of a single kernel or copy does not depend on how long the host took to launch it.
         with_gaps = not queued and any(len(work) > 1 for work in calls)
         gaps = _OWN_STREAMS if self._any_stream or self._apart else LAUNCH_COST
         return Batch(
@@ -151,15 +150,15 @@ class CuptiTimer:
 
     @property
     def queues(self) -> bool:
-        """Whether its calls are queued, as far as is known by now."""
+        """Whether its calls are queued, as far as we know."""
         return self._queue.queues
 
     def _record_otherwise(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> bool:
-        """Whether the calls have to be recorded in another way, which is then set.
+        """Returns whether the calls have to be recorded again in another way, and sets it.
 
-        It is decided by what a call launches and by its grid, so alike in every session. A call that once
-        launched something else than one kernel of many blocks stays recorded concurrently: one that launches
-        now this, now that would be recorded again for ever.
+        What a call launches and its grid decide, so the answer is the same in every session. A call that once
+        launched anything but one kernel of many blocks stays recorded concurrently; otherwise a call that
+        varies would be recorded again forever.
         """
         if any(activity.call is None for activity in activities) and self._trace.follow_threads():
             return True
@@ -167,9 +166,9 @@ class CuptiTimer:
             self._marker = empty_kernel(self._runtime, self._stream)
             return True
         if not self._apart and (self._any_stream or self._marker is not None) and overlapping(activities):
-            # Only the timed stream waits behind the blocking kernel: elsewhere the calls ran ahead, at once.
-            # Look before the queue is given up. Work that the timed stream waits for ends before the marker.
-            # Other work outlasts it, also short work, which is done too early once calls are launched singly.
+            # Only the timed stream waits behind the blocking kernel; on others the calls ran at once. Look
+            # now, before we give up the queue: work that the timed stream waits for ends before the marker,
+            # other work after it. Unqueued, short work would end too early to be seen.
             self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
             self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
@@ -177,7 +176,7 @@ class CuptiTimer:
             return True
         before = self._concurrently
         few = _FEW_BLOCKS * self._runtime.multiprocessors
-        self._few_blocks |= self._marker is not None  # serially, nothing would outlast anything
+        self._few_blocks |= self._marker is not None  # recorded serially, no work can outlast other work
         self._few_blocks |= any(len(work) != 1 or _blocks(work[0]) <= few for work in calls)
         self._concurrently = self._few_blocks
         self.jitter_ns = _JITTER_NS if self._concurrently else _SERIAL_JITTER_NS
@@ -194,7 +193,7 @@ class CuptiTimer:
     def _recorded(
         self, iterations: Sequence[Iteration], *, cold: bool
     ) -> tuple[bool, list[Activity], list[int]]:
-        """Whether the executions were queued, all activities, and the id of each execution."""
+        """Returns whether the executions were queued, all activities, and the id of each execution."""
         marks = _Marks(self._trace, self._marker)
         self._trace.open(concurrently=self._concurrently)
         try:
@@ -202,12 +201,12 @@ class CuptiTimer:
         finally:
             try:
                 self._runtime.synchronize()
-            finally:  # also where a call has lost the context
+            finally:  # also if a call has lost the context
                 activities = self._trace.close()
         return queued, activities, marks.calls
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Work of no call, or that outlasted it, in any batch so far; before the first, in one call."""
+        """Describes work of no call, or that outlasted its call, in any batch so far or else in one call."""
         if not self._looked:
             self.collect([iteration.again()], cold=False)
         return self._elsewhere
@@ -236,7 +235,7 @@ class CuptiTimer:
         return None
 
     def _refuse_device_launches(self, calls: Sequence[list[Activity]]) -> None:
-        """Refuses calls of which CUPTI records only a part."""
+        """Refuses calls that CUPTI records only in part."""
         code = machine_code()
         for activity in itertools.chain.from_iterable(calls):
             kernel = activity.kernel
@@ -254,10 +253,10 @@ class CuptiTimer:
 
 @functools.cache
 def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
-    """CUPTI, after it has recorded one kernel of ours: some set-ups attach and then stay silent.
+    """Returns CUPTI once it has recorded one kernel of ours: some set-ups attach it and get no records.
 
     Raises:
-        TimerUnavailable: why it cannot be used here.
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
     """
     trace = activity_trace()
     runtime.flush_l2()  # the first one also fills its memory
@@ -277,7 +276,7 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
 
 
 def launching_threads(within_s: float) -> str:
-    """Names the threads that launch something within a while, as far as CUPTI is in use; nothing for none."""
+    """Names the threads that launch something within `within_s` seconds; "" for none, or without CUPTI."""
     if not activity_trace.cache_info().currsize:
         return ""
     try:
@@ -296,9 +295,9 @@ def launching_threads(within_s: float) -> str:
 
 @functools.cache
 def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
-    """What serial recording adds: an empty kernel recorded so, less the same one recorded concurrently.
+    """Returns what serial recording adds: an empty kernel recorded serially, minus recorded concurrently.
 
-    Means of what lies near the median. Measured once a process for each cache policy, in a few milliseconds.
+    Takes the mean of samples near the median, once a process and cache policy, in a few milliseconds.
     """
     launch = empty_kernel(runtime, runtime.stream)
     means = []
@@ -307,7 +306,7 @@ def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
         timer._concurrently = concurrently
         _, activities, ids = timer._recorded([Iteration(launch)] * _CALIBRATION, cold=cold)
         spans = [_span(work) for work in _by_call(activities, ids)]
-        median = statistics.median_low(spans)  # one of them, so that something is near it
+        median = statistics.median_low(spans)  # a sample, so that something is near it
         means.append(statistics.fmean(span for span in spans if abs(span - median) <= _NEAR_NS))
     return max(0.0, means[1] - means[0])
 
@@ -316,7 +315,7 @@ def serial_cost_ns(runtime: CudaRuntime, *, cold: bool) -> float:
 class _Marks:
     """Gives each execution its own external id, and remembers those that count.
 
-    The next id is that of the marker, a kernel that tells when the timed stream is done with the call.
+    The next id is for the marker, a kernel that shows when the timed stream is done with the call.
     """
 
     trace: ActivityTrace
@@ -349,7 +348,7 @@ class _Marks:
             self.trace.pop()
 
     def close(self) -> None:
-        """Nothing to do: the records come when all is done."""
+        """Does nothing: the records come when all is done."""
 
     def take(self, count: int) -> None:
         self.calls += self._part[:count]
@@ -359,7 +358,7 @@ class _Marks:
 
 
 def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[Activity]]:
-    """The activities of each call, in the order of the calls."""
+    """Returns the activities of each call, in the order of the calls."""
     found: dict[int, list[Activity]] = {call: [] for call in calls}
     for activity in activities:
         if activity.call in found:
@@ -368,25 +367,25 @@ def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[
 
 
 def _strangers(activities: Sequence[Activity]) -> list[Activity]:
-    """What no call launched."""
+    """Returns the activities that no call launched."""
     return [activity for activity in activities if activity.call is None]
 
 
 def _who(strangers: Sequence[Activity]) -> str:
-    """Names the threads that launched work of no call, as far as they are known."""
+    """Names the threads that launched work of no call, as far as known."""
     names = threads_by_id(activity.thread for activity in strangers)
     return f"a thread ({names})" if names else "a thread"
 
 
 def overlapping(activities: Sequence[Activity]) -> list[Activity]:
-    """Activities of calls that ran while something of ours did, which is on the timed stream.
+    """Returns the calls' activities that ran beside our own, which run on the timed stream.
 
     Args:
-        activities: of all, sorted by start.
+        activities: all of them, sorted by start.
     """
     found: list[Activity] = []
     ours_until = 0.0
-    latest: Activity | None = None  # of the calls', the one that ends last
+    latest: Activity | None = None  # the calls' activity that ends last
     for activity in activities:
         if activity.call == OURS:
             if latest is not None and latest.end_ns > activity.start_ns + _ROUNDING_NS:
@@ -406,7 +405,7 @@ def _blocks(activity: Activity) -> int:
 
 
 def _shortened(activity: Activity, by_ns: float) -> Activity:
-    """A kernel whose record is longer than the kernel by so much; never shorter than a tick."""
+    """Shortens an activity by `by_ns`, to no less than a tick."""
     end_ns = max(activity.end_ns - by_ns, activity.start_ns + _TICK_NS)
     return dataclasses.replace(activity, end_ns=end_ns)
 
@@ -416,7 +415,7 @@ def _span(work: Sequence[Activity]) -> float:
 
 
 def busy(work: Sequence[Activity]) -> float:
-    """How long at least one kernel was running, in nanoseconds; `work` is sorted by start."""
+    """Returns how long at least one kernel was running, in nanoseconds; `work` is sorted by start."""
     total, until = 0.0, 0.0
     for activity in work:
         if activity.kind == "kernel" and activity.end_ns > until:
@@ -426,10 +425,10 @@ def busy(work: Sequence[Activity]) -> float:
 
 
 def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
-    """What a call is made of: an entry for each kernel, direction of copy and memset, in order of start.
+    """Returns what a call consists of: an entry for each kernel, copy direction and memset, by start.
 
-    Kernels of one name with different grids are entries of their own. Times are medians over the calls of
-    the sum within a call; a call that lacks an entry counts as 0 there.
+    Kernels of one name with different grids get separate entries. A time is the sum within a call, and the
+    median of that over the calls; a call without the entry counts as 0.
     """
     groups: dict[tuple[Any, ...], list[list[Activity]]] = {}
     for number, work in enumerate(calls):
