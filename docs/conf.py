@@ -47,7 +47,8 @@ def described(option: Option) -> str:
     values = option.metavar or ",".join(option.choices)
     written = "" if option.flag else f" {values}" if option.metavar else f" {{{values}}}"
     text = option.help.replace("%%", "%")
-    return f"```{{option}} {option.cli}{written}\n{text[0].upper()}{text[1:]}.\nIni: `{option.ini}`.\n```"
+    text = f"{text[0].upper()}{text[1:]}. {option.more}".rstrip()
+    return f"```{{option}} {option.cli}{written}\n{text}\nIni: `{option.ini}`.\n```"
 
 
 def commands() -> str:

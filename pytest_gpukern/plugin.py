@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.values.options import add_options, asked, measures
+from pytest_gpukern.values.options import add_options, asked, leave_ini_values_out_of_help, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -41,12 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "gpu_benchmark(bytes=, flops=, threshold=, timer=, cache=, group=, timeout=, outputs=, "
-        "inout=, written=, determinism=, scope=): measured, checked and judged by pytest-gpukern; every "
-        "argument is optional. "
-        "outputs=3 or outputs=(2, 'out') names the arguments that a call writes, which are poisoned before "
-        "it; inout= those that it updates in place, and written={'out': index} what it writes of an output. "
-        "With --gpu-benchmark that holds for what a test gives to pytest-benchmark's `benchmark` fixture "
-        "too; without, such a test is pytest-benchmark's alone",
+        "inout=, written=, determinism=, scope=): pytest-gpukern checks, measures and judges the test. Every "
+        "argument is optional. outputs=3 or outputs=(2, 'out') names the arguments that a call writes; we "
+        "poison them before it. inout= names those that it updates in place. written={'out': index} says "
+        "which part of an output it writes. With --gpu-benchmark, the marker also holds for tests of "
+        "pytest-benchmark's fixture",
     )
     if asked(config):
         from pytest_gpukern.run.stash import environment_of
@@ -84,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()
         config.pluginmanager.register(plugin, "gpukern-workers")
+    leave_ini_values_out_of_help(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

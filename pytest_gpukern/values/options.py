@@ -40,7 +40,12 @@ class SettingsError(Exception):
 
 
 class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
-    """Describes one option: its name without prefix, what is allowed, and its help."""
+    """Describes one option: its name without prefix, what is allowed, and its help.
+
+    Attributes:
+        help: two lines of `pytest --help` at most.
+        more: whole sentences that only the site shows.
+    """
 
     name: str
     help: str
@@ -49,6 +54,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     flag: bool = False
     repeatable: bool = False
     listed: bool = False
+    more: str = ""
 
     @property
     def cli(self) -> str:
@@ -61,165 +67,191 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
         return "gpukern_" + self.name.replace("-", "_")
 
 
-OPTIONS = (
-    Option(
-        "all",
-        "measure on the GPU every test that uses pytest-benchmark's `benchmark` fixture, marked or not; one "
-        "that launches nothing there is left to that plugin, unless it is marked",
-        flag=True,
+GROUPS: dict[str, tuple[Option, ...]] = {
+    "GPU kernels (pytest-gpukern); in an ini file, --gpukern-NAME is gpukern_NAME": (
+        Option(
+            "all",
+            "with --gpu-benchmark: measure every test that uses pytest-benchmark's fixture, marked or not",
+            more="An unmarked test that launches nothing on the GPU is left to pytest-benchmark.",
+            flag=True,
+        ),
+        Option(
+            "simulator",
+            "Numba's CUDA simulator: where there is no GPU (auto), always, or never",
+            choices=("auto", "always", "never"),
+            more="`auto` is the default of a run that measures or is given any other option of this plugin.",
+        ),
+        Option(
+            "device", "GPU to use: index, UUID or its prefix, or part of the name", metavar="INDEX|UUID|NAME"
+        ),
+        Option(
+            "isolate",
+            "run GPU tests in a process of their own (default: on when a GPU is measured)",
+            choices=("on", "off"),
+            more="That process is replaced when it crashes, hangs or loses its CUDA context. A run with "
+            "`--gpukern-timeout` isolates, too. Debuggers need `off`.",
+        ),
+        Option(
+            "timeout",
+            "seconds for one test in a process of its own, or in a worker of xdist (default: 60)",
+            metavar="SECONDS|off",
+        ),
+        Option(
+            "sanitize",
+            "run each test once under these tools of compute-sanitizer, comma-separated; measure nothing",
+            SANITIZERS,
+            listed=True,
+            more="This holds for tests that use fixtures of this plugin. What a tool finds fails the test.",
+        ),
     ),
-    Option("device", "GPU to use: index, UUID or its prefix, or part of the name", metavar="INDEX|UUID|NAME"),
-    Option(
-        "simulator",
-        "Numba's CUDA simulator: where there is no GPU (auto; the default of a run that measures or is given "
-        "any other option here), always, or never",
-        choices=("auto", "always", "never"),
+    "GPU kernels, which cases": (
+        Option("backend", "backends to run, comma-separated (default: all)", tuple(BACKENDS), listed=True),
+        Option(
+            "size",
+            "problem sizes (default: full when measuring on a GPU, else smoke)",
+            choices=("smoke", "full", "huge"),
+            more="Huge sizes have more elements than 32 bits count. They are checked and never measured.",
+        ),
+        Option(
+            "axis",
+            "values of a problem's axis instead of its own; repeatable",
+            metavar="NAME=V[,V…]",
+            repeatable=True,
+        ),
+        Option("seeds", "check each case on inputs of N seeds (default: 2 or 3)", metavar="N"),
+        Option(
+            "seed",
+            "draw all inputs from this seed; random draws a new seed and prints it",
+            metavar="N|random",
+        ),
     ),
-    Option("timer", "how to time; auto (the default) picks the best that works", choices=("auto", *TIMERS)),
-    Option(
-        "cache", "flush the L2 before each sample (cold, the default) or not (hot)", choices=("cold", "hot")
+    "GPU kernels, how to measure": (
+        Option("timer", "how to time (default: auto, the best timer that works)", choices=("auto", *TIMERS)),
+        Option(
+            "cache",
+            "flush the L2 cache before each sample (cold, the default) or not (hot)",
+            choices=("cold", "hot"),
+        ),
+        Option(
+            "scope",
+            "scopes to measure, comma-separated (default: those of each problem)",
+            ("kernel", "transfer", "end_to_end", "launch"),
+            listed=True,
+        ),
+        Option(
+            "sessions",
+            "fresh processes that measure each test (default: 1; to record, 5; with --gpukern-against, 4)",
+            metavar="N",
+            more="With `--gpukern-against`, as many measure each revision.",
+        ),
+        Option(
+            "energy",
+            "measure the energy of a call, too: one more second for each case on a GPU",
+            flag=True,
+            more="The report gives the energy, or why there is none. Only cases of problems have it.",
+        ),
+        Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
     ),
-    Option(
-        "scope",
-        "scopes to measure, comma separated; those of each problem by default",
-        ("kernel", "transfer", "end_to_end", "launch"),
-        listed=True,
+    "GPU kernels, baselines": (
+        Option(
+            "baseline",
+            "compare with the record (default), create what is missing, append sessions, update, or off",
+            choices=("compare", "create", "append", "update", "off"),
+        ),
+        Option("baseline-dir", "folder of baselines (default: baselines/ beside each test)", metavar="DIR"),
+        Option(
+            "reason",
+            "why the times changed; --gpukern-baseline=update keeps it in the record",
+            metavar="TEXT",
+        ),
+        Option(
+            "prune",
+            "let --gpukern-baseline=update remove cases that no longer exist, in a run of everything",
+            flag=True,
+        ),
+        Option("write-in-ci", "write baselines although CI is set in the environment", flag=True),
+        Option(
+            "against",
+            "compare with the merge base of this revision and HEAD instead of a baseline",
+            metavar="REV",
+            more="The merge base has a worktree of its own. Fresh sessions of both take turns, and we judge "
+            "the ratios of their pairs.",
+        ),
+        Option(
+            "against-setup",
+            "shell command to run first in the worktree of --gpukern-against (GPUKERN_WORKTREE)",
+            metavar="CMD",
+        ),
     ),
-    Option("backend", "backends to run, comma separated; all by default", tuple(BACKENDS), listed=True),
-    Option(
-        "isolate",
-        "run tests that may use the GPU in a process of their own, which is replaced when it dies, hangs or "
-        "loses its CUDA context (on, the default of a run that measures on a GPU or is given a timeout), or "
-        "in pytest's own, as debuggers need it (off)",
-        choices=("on", "off"),
+    "GPU kernels, what fails a test": (
+        Option(
+            "gate",
+            "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
+            choices=("fail", "warn", "off"),
+        ),
+        Option(
+            "gate-on",
+            "findings that fail a test, comma-separated (default: time)",
+            GATES,
+            listed=True,
+            more="`time`: the median. `tail`: some calls became slow beside a median that did not. "
+            "`resources`: a kernel takes more registers or memory. `accuracy`: an error grew, or bits "
+            "changed with the same machine code. `memory`: the test keeps memory of the device. `host`: "
+            "times of host variants, too.",
+        ),
+        Option(
+            "threshold",
+            "smallest slowdown that matters (default: 2%%, which is 0.02)",
+            metavar="SLOWDOWN",
+        ),
+        Option("strict", "fail NEW, UNDECIDED and UNCOMPARABLE too, except of host variants", flag=True),
+        Option(
+            "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
+        ),
     ),
-    Option(
-        "timeout",
-        "seconds that one test may take in that process, or a worker of xdist's, before it is ended; 60 by "
-        "default, off for none",
-        metavar="SECONDS|off",
-    ),
-    Option(
-        "size",
-        "problem sizes; full by default with --gpu-benchmark on a GPU; huge ones, beyond what 32 bits count, "
-        "are checked and never measured",
-        choices=("smoke", "full", "huge"),
-    ),
-    Option(
-        "axis",
-        "values of a problem's axis instead of its own; repeatable",
-        metavar="NAME=V[,V…]",
-        repeatable=True,
-    ),
-    Option(
-        "seeds",
-        "check each case on inputs of so many different seeds; two or three by default",
-        metavar="N",
-    ),
-    Option(
-        "seed",
-        "draw all inputs from this seed instead of each problem's own, or from one that nobody knows before "
-        "(random); it is printed, so that a failure can be repeated",
-        metavar="N|random",
-    ),
-    Option(
-        "baseline",
-        "compare with the stored baseline (default), create what is missing, append sessions to what is "
-        "current, update, or off",
-        choices=("compare", "create", "append", "update", "off"),
-    ),
-    Option(
-        "reason", "why the times changed: kept with what --gpukern-baseline=update records", metavar="TEXT"
-    ),
-    Option(
-        "prune",
-        "have --gpukern-baseline=update remove recorded cases that no longer exist, in a run of everything",
-        flag=True,
-    ),
-    Option(
-        "sessions",
-        "fresh processes that measure each test: 5 by default when a baseline is written, 4 of each "
-        "revision with --gpukern-against, else 1",
-        metavar="N",
-    ),
-    Option("baseline-dir", "folder of baselines, instead of baselines/ beside each test", metavar="DIR"),
-    Option("write-in-ci", "allow writing baselines although CI is set in the environment", flag=True),
-    Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
-    Option(
-        "gate",
-        "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
-        choices=("fail", "warn", "off"),
-    ),
-    Option(
-        "gate-on",
-        "what fails a test, comma separated: time (default), tail of slow calls beside a median that is no "
-        "slower, resources that a kernel takes more of, "
-        "accuracy of outputs (other bits from the same machine code are a part of that), memory of the "
-        "device that is not given back, host: times of host variants too",
-        GATES,
-        listed=True,
-    ),
-    Option(
-        "energy",
-        "run each case on a GPU back to back for a second more, and tell the energy of a call, or why not; "
-        "not for tests of callables of their own",
-        flag=True,
-    ),
-    Option("strict", "NEW, UNDECIDED and UNCOMPARABLE fail too, except of host variants", flag=True),
-    Option(
-        "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
-    ),
-    Option(
-        "against",
-        "measure the merge base of this revision and HEAD, in a worktree of its own, against the working "
-        "tree, in fresh sessions that take turns; judge by their paired ratios and by no baseline",
-        metavar="REV",
-    ),
-    Option(
-        "against-setup",
-        "with --gpukern-against: run this by the shell in the base's worktree first (GPUKERN_WORKTREE)",
-        metavar="CMD",
-    ),
-    Option(
-        "sanitize",
-        "run each test that uses this plugin's fixtures once under these tools of compute-sanitizer, comma "
-        "separated, in a process of their own; what they find fails the test; nothing is measured",
-        SANITIZERS,
-        listed=True,
-    ),
-    Option(
-        "threshold", "smallest slowdown that matters: 2%% (default) is the same as 0.02", metavar="SLOWDOWN"
-    ),
-)
+}
+"""Heading in `pytest --help` → its options."""
+OPTIONS = tuple(option for options in GROUPS.values() for option in options)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Registers `--gpu-benchmark`, every `--gpukern-…` and its ini twin."""
-    group = parser.getgroup("gpukern", "GPU kernels: right and fast (pytest-gpukern)")
+    for heading, options in GROUPS.items():
+        group = parser.getgroup(heading)
+        if options[0] is OPTIONS[0]:
+            group.addoption(
+                "--gpu-benchmark",
+                action="store_true",
+                default=False,
+                help="measure; without it, each case runs once, at a small size, and is checked",
+            )
+        for option in options:
+            _add(option, group, parser)
+
+
+def _add(option: Option, group: pytest.OptionGroup, parser: pytest.Parser) -> None:
+    if option.flag:
+        group.addoption(option.cli, dest=option.ini, action="store_true", default=None, help=option.help)
+        # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
+        parser.addini(option.ini, option.help, type="string", default="")
+        return
+    metavar = option.metavar or "{" + ",".join(option.choices) + "}"
+    action = "append" if option.repeatable else "store"
+    ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
     group.addoption(
-        "--gpu-benchmark",
-        action="store_true",
-        default=False,
-        help="measure; without it each case runs once at a smoke size and is checked",
+        option.cli, dest=option.ini, action=action, default=None, metavar=metavar, help=option.help
     )
-    for option in OPTIONS:
-        if option.flag:
-            group.addoption(option.cli, dest=option.ini, action="store_true", default=None, help=option.help)
-            # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
-            parser.addini(option.ini, option.help, type="string", default="")
-            continue
-        metavar = option.metavar or "{" + ",".join(option.choices) + "}"
-        action = "append" if option.repeatable else "store"
-        ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
-        group.addoption(
-            option.cli, dest=option.ini, action=action, default=None, metavar=metavar, help=option.help
-        )
-        parser.addini(
-            option.ini,
-            option.help.replace("%%", "%"),
-            type=ini_type,
-            default=[] if option.repeatable else "",
-        )
+    parser.addini(option.ini, option.help, type=ini_type, default=[] if option.repeatable else "")
+
+
+def leave_ini_values_out_of_help(config: pytest.Config) -> None:
+    """Leaves the ini twins out of `pytest --help`, which lists each option already.
+
+    pytest has no public way to hide one, so they are taken out of its table once everybody has read them.
+    """
+    listed = getattr(config._parser, "_inidict", {})
+    for option in OPTIONS if config.getoption("help", False) else ():
+        listed.pop(option.ini, None)
 
 
 def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, Any]]:

@@ -1,6 +1,10 @@
 """Options are read at start-up: impossible and contradictory ones end the run with what would be valid."""
 
+import re
+
 import pytest
+
+from pytest_gpukern.values.options import GROUPS, OPTIONS
 
 from .conftest import refused
 
@@ -58,3 +62,15 @@ def test_require_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
 
 def test_require_gpu_is_content_with_a_gpu(gpu):
     assert gpu("--gpukern-require=gpu").ret == pytest.ExitCode.OK
+
+
+def test_help_shows_the_options_in_groups_by_two_lines_each_and_no_ini_twins(pytester, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = pytester.runpytest_inprocess("--help").outlines
+    assert [line[:-1] for line in lines if line[:-1] in GROUPS] == list(GROUPS)
+    for option in OPTIONS:
+        (first,) = (i for i, line in enumerate(lines) if re.match(rf"  {option.cli}(=|\s|$)", line))
+        after = next(i for i in range(first + 1, len(lines)) if not lines[i].startswith("     "))
+        name_takes_a_line = len(lines[first]) < 24 or "  " not in lines[first].strip()
+        assert after - first - name_takes_a_line <= 2, f"{option.cli} takes more than two lines"
+        assert not any(line.strip().startswith(option.ini) for line in lines)

@@ -483,9 +483,3 @@ def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, 
     assert found["axes"] == {"n": [7]}
     assert found["strict"] is True
     assert found["output"] == str(tmp_path / "r.json")
-
-
-def test_the_help_shows_each_option_with_its_ini_twin(tmp_path):
-    command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert [option.name for option in OPTIONS if option.cli not in told or option.ini not in told] == []
