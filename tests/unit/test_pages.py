@@ -1,0 +1,31 @@
+"""What the site says of faults, sizes and tolerances is what the code has."""
+
+import re
+from pathlib import Path
+
+from pytest_gpukern import Tolerance, boundaries
+from pytest_gpukern.check.diagnosis import Fault
+
+DOCS = Path(__file__).parents[2] / "docs"
+WRONG_KERNEL = (DOCS / "how-to/wrong-kernel.md").read_text(encoding="utf-8")
+CHECKING = (DOCS / "explanation/checking.md").read_text(encoding="utf-8")
+
+
+def test_the_page_about_wrong_kernels_has_every_fault():
+    named = {
+        name
+        for row in re.findall(r"^\| ([a-zN, ]+) \|", WRONG_KERNEL, re.MULTILINE)
+        for name in row.split(", ")
+    }
+    assert named - {"fault"} == {str(fault) for fault in Fault}
+
+
+def test_the_page_about_checks_shows_the_sizes_of_boundaries():
+    assert f"\n{', '.join(map(str, boundaries(256)))}\n" in CHECKING
+
+
+def test_the_page_about_checks_shows_the_default_tolerances():
+    rows = re.findall(r"^\| (b?float\d+) \| (\S+) \| (\S+) \|$", CHECKING, re.MULTILINE)
+    assert [dtype for dtype, _, _ in rows] == ["float16", "bfloat16", "float32", "float64"]
+    for dtype, rtol, atol in rows:
+        assert Tolerance.for_dtype(dtype) == Tolerance(float(rtol), float(atol))
