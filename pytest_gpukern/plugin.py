@@ -124,10 +124,10 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, telling_the_controller
+    from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, sharing_usage_errors
 
     collected = len(items)
-    with telling_the_controller(config):
+    with sharing_usage_errors(config):
         with counted_as_benchmarks(config, items):
             yield
         refuse_bad_items(config, items)

@@ -51,7 +51,7 @@ def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; returns pytest's exit status."""
     become_child(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
-        return int(pytest.main(list(spec["arguments"]), plugins=[Teller(spec, lines), CollectsFirst()]))
+        return int(pytest.main(list(spec["arguments"]), plugins=[ChildPlugin(spec, lines), CollectsFirst()]))
 
 
 class CollectsFirst:
@@ -85,7 +85,7 @@ def become_child(spec: dict[str, Any]) -> None:
     package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
 
 
-class Teller:
+class ChildPlugin:
     """Keeps the wanted tests only, and reports each as it ends; the plugin of a child session.
 
     Args:

@@ -141,7 +141,7 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
 
 
 @contextmanager
-def telling_the_controller(config: pytest.Config) -> Iterator[None]:
+def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
     """Passes a usage error that an xdist worker found to the controller, which ends the run with it.
 
     xdist itself takes a worker that stops while it collects for a crash, and fails an assertion.

@@ -109,7 +109,7 @@ class Controller:
 
         Raises:
             pytest.UsageError: a worker reported an error while it collected (see
-                `collection.telling_the_controller`), or died of one before.
+                `collection.sharing_usage_errors`), or died of one before.
         """
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.values.result import JsonDict
 
-TELLS_WHERE = signal.SIGUSR1
+STACKS_SIGNAL = signal.SIGUSR1
 """The signal that writes every thread's stack to the spec's file, whatever the process does."""
 
 
@@ -79,7 +79,7 @@ class MeasuringChild:
         self.children: JsonDict = spec["children"]
         """Starts child sessions of the run's tests; as JSON."""
         self._stacks = Path(spec["stacks"]).open("w", encoding="utf-8")  # noqa: SIM115 - for good
-        faulthandler.register(TELLS_WHERE, self._stacks, all_threads=True)
+        faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -112,8 +112,8 @@ class MeasuringChild:
         items = {item.nodeid: item for item in session.items}
         notes = environment_of(session.config).libraries.notes
         self._tell("collected", {"uncollected": self._uncollected, "notes": notes})
-        while (told := self._told()) is not None:
-            nodeid, next_nodeid = told
+        while (wanted := self._next_test()) is not None:
+            nodeid, next_nodeid = wanted
             if nodeid not in items:
                 self._tell("missing", nodeid)
                 self._tell("done", None)
@@ -121,7 +121,7 @@ class MeasuringChild:
                 break
         return True
 
-    def _told(self) -> tuple[str, str | None] | None:
+    def _next_test(self) -> tuple[str, str | None] | None:
         """Returns the test to run and the next one; None if there are no more."""
         try:
             word, what = own_json.loads(self._connection.recv_bytes())

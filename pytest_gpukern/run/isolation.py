@@ -33,7 +33,7 @@ from pytest_gpukern.processes.child_sessions import (
     start,
 )
 from pytest_gpukern.run.collection import measured_case
-from pytest_gpukern.run.isolated_child import TELLS_WHERE, said
+from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
 from pytest_gpukern.run.stash import children_of, device_uuid, environment_of, may_use_gpu, tell, timeout_of
 from pytest_gpukern.run.test_end import carried
 from pytest_gpukern.values.result import Correctness, Result
@@ -208,7 +208,7 @@ class _Attempt:
         if word == "begun":
             self.begun = True
         elif word == "report":
-            self._report(_as_it_was(config.hook.pytest_report_from_serializable(config=config, data=what)))
+            self._report(_with_tuples(config.hook.pytest_report_from_serializable(config=config, data=what)))
         elif word == "warning":
             _record_warning(config, **what)
         elif word == "tell":
@@ -240,9 +240,9 @@ class _Attempt:
         sections = [("measuring process", shown)] if shown else []
         failed = self._made(when, "failed", why, sections)
         if when != "teardown":
-            told = _told(self._item, why)
-            if told is not None:
-                failed.gpukern = told  # type: ignore[attr-defined]
+            data = _report_data(self._item, why)
+            if data is not None:
+                failed.gpukern = data  # type: ignore[attr-defined]
         self._report(failed)
         if when != "teardown":
             self._report(self._made("teardown", "passed", None, []))
@@ -263,7 +263,7 @@ class _Attempt:
         )
 
 
-def _told(item: pytest.Item, why: str) -> JsonDict | None:
+def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
     """Returns the report data of a test whose process is gone; None if it measures nothing."""
     info = measured_case(item.config, item)
     if info is None:
@@ -281,7 +281,7 @@ def _told(item: pytest.Item, why: str) -> JsonDict | None:
     return carried(item, result)
 
 
-def _as_it_was(report: pytest.TestReport) -> pytest.TestReport:
+def _with_tuples(report: pytest.TestReport) -> pytest.TestReport:
     """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect."""
     if isinstance(report.longrepr, list):  # a skip's file, line and reason
         report.longrepr = tuple(report.longrepr)
@@ -454,7 +454,7 @@ class MeasuringProcess:
 
     def _hung(self, why: str) -> Gone:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, TELLS_WHERE)
+            os.kill(self._process.pid, STACKS_SIGNAL)
         give_up_s = time.monotonic() + _TO_WRITE_STACKS_S
         before, written = -1, 0
         while time.monotonic() < give_up_s and not written == before > 0:
