@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 POISON = 0x7FF9_7FFB
 POISONS = (POISON, 0xFFFA_FFC5)
-"""Four bytes each; in turn, one of them is written all over an output before a checked launch. They are NaN
-as float16, bfloat16, float32 and float64, integers that a kernel is unlikely to compute, and differ in every
-byte, so that what was not written cannot be right under both. A run draws its own; these are for tests."""
+"""Words of four bytes with which we fill an output before a checked launch, in turn. They are NaN as float16,
+bfloat16, float32 and float64, and unlikely integers. They differ in every byte, so an unwritten element is
+wrong under one of them. A run draws its own; these are for tests."""
 
 BFLOAT16 = "bfloat16"
-"""What NumPy has no dtype for; its numbers are compared as float32."""
+"""A dtype that NumPy lacks; we compare its numbers as float32."""
 
 _CHUNK = 1 << 17
-"""Elements of a piece; a multiple of four, so that each piece begins with the first byte of the poison."""
+"""Elements of a piece; a multiple of four, so each piece begins with the first byte of the poison."""
 
 
 def draw_poisons(seed: int | str) -> tuple[int, int]:
-    """Draws two words with what `POISONS` have in common, which no kernel can know beforehand."""
+    """Draws two words like `POISONS`, which no kernel can know beforehand."""
     draw = random.Random(f"poisons {seed}")
     while True:
         highs, lows = draw.sample(range(8), 2), draw.sample(range(64), 2)
@@ -47,13 +47,13 @@ def draw_poisons(seed: int | str) -> tuple[int, int]:
 
 
 def may_be_poison(word: int) -> bool:
-    """Says whether a word of 32 bits is one that `draw_poisons` may draw."""
+    """Says whether `draw_poisons` may draw a word of 32 bits."""
     return word & 0x7FF8_7FC0 == 0x7FF8_7FC0 and word >> 31 == word >> 15 & 1
 
 
 @dataclass(frozen=True)
 class Extreme:
-    """The largest error of one kind and where it is; `value` is -1 where no element had one."""
+    """Holds the largest error of one kind and its place; `value` is -1 if no element had one."""
 
     value: float = -1.0
     index: int = -1
@@ -63,15 +63,15 @@ class Extreme:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How an output compares with its reference, element by element.
+    """Describes how an output compares with its reference, element by element.
 
     Attributes:
-        shape: of the output.
+        shape: shape of the output.
         mismatches: elements outside the tolerance.
-        unwritten: mismatches that still hold the poison bit by bit, also where the reference is NaN.
+        unwritten: mismatches that still hold the poison bit by bit, even if the reference is NaN.
         unexpected_nan: mismatches that are NaN, written, and not NaN in the reference.
-        first_unwritten: flat index of the unwritten element that comes first, or -1.
-        first_mismatch: the mismatch that comes first; its `value` is 1, or -1 where there is none.
+        first_unwritten: flat index of the first unwritten element, or -1.
+        first_mismatch: the first mismatch; its `value` is 1, or -1 if there is none.
         absolute: largest |actual − expected| with its flat index.
         relative: largest |actual − expected| / |expected| over expected ≠ 0.
         ulp: largest |actual − expected| in units in the last place of the output's dtype at `expected`
@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def error(self) -> OutputError:
-        """The figures that are recorded."""
+        """The figures that we record."""
         return OutputError(
             size=self.size,
             mismatches=self.mismatches,
@@ -116,15 +116,17 @@ def compare(
 ) -> Comparison:
     """Compares two host arrays of one shape, piecewise and in threads, so that memory stays bounded.
 
+    An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. It also passes if both are NaN
+    and `actual` is not the poison, or if a float `actual` equals `expected` rounded to its dtype, also where
+    that is infinity. An infinite reference needs the same infinity. Differences of integers are exact, also
+    with a wider reference, and bool is compared by byte. A complex number whose parts are not both finite in
+    the output's dtype is compared part by part.
+
     Args:
-        actual: the output; its dtype is the one that ULPs are counted in.
+        actual: the output; ULPs are counted in its dtype.
         expected: the reference, in the same or a higher precision.
-        tolerance: an element passes where |actual − expected| ≤ atol + rtol · |expected|, where both are NaN
-            (and `actual` is not the poison), or where a float `actual` equals `expected` rounded to its dtype
-            (which covers overflow to infinity). An infinite reference is met by the same infinity only;
-            differences of integers are exact, also with a wider reference, and bool is compared by byte.
-            A complex number that the output's dtype cannot hold as two finite ones is compared part by part.
-        poison: what the output was filled with before the launch; None where it was not.
+        tolerance: the bounds.
+        poison: what the output was filled with before the launch; None if it was not.
     """
     import numpy as np
 
@@ -155,20 +157,20 @@ def compare(
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of an output and of its reference, both flat, which begins at the index `start`."""
+    """Holds a part of an output and of its reference, both flat, from the index `start` on."""
 
     actual: np.ndarray[Any, Any]
     expected: np.ndarray[Any, Any]
     start: int
 
     def extreme(self, values: np.ndarray[Any, Any]) -> Extreme:
-        """Returns the first of the largest of these errors of the elements."""
+        """Returns the largest of these errors of the elements; the first one if several are equal."""
         at = int(values.argmax())
         return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
 
 
 class _Scratch:
-    """Memory for the steps of comparing a piece: given back and asked for again, it would cost more."""
+    """Holds memory for comparing pieces, since allocating it for each piece would cost more."""
 
     def __init__(self, size: int) -> None:
         import numpy as np
@@ -180,7 +182,7 @@ class _Scratch:
 def _compare_piece(
     piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poison: int | None
 ) -> Comparison | None:
-    """Returns the comparison of a piece; None where every element is equal."""
+    """Returns the comparison of a piece; None if all elements are equal."""
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
@@ -199,7 +201,7 @@ def _compare_piece(
 
 
 def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comparison | None:
-    """Returns the comparison of a piece that may hold anything: what is wrong, not written, or not finite."""
+    """Returns the comparison of a piece that may hold wrong, unwritten or non-finite elements."""
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
@@ -229,12 +231,12 @@ def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comp
             met[~finite] = alike[~finite] = parts_meet
         bad = ~met
         unwritten = np.zeros_like(bad)
-        if poison is not None:  # which is a NaN itself: one that was computed has other bits
+        if poison is not None:  # it is a NaN itself, but a computed NaN has other bits
             unwritten = (bad | both_nan) & _holds_poison(actual, poison)
             bad |= unwritten
         error[alike & ~np.isfinite(error)] = 0
         error[np.isnan(error)] = np.inf  # one infinite part more or less
-        error[actual_nan | expected_nan | unwritten] = 0  # counted on their own: no distance describes them
+        error[actual_nan | expected_nan | unwritten] = 0  # counted separately: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
         ulp = error / _ulp_size(size, np.finfo(actual.dtype).dtype) if is_float else None
     first = np.flatnonzero(unwritten)[:1]
@@ -257,7 +259,7 @@ def _parts_meet(
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
 ) -> np.ndarray[Any, Any]:
-    """Says which complex numbers meet a reference that is not finite in their dtype, part by part."""
+    """Says which complex numbers meet a non-finite reference, part by part."""
     import numpy as np
 
     met = np.ones(actual.shape, bool)
@@ -268,9 +270,9 @@ def _parts_meet(
 
 
 def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Comparison | None:
-    """Returns the comparison of a piece of finite numbers that all lie within the tolerance, which most do.
+    """Returns the comparison of a piece if all its numbers are finite and within the tolerance, as most are.
 
-    None where anything else is found, which is then looked at closely.
+    Returns None for any other piece, which we then compare closely.
     """
     import numpy as np
 
@@ -299,7 +301,7 @@ def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Compariso
 
 
 def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns numbers widened so that a difference cannot wrap; 64-bit ones become Python's."""
+    """Returns numbers widened so that differences cannot wrap; 64-bit ones become Python's."""
     import numpy as np
 
     if values.dtype.itemsize == 8:
@@ -308,7 +310,7 @@ def _exact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, Any]:
-    """Says of each element whether it, or a part of it, is what the poison left from its first byte on."""
+    """Says for each element whether it, or a part of it, still holds the poison."""
     import numpy as np
 
     parts = 2 if actual.dtype.kind == "c" else 1
@@ -319,7 +321,7 @@ def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, 
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns so many bytes that repeat a poison."""
+    """Returns `nbytes` bytes that repeat a poison."""
     import numpy as np
 
     return np.resize(np.frombuffer(np.uint32(poison).tobytes(), np.uint8), nbytes)
@@ -331,17 +333,17 @@ def still_poisoned(
     other: np.ndarray[Any, Any] | None = None,
     other_poison: int | None = None,
 ) -> tuple[int, int]:
-    """Returns how many elements were left as they were filled, and the flat index of the first, or -1.
+    """Returns the number of elements that were not written, and the flat index of the first, or -1.
 
-    Those that hold the poison, and after another call hold what they were filled with before that, which was
-    another poison, or something else than now. Of one or two bytes, which a computed number may equal by
-    chance, only the former.
+    These elements hold the poison. After another call they also held the other poison, or at least something
+    else than now. For elements of one or two bytes the latter is not enough, since a computed number may
+    equal the poison by chance.
 
     Args:
-        found: what the output holds after a call; in C order.
-        poison: what it was filled with before.
-        other: what it held after the other call, of the same shape and dtype; None where there was none.
-        other_poison: what it was filled with before that.
+        found: what the output holds after a call, in C order.
+        poison: what it was filled with before that call.
+        other: what it held after another call, of the same shape and dtype; None if there was none.
+        other_poison: what it was filled with before that other call.
     """
     raw = f"V{found.dtype.itemsize}"
     flat = found.reshape(-1)
@@ -365,12 +367,12 @@ def still_poisoned(
 def _ulp_size(
     size: np.ndarray[Any, Any], dtype: np.dtype[Any], scratch: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`, in `scratch` if given."""
+    """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`."""
     import numpy as np
 
     info = np.finfo(dtype)
     if size.dtype == np.float64 and dtype.itemsize < 8:
-        # The powers of two are made of float64's own exponent, which holds those of narrower numbers.
+        # float64's exponent can hold the powers of two of narrower dtypes, so we build them from it.
         bias, bits = 1023, 52
         out = None if scratch is None else scratch.view(np.int64)
         exponents = np.right_shift(size.view(np.int64), bits, out=out)
@@ -378,7 +380,7 @@ def _ulp_size(
         exponents -= int(info.nmant)
         powers: np.ndarray[Any, Any] = np.left_shift(exponents, bits, out=exponents).view(np.float64)
         return powers
-    _, exponent = np.frexp(np.fmin(size, info.max))  # a reference may be beyond what the dtype holds
+    _, exponent = np.frexp(np.fmin(size, info.max))  # a reference may exceed the dtype's range
     lowest = int(info.minexp) + 1
     exponent = np.where(size > 0, exponent, lowest)  # frexp gives 0 the exponent of 0.5
     result: np.ndarray[Any, Any] = np.ldexp(1.0, np.maximum(exponent, lowest) - 1 - int(info.nmant))
@@ -386,7 +388,7 @@ def _ulp_size(
 
 
 def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
-    """Merges the comparisons of pieces; those without any difference count as zero error."""
+    """Merges the comparisons of pieces; a piece without differences counts as zero error."""
     found = [piece for piece in pieces if piece is not None]
     if not found:
         ulp = Extreme(0.0) if is_float else Extreme()
@@ -466,28 +468,28 @@ class Tolerance:
 
 
 _MOST_OF_REFERENCE = 0.01
-"""Share of the largest reference value that a default absolute bound may be, so that zeros never pass."""
+"""A default absolute bound is at most this share of the largest reference value, so zeros never pass."""
 _ROUNDING = 32
-"""So many units of rounding of 1 in the output's dtype may be left of terms of order one that cancel."""
+"""Where terms of order one cancel, so many units of rounding of 1 in the output's dtype may remain."""
 _LEAST_OF_USUAL = 0.001
-"""Share of the usual absolute bound that stays in any case: float64's lies far above its rounding."""
+"""A default absolute bound keeps at least this share of the usual one: float64's is far above rounding."""
 
 
 def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Tolerance:
-    """Returns the tolerance of an output without one of its own: that of its dtype, scaled to its reference.
+    """Returns the tolerance for an output without bounds: that of its dtype, scaled to its reference.
 
-    The absolute bound is at most a hundredth of the largest reference value, but not less than the rounding
-    of terms of order one that cancel, as in a residual: a right result may be as far off. A reference that is
-    nothing but such rounding scales nothing.
+    The absolute bound is at most a hundredth of the largest reference value. But it is at least the rounding
+    of terms of order one that cancel, as in a residual, since a right result may be as far off. If the
+    reference is nothing but such rounding, we do not scale.
 
     Args:
         expected: the reference.
-        dtype: of the output, or `BFLOAT16`.
+        dtype: dtype of the output, or `BFLOAT16`.
     """
     import numpy as np
 
     usual = Tolerance.for_dtype(dtype)
-    if not usual.atol or dtype == BFLOAT16:  # whose rounding is far above the bound as it is
+    if not usual.atol or dtype == BFLOAT16:  # its rounding is far above the bound anyway
         return usual
     sizes = np.abs(expected[np.isfinite(expected)])
     largest = float(sizes.max(initial=0))

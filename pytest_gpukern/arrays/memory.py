@@ -17,13 +17,13 @@ Strides = tuple[int, ...]
 
 
 class Span(NamedTuple):
-    """Addresses from `start` up to `stop`, in bytes; empty where they are equal."""
+    """Holds addresses from `start` up to `stop`, in bytes; it is empty if they are equal."""
 
     start: int
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Returns whether some address is in both."""
+        """Returns whether the spans share an address."""
         return max(self.start, other.start) < min(self.stop, other.stop)
 
 
@@ -37,18 +37,18 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> Strides:
 
 
 def out_of_c_order(shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Strides | None:
-    """Returns the strides in bytes, or None where elements lie in C order without gaps, or there are none."""
+    """Returns the strides in bytes, or None if the array is contiguous in C order, or empty."""
     if strides is None or 0 in shape:
         return None
     expected = c_strides(shape, itemsize)
-    differ = any(  # the stride of an axis of length one says nothing
+    differ = any(  # the stride of an axis of length one has no meaning
         length > 1 and one != other for length, one, other in zip(shape, strides, expected, strict=True)
     )
     return tuple(strides) if differ else None
 
 
 def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, itemsize: int) -> Span:
-    """Returns the addresses that an array lies between, gaps included; strides may be negative."""
+    """Returns the span of an array, gaps included; strides may be negative."""
     if 0 in shape:
         return Span(pointer, pointer)
     steps = strides if strides is not None else c_strides(shape, itemsize)
@@ -59,7 +59,7 @@ def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, items
 
 
 def span_by_interface(interface: dict[str, Any]) -> Span:
-    """Returns the same of NumPy's array interface, or of CUDA's, which have the same fields."""
+    """Returns the span of an array from NumPy's array interface or CUDA's, which have the same fields."""
     import numpy as np
 
     return span_of(
@@ -71,23 +71,24 @@ def span_by_interface(interface: dict[str, Any]) -> Span:
 
 
 GUARD_BYTES = 8192
-"""Least size of a zone: what a block of 1024 threads writes too much in float64. A multiple of 256, so that
-an array behind a zone is aligned as the allocation is."""
+"""Smallest size of a zone: one stray float64 from each of 1024 threads. A multiple of 256, so that an array
+after a zone is aligned as the allocation is."""
 INPUT_GUARD, OUTPUT_GUARD = 0x7FFE_7FFE, 0xFFFD_FFD3
-"""Four bytes that zones are filled with: NaN as float16, bfloat16, float32 and float64, and no poison."""
+"""Words that we fill zones with: NaN as float16, bfloat16, float32 and float64, but never a poison."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What was written into one guard zone.
+    """Describes what was written into one guard zone.
 
     Attributes:
         array: name of the input or output.
-        behind: whether the zone is the one behind the end, or the one before the beginning.
-        changed_bytes: how many bytes are not what they were.
+        behind: whether the zone is after the end of the array, or else before its beginning.
+        changed_bytes: number of bytes that changed.
         index: flat index that the changed element nearest to the array would have; negative before it.
         size: number of elements of the array.
-        between: whether the zone is the gaps between elements; `index` is then of that before the first gap.
+        between: whether the zone is the gaps between elements; `index` is then the element before the first
+            changed gap.
     """
 
     array: str
@@ -100,7 +101,7 @@ class Damage:
 
 @functools.lru_cache(64)
 def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns what a zone of `nbytes` holds that begins `start` bytes behind a word; read-only."""
+    """Returns, read-only, what a zone of `nbytes` holds if it begins `start` bytes after a word."""
     import numpy as np
 
     start %= 4
@@ -118,17 +119,17 @@ def damage(
     itemsize: int,
     fill: int | None = None,
 ) -> list[Damage]:
-    """Returns what was written before and behind an array that begins at a multiple of four.
+    """Returns what was written before and after an array that begins at a multiple of four.
 
     Args:
-        name: of the array.
-        before: bytes of the zone before it, which ends where it begins.
-        behind: bytes of the zone behind it, which begins where it ends.
+        name: name of the array.
+        before: bytes of the zone before the array.
+        behind: bytes of the zone after the array.
         guard: what the zones were filled with.
         nbytes: size of the array.
         itemsize: size of an element.
-        fill: the word that whole words of the array were filled with last, the last of which may reach up to
-            three bytes into the zone; None where none were.
+        fill: the word with which the array was filled last, if at all; the last word may reach up to three
+            bytes into the zone.
     """
     import numpy as np
 
@@ -153,15 +154,15 @@ def damage(
 
 LAYOUTS = ("misaligned", "strided")
 BOUNDARY_BYTES = 256
-"""Multiple at which arrays begin otherwise, as `cudaMalloc`'s do."""
+"""Arrays without a layout begin at a multiple of this, as those of `cudaMalloc` do."""
 
 
 class Placement(NamedTuple):
-    """Where the elements of an array lie.
+    """Describes where the elements of an array lie.
 
     Attributes:
-        offset: elements between a multiple of `BOUNDARY_BYTES` and its first.
-        step: along its last axis it takes every so many-th element of a larger array.
+        offset: number of elements between a multiple of `BOUNDARY_BYTES` and the first element.
+        step: along the last axis it takes every `step`-th element of a larger array.
     """
 
     offset: int = 0
@@ -171,10 +172,9 @@ class Placement(NamedTuple):
 def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
     """Returns where each array lies in a layout.
 
-    Misaligned, the first begins one element behind a boundary, the next three and so on: an odd number is no
-    multiple of any vector, and a launch that goes on to where the first array is aligned is not there for the
-    others. Strided, the first takes every second element, the next every third and so on: a launch that
-    takes the strides of one array for those of another is wrong.
+    Misaligned arrays begin one element after a boundary, three, and so on. An odd number is no multiple of a
+    vector, and where the first array becomes aligned, the others are not. Strided arrays take every second
+    element, every third, and so on, so a launch that mixes up their strides is wrong.
     """
     if layout == "misaligned":
         return {name: Placement(offset=2 * number + 1) for number, name in enumerate(names)}
@@ -183,14 +183,14 @@ def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
 
 @dataclass(frozen=True)
 class Placed:
-    """An array in an allocation, between guard zones, and what fills the gaps between its elements.
+    """Describes an array in an allocation with guard zones before, after and between its elements.
 
     Args:
-        shape: of the array.
-        dtype: of the array.
+        shape: shape of the array.
+        dtype: dtype of the array.
         placement: where its elements lie.
-        guard: the four bytes that everything else is filled with.
-        zone_bytes: least size of the zone before it, and size of that behind it.
+        guard: the word with which everything else is filled.
+        zone_bytes: smallest size of the zone before the array, and size of the zone after it.
     """
 
     shape: tuple[int, ...]
@@ -205,17 +205,17 @@ class Placed:
 
     @property
     def start(self) -> int:
-        """Offset of its first byte in the allocation, which begins at a multiple of `BOUNDARY_BYTES`."""
+        """The offset of the first byte in the allocation, which begins at a multiple of `BOUNDARY_BYTES`."""
         return self.zone_bytes + self.placement.offset * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Size of the allocation."""
+        """The size of the allocation."""
         return self.start + math.prod(self.shape) * self._step * self.dtype.itemsize + self.zone_bytes
 
     @functools.cached_property
     def strides(self) -> Strides:
-        """In bytes."""
+        """The strides in bytes."""
         steps = c_strides(self.shape, self.dtype.itemsize)
         return tuple(self._step * step for step in steps)
 
@@ -226,7 +226,7 @@ class Placed:
         return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)
 
     def put(self, allocation: np.ndarray[Any, Any], contents: np.ndarray[Any, Any]) -> None:
-        """Copies contents of its shape and dtype into the bytes of the allocation, bit by bit."""
+        """Copies contents of the same shape and dtype into the allocation, bit by bit."""
         raw = f"V{self.dtype.itemsize}"
         self.view(allocation).view(raw)[...] = contents.view(raw)
 
@@ -236,7 +236,7 @@ class Placed:
 
     @functools.cached_property
     def _is_element(self) -> np.ndarray[Any, Any]:
-        """Of each byte of the allocation, whether it belongs to an element."""
+        """Whether each byte of the allocation belongs to an element."""
         import numpy as np
 
         mask = np.zeros(self.nbytes, np.uint8)
@@ -244,7 +244,7 @@ class Placed:
         return mask.astype(bool)
 
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
-        """Returns what was written before it, between its elements and behind it in these bytes."""
+        """Returns what was written before the array, between its elements and after it."""
         import numpy as np
 
         unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)) & ~self._is_element

@@ -1,4 +1,4 @@
-"""Finds the arguments of a call: those that a marker names, those in containers, what a callable captured."""
+"""Finds the arrays of a call: arguments that a marker names, items of containers, captured variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Argument(NamedTuple):
-    """One argument of a call; its place is `argument 2`, counted from 0, or the name that it is passed by."""
+    """Holds one argument of a call; its place is `argument 2`, counted from 0, or its keyword."""
 
     place: str
     value: Any
@@ -30,8 +30,8 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argumen
 
 
 def captured_by(function: Any) -> Iterator[Any]:
-    """Yields what a callable has at hand: variables that it closes over, globals that it names, and what a
-    partial or a method is bound to, with the attributes of that."""
+    """Yields what a callable can reach: closure variables, globals that it names, the arguments of a partial,
+    and the object of a method with its attributes."""
     if isinstance(function, functools.partial):
         yield from function.args
         yield from function.keywords.values()
@@ -54,7 +54,7 @@ def captured_by(function: Any) -> Iterator[Any]:
 
 
 def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or what is in the tuple, list or dict that it is, each with its place."""
+    """Yields a value, or the items of a tuple, list or dict, each with its place."""
     if isinstance(value, (tuple, list)):
         for number, each in enumerate(value):
             yield from leaves(f"{place}[{number}]", each)
@@ -76,10 +76,10 @@ def declared_arguments(
     kwargs: Mapping[str, Any],
     where: str,
 ) -> list[Argument]:
-    """Returns the arguments that a marker's option names by position, from either end, or by name.
+    """Returns the arguments that a marker's option names, by position from either end or by name.
 
-    The name of one that is passed by position is found where the function tells its signature. Behind either
-    may follow a place in a tuple, list or dict; of one that is named whole, every array in it is meant.
+    The name of a positional argument works if the function has a signature. A place in a tuple, list or dict
+    may follow; without one, all arrays in the container are meant.
 
     Raises:
         ValueError: the call has no such argument, or one is named twice.
@@ -105,7 +105,7 @@ def declared_arguments(
 def _argument(
     name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Argument | None:
-    """Returns the argument of a position or name, or what is in it at a place; None where there is none."""
+    """Returns the argument of a position or name, or the item at a place in it; None if there is none."""
     parts = _PLACE.fullmatch(str(name))
     if parts is None:
         return None
@@ -134,9 +134,9 @@ def _argument(
 
 
 def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
-    """Returns the position of a parameter that is passed by position, where that can be told.
+    """Returns the position of a parameter that is passed by position, or None if that is not known.
 
-    `kernel[grid, block]` of Numba's tells the parameters of its Python function only.
+    For Numba's `kernel[grid, block]` we read the signature of its Python function.
     """
     dispatcher = getattr(function, "dispatcher", function)
     function = getattr(dispatcher, "py_func", function)

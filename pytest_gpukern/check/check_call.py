@@ -1,7 +1,7 @@
-"""Checks each untimed call of a test's own callable: what it wrote, what it returned, what it must not touch.
+"""Checks each untimed call of a plain test: what it wrote, what it returned, what it must not touch.
 
-Outputs that the test declares are filled with one poison before the first call, with the other before the
-second, and so on in turn. What a call returns is new memory, of a type that does not compute when it is read.
+Declared outputs are filled with one poison before the first call, with the other before the second, and so
+on in turn. A returned array must be new memory, and of a type that does not compute when it is read.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ if TYPE_CHECKING:
 
 
 _QUICK_NS = 1e8
-"""A call this long is not made a third time."""
+"""A call that takes longer is not made a third time."""
 _VERY_SLOW_NS = 1e9
-"""One this long not a second time, unless outputs were declared."""
+"""A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
 @dataclass(frozen=True)
 class Before:
-    """What an output holds before each call that is not to be poisoned, or not all over.
+    """Holds the contents before each call of an output that is not poisoned, or only partly.
 
     Attributes:
         original: what it held before the first call.
-        region: index or mask of what is poisoned of it; None where it is updated in place.
+        region: index or mask of the poisoned part; None if the call updates the output in place.
     """
 
     original: np.ndarray[Any, Any]
     region: Any = None
 
     def contents(self, poison: int) -> np.ndarray[Any, Any]:
-        """Returns what it holds before a call."""
+        """Returns what the output holds before a call."""
         if self.region is None:
             return self.original
         filled = self.original.copy()
@@ -79,7 +79,7 @@ class Before:
         return filled
 
     def in_region(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns what a call left, with zeros for what it need not write."""
+        """Returns what a call left, with zeros outside the region."""
         import numpy as np
 
         looked = np.zeros_like(found)
@@ -87,7 +87,7 @@ class Before:
         return looked
 
     def changed(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Says of each element whether a call changed it that it must not."""
+        """Says for each element whether a call changed it though it lies outside the region."""
         raw = f"V{found.dtype.itemsize}"
         differ: np.ndarray[Any, Any] = found.view(raw) != self.original.view(raw)
         differ[self.region] = False
@@ -96,17 +96,17 @@ class Before:
 
 @dataclass
 class Call:
-    """A call that is about to be made.
+    """Describes a call that is about to be made.
 
     Attributes:
         place: which call it is, in words.
-        outputs: declared outputs, poisoned or put back, by name.
-        before: of those that are not poisoned all over, what they hold.
+        outputs: declared outputs by name, poisoned or put back.
+        before: contents of the outputs that are not completely poisoned.
         inputs: every other array among the arguments, by name.
         given: each argument that is an array, as it was passed.
-        digests: hash of each input before the call; none where only what is returned is looked at, as long
-            as nothing was.
-        scalars: what else it was given, as far as that can be compared.
+        digests: hash of each input before the call; empty if nothing is declared and no call has returned a
+            new array yet.
+        scalars: all other arguments, in a form that can be compared.
         poison: what the outputs were filled with.
     """
 
@@ -121,29 +121,29 @@ class Call:
     poison: int
 
     def bits(self, returned: Any) -> dict[str, str | None]:
-        """Returns a hash of each array that the call was given or has returned, as it is now."""
+        """Returns a hash of each array that the call was given or returned, as it is now."""
         arrays = {name: users_array(value) for name, value in leaves("returned", returned)}
         known = {name: array for name, array in arrays.items() if array is not None}
         return _digests({**self.inputs, **self.outputs, **known})
 
 
 class CheckedCalls:
-    """The calls of one test that are checked.
+    """Checks the calls of one test.
 
     Args:
-        outputs: positions and names of the arguments that the call writes, as the test's marker has them.
-        determinism: what the marker declares of all outputs, or None.
+        outputs: positions and names of the arguments that the call writes, from the test's marker.
+        determinism: what the marker declares for all outputs, or None.
         where: the test.
         synchronize: waits for the device.
         fixed: whether every call has the same arguments.
-        repeats: whether a call with nothing declared is made again for what it returns.
+        repeats: whether to repeat a call with nothing declared if it returns new arrays.
         poisons: what outputs are filled with in turn.
         inout: positions and names of the arguments that the call updates in place.
-        written: output → index or mask of what the call writes of it.
+        written: output → index or mask of the elements that the call writes.
 
     Attributes:
         seen: what the calls left in each output.
-        notes: what is only doubtful, in words.
+        notes: what is doubtful but not wrong, in words.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class CheckedCalls:
         """Poisons the declared outputs, puts updated ones back and hashes every other array.
 
         Raises:
-            ValueError: the call has no such argument, or a region is none of its output.
-            TypeError: a declared output is no array that can be written.
+            ValueError: the call has no such argument, or a region does not fit its output.
+            TypeError: a declared output is not an array that can be written.
             IncorrectError: outputs share memory with inputs, or with each other.
         """
         self._synchronize()
@@ -220,14 +220,14 @@ class CheckedCalls:
         poison = next(self._poisons)
         for name, array in outputs.items():
             _fill(array, self._before.get(name), poison)
-        # Where nothing is declared, an input may be written too, and its hash only tells calls apart.
+        # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         digests = _digests(inputs) if self._declares or self._returns_new else {}
         return Call(function, place, outputs, self._before, inputs, given, digests, others, poison)
 
     def _region(
         self, name: str, region: Any, outputs: Mapping[str, UsersArray], updated: Collection[str]
     ) -> Any:
-        """Returns the index or mask of what is written of an output, where it is one."""
+        """Returns the index or mask of the written part of an output; ValueError if it does not fit."""
         import numpy as np
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
@@ -242,10 +242,10 @@ class CheckedCalls:
         return region
 
     def end(self, call: Call, returned: Any) -> None:
-        """Checks what a call did, once it has returned.
+        """Checks what a call did after it has returned.
 
         Raises:
-            IncorrectError: with the first fault found.
+            IncorrectError: a check failed; it holds the first fault.
         """
         self._synchronize()
         inputs, first = (call.digests, call.scalars), self._first_inputs is None
@@ -272,10 +272,10 @@ class CheckedCalls:
             _raise(diagnose_launches(name, output.bits, self._determinism))
 
     def wants_another(self, calls: int, last_ns: float) -> bool:
-        """Says whether the call is made once more before timing, after so many; the last took `last_ns`.
+        """Says whether to make another call before timing, after `calls` of which the last took `last_ns`.
 
         Raises:
-            ValueError: determinism is declared of a call without outputs, declared or returned.
+            ValueError: determinism is declared, but the call has no outputs and returns no array.
         """
         if not self.seen.outputs and self._determinism is not None:
             raise ValueError(
@@ -297,14 +297,14 @@ class CheckedCalls:
 
     @property
     def wanted_after_timing(self) -> bool:
-        """Says whether there is something to check of a call after timing."""
+        """Says whether a call after timing has something to check."""
         return self._declares or self._returns_new
 
     def restored(self, executions: Executions) -> Executions:
-        """Returns the executions; each finds what it updates put back, where that is the same in all.
+        """Returns the executions; if all have the same arguments, we put back what each updates.
 
         Raises:
-            ValueError: they are rounds, or what is updated lies on the device and not in C order.
+            ValueError: they are rounds, or an updated device array is not in C order.
         """
         if not (self._inout and self._fixed):
             return executions
@@ -319,23 +319,23 @@ class CheckedCalls:
         return _Restored(executions, self)
 
     def timed(self, executions: Executions) -> Executions:
-        """Returns the executions; each batch finds the outputs poisoned, where they are the same in all."""
+        """Returns the executions; if all have the same outputs, we poison them before each batch."""
         return _Poisoned(executions, self) if self._declares and self._fixed else executions
 
     @property
     def inspect(self) -> Callable[[], None] | None:
-        """Looks at what a timed call left in the outputs; None where each call has others."""
+        """Looks at what a timed call left in the outputs; None if each call has others."""
         return self._look_at_timed if self._declares and self._fixed else None
 
     def poison(self) -> None:
-        """Fills the outputs of the last call with the poison whose turn it is."""
+        """Fills the outputs of the last call with the next poison."""
         self._timed_poison = next(self._poisons)
         for name, output in self.seen.outputs.items():
             if output.declared:
                 _fill(output.array, self._before.get(name), self._timed_poison)
 
     def putting_back(self) -> list[Callable[[], Any]]:
-        """Returns what queues that the arrays which a call updates hold again what they held."""
+        """Returns functions that queue copies of the original contents into updated arrays."""
         return [
             self.seen.outputs[name].array.queueing(before.original)
             for name, before in self._before.items()
@@ -343,7 +343,7 @@ class CheckedCalls:
         ]
 
     def _look_at_timed(self) -> None:
-        """Raises IncorrectError where an element was not written since the batch began."""
+        """Raises IncorrectError if an element was not written since the batch began."""
         self._synchronize()
         for name, output in self.seen.outputs.items():
             if output.declared:
@@ -376,7 +376,7 @@ class CheckedCalls:
         *,
         same_inputs: bool,
     ) -> None:
-        """Notes what a declared output holds after a call; raises IncorrectError for what was not written."""
+        """Records what a declared output holds after a call; raises IncorrectError if it was not written."""
         bits = array.bits()
         known = output.results.get(bits) if bits is not None else None
         found = array.fetch() if known is None else known
@@ -400,7 +400,7 @@ class CheckedCalls:
         output.bits.append(bits)
 
     def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
-        """Raises IncorrectError where a returned array computes late, or has no memory of its own."""
+        """Raises IncorrectError if a returned array computes late, or has no memory of its own."""
         earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
         self._returns_new = False
         for name, value in leaves("returned", returned):
@@ -435,14 +435,14 @@ class CheckedCalls:
                 self._note(before, value, array)
 
     def _note_view(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
-        """Notes a view of all of an argument: what the call wrote, or nothing that it computed."""
+        """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
         if self._first_inputs is None and not array.lies_as(call.inputs[argument]):
             told = f"{name} is a view of all of {argument}, not a new result"
             self.notes += (f"{told}: declare what the call writes with outputs=, so that we check it",)
 
     @staticmethod
     def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
-        """Notes what an array holds that a call returned."""
+        """Records what a returned array holds."""
         bits = array.bits()
         if output.bits and bits not in output.bits and value is not output.value:
             output.results[bits] = array.fetch()
@@ -450,7 +450,7 @@ class CheckedCalls:
 
 
 class _Checked:
-    """Executions of a call whose outputs are prepared before they are taken."""
+    """Wraps executions of a call whose arrays we prepare first."""
 
     def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
         self._executions = executions
@@ -463,16 +463,16 @@ class _Poisoned(_Checked):
     """Poisons the outputs before each batch, while the device is idle."""
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """The next `count` executions."""
+        """Returns the next `count` executions."""
         self._checks.poison()
         return self._executions.take(count, cold=cold)
 
 
 class _Restored(_Checked):
-    """Puts back before each execution what the call updates."""
+    """Puts back what the call updates before each execution."""
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """The next `count` executions."""
+        """Returns the next `count` executions."""
         putting_back = self._checks.putting_back()
 
         def before() -> None:
@@ -483,12 +483,12 @@ class _Restored(_Checked):
 
 
 def _behind(before: Callable[[], None], iteration: Iteration) -> Iteration:
-    """Returns an execution that is to be made only behind `before`, each time."""
+    """Returns an execution that is preceded by `before` each time."""
     return Iteration(iteration.run, before, functools.partial(_behind, before, iteration))
 
 
 def _fill(array: UsersArray, before: Before | None, poison: int) -> None:
-    """Fills an output with what it is to hold before a call."""
+    """Fills an output with what it must hold before a call."""
     if before is None:
         array.poison(poison)
     else:
@@ -498,7 +498,7 @@ def _fill(array: UsersArray, before: Before | None, poison: int) -> None:
 def _refuse_shared(
     outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray], updated: Collection[str]
 ) -> None:
-    """Raises IncorrectError where an output shares memory with an input or with another output."""
+    """Raises IncorrectError if an output shares memory with an input or another output."""
     others = {**inputs, **{name: outputs[name] for name in updated}}
     for name, array in outputs.items():
         if name in updated:
@@ -518,31 +518,31 @@ def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
-    """Says whether a returned array is one that the callable has at hand and may write in every call."""
+    """Says whether a returned array is a view of one that the callable can reach and write each time."""
     if any(value is each for each in captured_by(function)):
-        return False  # the same in every call, so that it can be looked at from call to call
+        return False  # the same in every call, so we can compare its contents
     others = (users_array(each) for each in captured_by(function))
     return any(other is not None and array.overlaps(other) for other in others)
 
 
 def _comparable(value: Any) -> Any:
-    """Returns what tells a scalar of one call from that of another; of anything else, which object it is."""
+    """Returns a value by which scalars of two calls can be compared; of other objects, their identity."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
 
 
 @dataclass
 class SeenOutput:
-    """What is known of one output, declared or returned.
+    """Holds what is known of one output, declared or returned.
 
     Attributes:
-        value: the array, where it is the same in every call, or the first that was returned.
-        array: where that lies.
+        value: the array if it is the same in every call, else the first that was returned.
+        array: where `value` lies.
         declared: whether it is an argument; else it was returned.
-        poisoned: whether it held a poison before each call, or a part of it did.
+        poisoned: whether it, or a part of it, held a poison before each call.
         bits: hash after each call on the inputs of the first.
-        results: contents that differ bit by bit, by that hash; of what is returned without the first, which
-            `value` holds.
-        last: contents after the last call, with the poison before it; of what is declared only.
+        results: hash → contents, where they differ bit by bit; for a returned output without the first,
+            which `value` holds.
+        last: contents after the last call and the poison before it; for a declared output only.
     """
 
     value: Any
@@ -555,15 +555,15 @@ class SeenOutput:
 
 
 class SeenOutputs:
-    """The outputs of one test's calls, by name.
+    """Holds the outputs of one test's calls, by name.
 
     Args:
-        determinism: what the test declares of all of them, or None.
+        determinism: what the test declares for all of them, or None.
         fixed: whether every call has the same arguments.
 
     Attributes:
         outputs: what is known of each.
-        given_empty: whether a call was given an array of size 0, so that its outputs may be.
+        given_empty: whether a call was given an empty array, so its outputs may be empty.
     """
 
     def __init__(self, determinism: Determinism | None, *, fixed: bool) -> None:
@@ -574,7 +574,7 @@ class SeenOutputs:
         self.given_empty = False
 
     def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
-        """Returns which output a test verifies, or a copy of which; None where it is none that is known.
+        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known.
 
         Args:
             actual: what the test verifies.
@@ -603,18 +603,18 @@ class SeenOutputs:
         return next(matching, None)
 
     def determinism(self, name: str) -> Determinism | None:
-        """Returns what the calls so far show of an output."""
+        """Returns what the calls so far show about an output."""
         return of_launches(self.outputs[name].bits)
 
     def diagnose_others(
         self, name: str, reference: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> Diagnosis | None:
-        """Says what is wrong with what other calls left in an output, as far as that differs."""
+        """Says what is wrong with the different results that other calls left in an output."""
         self._verified.add(name)
         output = self.outputs[name]
         verified = output.bits[-1] if output.declared and self._fixed else None
         for bits, result in output.results.items():
-            if bits == verified:  # the test has compared that itself
+            if bits == verified:  # the test has compared it itself
                 continue
             found = compare(output.array.values(result), reference, tolerance, poison=None)
             diagnosis = diagnose_values(name, found, tolerance, poisoned=output.poisoned)
@@ -624,9 +624,9 @@ class SeenOutputs:
         return None
 
     def unsettled(self) -> Diagnosis | None:
-        """Says how calls with differently poisoned outputs differ, where the test never verified that output.
+        """Says how the results of calls on the same inputs differ in an output that was never verified.
 
-        None where they agree within the default tolerance of the dtype, or are declared to be `tolerant`.
+        None if they agree within the default tolerance of the dtype, or are declared `tolerant`.
         """
         if self._determinism is Determinism.TOLERANT:
             return None

@@ -1,4 +1,4 @@
-"""The launches by which a variant is checked: on each data set, again where it declares, on further seeds."""
+"""Checks a variant by launches on each data set, on more seeds, and again on the same inputs."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 _LAUNCHES = 3
-"""On the same inputs, by which what a variant declares of its determinism is judged; if slow, two."""
+"""Launches on the same inputs by which we judge a declared determinism; two if they are slow."""
 _VERY_SLOW_NS = 1e9
-"""A launch this long is not repeated for that."""
+"""A launch that takes longer is not repeated for that."""
 _HOLD_NS = 1e6
-"""In which a warm call is launched and a few copies are queued."""
+"""Time to make a warm call and to queue a few copies."""
 _MOST_REPEATED = 200
 _REPEATED_NS = 1.5e7
-"""Launches that are compared by their hash alone, and about how long they take at most."""
+"""The most launches that we compare by hash alone, and about how long they take."""
 _RUNS_OF_SLOW = 3
-"""Before timing; the timed launch is one more, with a seed of its own."""
+"""Runs before timing; the timed launch is one more, with a seed of its own."""
 
 
 def check(
@@ -58,23 +58,23 @@ def check(
 ) -> Prepared:
     """Launches the variant on every data set, in the same buffers, and checks each launch.
 
-    The first two find outputs filled with different poisons, the third the answer of the one before: what
-    leaves some of what it finds is right under one of them at most.
+    The first two launches find outputs filled with different poisons, the third finds the answer of the
+    second. So a variant that leaves an element unwritten can be right at most once.
 
     Returns the variant prepared on one of these sets, correct so far.
 
     Args:
         case: problem, variant and point as asked for.
         point: the point as it runs here.
-        backend: the variant's.
+        backend: the backend of the variant.
         workspace: holds the first of `datasets`.
         datasets: different contents.
-        checked_again: whether another check on other contents follows, after timing. Then a slow launch on
-            the host is checked on the first set only, or on three where the check is statistical, and one on
-            the device on two.
+        checked_again: whether a check on other contents follows after timing. Then a slow launch on the
+            device is checked on two sets. A slow launch on the host is checked on the first set only, or on
+            three if the check is statistical.
 
     Raises:
-        IncorrectError: with the first fault found.
+        IncorrectError: a check failed; it holds the first fault.
     """
     prepared = prepare(case, point, backend, workspace, datasets[0])
     prepared.datasets = datasets
@@ -96,12 +96,13 @@ def check(
 
 
 def check_nothing_is_late(prepared: Prepared) -> None:
-    """Launches once more, for what is not timed: timers look for work that outlives the call as well.
+    """Launches a variant that is not timed once more, to find work that outlives the given stream.
 
-    A stream that waits for others by itself, such as PyCUDA's, shows nothing, nor does a call on host data.
+    Timers look for such work too. It cannot be seen on a stream that waits for others by itself, such as
+    PyCUDA's, or in a call on host data.
 
     Raises:
-        IncorrectError: outputs were written after the stream that the variant was given was done.
+        IncorrectError: outputs were written after the given stream was done.
     """
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
@@ -127,11 +128,11 @@ def check_nothing_is_late(prepared: Prepared) -> None:
 
 
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
-    """Launches once more where too few sets were there for both poisons, or for an answer to be found.
+    """Launches once more if there were too few sets to meet both poisons and an old answer.
 
-    The latter only where a launch takes no time to speak of. In the simulator a single set is that of a
-    corner, whose variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch
-    is repeated: what it looks at is the same, and it is slow.
+    An old answer is tried only if launches are quick. In the simulator a single set is that of a corner, and
+    its variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch is
+    repeated: the tool would see the same, slowly.
     """
     if sanitizing_tool() is not None:
         return
@@ -149,14 +150,14 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
 
 
 def repeat_where_declared(prepared: Prepared) -> None:
-    """Launches again on the same inputs, checked each time, where a variant declares its determinism.
+    """Launches a variant that declares its determinism again on the same inputs, checked each time.
 
-    That of others is told by the launches on the first data set that are made anyhow.
+    For other variants the usual launches on the first data set show it.
     """
     if prepared.case.variant.determinism is None:
         return
     for repeats in range(_LAUNCHES - 1):
-        # A first launch may have compiled, so that one repeat is for all but the slowest.
+        # A first launch may have compiled, so all but the slowest are repeated once.
         if is_slow(prepared) and (repeats or (prepared.last_call_ns or 0.0) > _VERY_SLOW_NS):
             break
         checked_launch(prepared)
@@ -165,13 +166,14 @@ def repeat_where_declared(prepared: Prepared) -> None:
 
 
 def repeat_while_bitwise(prepared: Prepared, point: Point) -> None:
-    """Launches again and again on the first data set, where all launches on it gave the same bits so far.
+    """Launches many times on the first data set if all launches on it gave the same bits so far.
 
-    Each finds the outputs poisoned and is compared by a hash, taken where they live; one that differs is
-    compared in full. A launch in N that is wrong is found with a chance of 1 − (1 − 1/N) ** launches.
+    We poison the outputs before each launch and compare them by a hash, taken where they live. A launch that
+    differs is compared in full. A fault in one of N launches is found with a chance of
+    1 − (1 − 1/N) ** launches.
 
     Raises:
-        IncorrectError: a launch was wrong, or differs where the variant declares that none does.
+        IncorrectError: a launch was wrong, or differs though the variant declares that none does.
     """
     bits = prepared.seen_bits
     steady = [name for name, seen in bits.items() if None not in seen and len(set(seen)) == 1]
@@ -192,7 +194,7 @@ def repeat_while_bitwise(prepared: Prepared, point: Point) -> None:
 
 
 def check_determinism(prepared: Prepared) -> None:
-    """Raises IncorrectError where launches on the same inputs differ, and the variant declares otherwise."""
+    """Raises IncorrectError if launches on the same inputs differ and the variant declares otherwise."""
     for name, bits in prepared.seen_bits.items():
         diagnosis = diagnose_launches(name, bits, prepared.case.variant.determinism)
         if diagnosis is not None:
@@ -200,10 +202,10 @@ def check_determinism(prepared: Prepared) -> None:
 
 
 def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
-    """Launches a checked variant on further contents, and puts back those that the buffers held.
+    """Launches a checked variant on more contents, and puts back those that the buffers held.
 
-    The sets come one at a time, since they may be large. A statistical check judges as many runs together as
-    it always does.
+    The sets come one at a time, since they may be large. A statistical check is given `check_seeds` runs at
+    a time, as always.
 
     Raises:
         IncorrectError: a launch was wrong; the message says on which contents.
@@ -228,7 +230,7 @@ def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -
 
 
 def check_runs(prepared: Prepared) -> None:
-    """Raises IncorrectError where the problem's statistical check complains of the runs so far."""
+    """Raises IncorrectError if the problem's statistical check rejects the runs so far."""
     statistical = prepared.case.problem.check
     if statistical is not None:
         _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
@@ -243,7 +245,7 @@ def _judge_runs(
 
 
 def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> float:
-    """Returns on how many sets to launch a variant, before `dataset` comes next."""
+    """Returns on how many sets to launch a variant; `dataset` is the next one."""
     statistical = prepared.case.problem.check is not None
     if not is_slow(prepared) or (statistical and not checked_again):
         return math.inf
@@ -257,7 +259,7 @@ def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> flo
 
 
 def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """Returns the variant on a buffer set of its own, which holds `dataset`, checked there by one launch."""
+    """Returns the variant on another buffer set, which holds `dataset`, checked there by one launch."""
     copy = prepare(prepared.case, point, prepared.backend, workspace, dataset)
     copy.datasets, copy.errors, copy.seen_bits = prepared.datasets, prepared.errors, prepared.seen_bits
     copy.first_call_ns = prepared.first_call_ns
@@ -267,6 +269,6 @@ def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset
 
 
 def observed(prepared: Prepared, point: Point) -> Run:
-    """Returns what a statistical check is shown of the last launch."""
+    """Returns the last launch for a statistical check."""
     outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
     return Run(point, prepared.dataset.inputs, outputs)

@@ -1,4 +1,4 @@
-"""Corner cases: what a variant is checked on beside its own point, and is never timed on."""
+"""Checks a variant in corner cases besides its own point; it is never timed there."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 _SLOW_UNDER_A_TOOL_NS = 2e9
-"""A launch this long under a tool of compute-sanitizer, which makes some a thousand times slower, is not
-followed by larger ones: they run the same instructions."""
+"""After a launch that takes longer under compute-sanitizer we try no larger size: it runs the same
+instructions. A tool can make launches a thousand times slower."""
 _LABELS = {"special": "special values", "exact": "exact integers", "kept": "one input kept"}
 
 
 @dataclass(frozen=True)
 class Corner:
-    """A point at which a variant is checked, contents, or a layout.
+    """Describes a special point, contents or layout on which a variant is checked.
 
     Attributes:
-        label: what is special about it, such as `n=257`; begins the diagnosis of what fails there.
-        point: all axes, and `dtype` where it is not that of the case.
-        contents: of its inputs: `random`, `special`, `exact`, or `kept`: random ones, then others of which in
-            turn one array is as before, since a result may be remembered by one of the inputs alone.
-        layout: of its arrays, one of `layouts.LAYOUTS`; None for aligned ones in C order.
+        label: what is special about it, such as `n=257`; the diagnosis of a failure begins with it.
+        point: all axes, and `dtype` if it differs from that of the case.
+        contents: `random`, `special`, `exact` or `kept` inputs. `kept` is random inputs, then others with one
+            array unchanged, each array in turn, since a variant may remember its result by one input alone.
+        layout: one of `memory.LAYOUTS`; None for aligned arrays in C order.
     """
 
     label: str
@@ -45,13 +45,13 @@ class Corner:
 
     @property
     def is_a_size(self) -> bool:
-        """Says whether nothing but its size is special about it, so that no kernel is compiled for it."""
+        """Says whether only its size is special, so that no kernel is compiled for it."""
         return self.contents == "random" and self.layout is None and "dtype" not in self.point
 
 
 @dataclass(frozen=True)
 class Corners:
-    """The corners of a case, and those that are left out here, with the reason of each."""
+    """Holds the corners of a case, and those left out here with the reason for each."""
 
     checked: tuple[Corner, ...] = ()
     left_out: tuple[tuple[Corner, str], ...] = ()
@@ -71,10 +71,7 @@ class Corners:
 
 
 def corners_of(case: Case, *, simulated: bool) -> Corners:
-    """Returns where a case is checked besides its own point: nowhere unless it is its variant's first.
-
-    In the simulator only small sizes are checked.
-    """
+    """Returns the corners of a case if it is its variant's first; in the simulator only small ones."""
     if not case.first:
         return Corners()
     problem, smoke = case.problem, case.problem.axes.smoke_point
@@ -105,20 +102,20 @@ def corners_of(case: Case, *, simulated: bool) -> Corners:
 def check_corners(
     case: Case, corners: Corners, backend: Backend, placing: Backend, datasets: Datasets
 ) -> Corners:
-    """Checks the variant at each of the corners, by one launch on data of their own.
+    """Checks the variant in each corner by one launch on the corner's data.
 
-    Returns the corners as they were checked: under a tool of compute-sanitizer, sizes above one whose launch
-    was slow are left out.
+    Returns the corners as they were checked: under a tool of compute-sanitizer we leave out sizes above one
+    whose launch was slow.
 
     Args:
         case: problem, variant and parameters.
-        corners: where.
-        backend: the variant's.
-        placing: makes its arrays.
+        corners: the corners.
+        backend: the backend of the variant.
+        placing: the backend that makes the arrays.
         datasets: holds data sets of many small points.
 
     Raises:
-        IncorrectError: it is wrong at one of them, which its message names first.
+        IncorrectError: the variant is wrong in a corner, which the message names first.
     """
     checked, left_out = [], list(corners.left_out)
     tool, slow, reason = sanitizing_tool(), None, ""
@@ -141,7 +138,7 @@ def check_corners(
 
 
 def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
-    """Checks the variant at one corner, and returns how long its last launch took, in nanoseconds."""
+    """Checks the variant in one corner; returns the duration of its last launch in nanoseconds."""
     if corner.contents == "random":
         sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
     else:
@@ -150,7 +147,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
     workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
     with ExitStack() as given_back:
         given_back.push(giving_back(workspace.close))
-        if corner.contents == "special":  # what NumPy warns of on them is what they are there for
+        if corner.contents == "special":  # NumPy warns of them, as it should
             given_back.enter_context(catch_warnings(action="ignore", category=RuntimeWarning))
         try:
             prepared = check(case, corner.point, backend, workspace, sets)
@@ -163,7 +160,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
 
 
 def _planted(dataset: Dataset) -> str:
-    """Says where special values are, a line an input."""
+    """Says where special values are, one line for each input."""
     return "".join(
         f"\n  special values in {name}, by flat index: "
         + ", ".join(f"{value:g} at {place}" for place, value in places.items())

@@ -1,4 +1,4 @@
-"""Correctness: what a comparison or a form says about an output, as a diagnosis or None, never a bool."""
+"""Turns what is found about an output into a diagnosis in words, or None if nothing is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Fault(enum.StrEnum):
-    """What is wrong with an output."""
+    """Names what is wrong with an output."""
 
     LAUNCH_FAILED = "launch failed"
     OUT_OF_BOUNDS = "out of bounds"
@@ -44,14 +44,14 @@ class Fault(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why an output is incorrect, in words fit for a test's failure message."""
+    """Says why an output is incorrect, in words for a test's failure message."""
 
     fault: Fault
     message: str
 
 
 class IncorrectError(Exception):
-    """A variant's output is wrong; `diagnosis` says how."""
+    """Says that an output is wrong; `diagnosis` says how."""
 
     def __init__(self, diagnosis: Diagnosis, errors: Mapping[str, OutputError] | None = None) -> None:
         super().__init__(diagnosis.message)
@@ -65,13 +65,13 @@ UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; 
 def diagnose_values(
     name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool = True
 ) -> Diagnosis | None:
-    """Says what a comparison found in output `name`; None where every element passed.
+    """Says what a comparison found in output `name`; None if every element passed.
 
     Args:
-        name: of the output.
-        comparison: with its reference.
-        tolerance: of the comparison.
-        poisoned: whether the output held a poison before, so that what shows of it may be explained.
+        name: name of the output.
+        comparison: comparison with its reference.
+        tolerance: tolerance of the comparison.
+        poisoned: whether the output held a poison before, which may explain what it holds now.
     """
     if not comparison.mismatches:
         return None
@@ -109,9 +109,9 @@ def diagnose_values(
 
 
 def _adds_to_poison(mismatch: Extreme) -> bool:
-    """Says whether an integer of four or eight bytes is about as far from its reference as a poison from 0.
+    """Says whether an integer of four or eight bytes is about a poison away from its reference.
 
-    By how much it may differ from that is what an array may hold that is counted into.
+    It need not be exact: a kernel that counts into the output may have added a little more or less.
     """
     if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
         return False
@@ -122,7 +122,7 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
 
 
 def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
-    """Says what was written out of bounds; None where nothing was."""
+    """Says what was written out of bounds; None if nothing was."""
     if not found:
         return None
     lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
@@ -149,9 +149,9 @@ def _count(number: int, noun: str) -> str:
 def diagnose_form(
     name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
 ) -> Diagnosis | None:
-    """Says whether an output has another shape, dtype or order than declared; asked before any value.
+    """Says how the shape, dtype or order of an output differs from what is declared; None if it does not.
 
-    Its strides are in bytes, or None where it lies in C order without gaps.
+    Strides are in bytes; None means C order without gaps.
     """
     import numpy as np
 
@@ -178,12 +178,12 @@ def diagnose_form(
 def diagnose_aliasing(
     returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
 ) -> Diagnosis | None:
-    """Says whether outputs that a launch returned have memory of their own; None where they do.
+    """Says which memory the outputs that a launch returned share; None if they share none.
 
     Args:
         returned: addresses of each output.
         inputs: addresses of each input.
-        before: addresses of what an earlier launch returned and somebody still holds.
+        before: addresses of arrays that an earlier launch returned and that are still held.
     """
     others = {f"the input {name}": span for name, span in inputs.items()}
     others |= {f"the {name} that an earlier launch returned": span for name, span in before.items()}
@@ -197,7 +197,7 @@ def diagnose_aliasing(
 
 
 def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
-    """Says how many elements a call left as it found them, the first at a flat index; None for no element."""
+    """Says how many elements a call left unwritten, the first at a flat index; None if none."""
     if not count:
         return None
     where = _at(first, shape)
@@ -206,7 +206,7 @@ def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int
 
 
 def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
-    """Says how many elements a call changed that it is declared not to write; None for no element."""
+    """Says how many elements a call changed outside the declared region; None if none."""
     count = int(changed.sum())
     if not count:
         return None
@@ -216,7 +216,7 @@ def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | No
 
 
 def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
-    """Says how launches on the same inputs differ, by an output's hash after each, where that is a fault."""
+    """Says how launches on the same inputs differ, by an output's hashes, if that is a fault."""
     if declared in (None, Determinism.TOLERANT) or of_launches(bits) is not Determinism.TOLERANT:
         return None
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
@@ -225,7 +225,7 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
 
 
 def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis | None:
-    """Says which others an array shares memory with, by what they are called; None where there are none."""
+    """Says with which others an array shares memory; None if there are none."""
     shared = ", ".join(others)
     if not shared:
         return None
@@ -234,7 +234,7 @@ def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis 
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:
-    """Writes a flat index as one would behind the array's name."""
+    """Writes a flat index as Python code would, such as `[2, 1]`."""
     import numpy as np
 
     if index < 0 or not shape:

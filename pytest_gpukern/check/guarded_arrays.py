@@ -1,4 +1,4 @@
-"""Arrays for a test of one's own with a guard zone before and behind each, as those of problems have."""
+"""Makes arrays with guard zones for plain tests, as those of problems have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Held(NamedTuple):
 
 
 class GuardedArrays:
-    """Holds those of one test; `backend` opens a backend by its name."""
+    """Holds the guarded arrays of one test; `backend` opens a backend by its name."""
 
     def __init__(self, backend: Callable[[str], Backend]) -> None:
         self._backend = backend
@@ -35,7 +35,7 @@ class GuardedArrays:
         """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
 
         Raises:
-            TypeError: it is no array, or of a kind that cannot be copied so; the message says which can.
+            TypeError: it is not an array that can be guarded; the message says which can.
         """
         library, found = _known(array)
         name = name or self._next_name
@@ -43,11 +43,11 @@ class GuardedArrays:
         if self._backend(library).on_gpu:
             from pytest_gpukern.gpu.runtime import runtime
 
-            runtime().forget_dead_copies()  # by way of which the contents came
+            runtime().forget_dead_copies()  # the contents came through one
         return made
 
     def like(self, array: Any, name: str | None) -> Any:
-        """Returns a poisoned array like another in guarded memory, for a call to write; raises as `copy`."""
+        """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
         from pytest_gpukern.problems.problem import Output
 
         library, found = _known(array)
@@ -55,7 +55,7 @@ class GuardedArrays:
         return self._made(library, {}, {name: Output(found.shape, found.dtype)}, name)
 
     def check(self, place: str) -> None:
-        """Raises IncorrectError where a zone was written; `place` says after which calls."""
+        """Raises IncorrectError if a guard zone was written; `place` says after which calls."""
         found = []
         for backend, workspace in self._held:
             backend.synchronize()
@@ -65,7 +65,7 @@ class GuardedArrays:
             raise IncorrectError(Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  seen {place}"))
 
     def close(self) -> None:
-        """Frees the arrays; of a lost CUDA context nothing is left to be freed."""
+        """Frees the arrays; a lost CUDA context leaves nothing to free."""
         held, self._held = self._held, []
         with ExitStack() as freed:
             for backend, workspace in held:
@@ -87,7 +87,7 @@ class GuardedArrays:
 
 
 def _known(array: Any) -> tuple[str, UsersArray]:
-    """Returns the backend of an array's library and where the array lies; raises TypeError for any other."""
+    """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
     library, found = backend_of(array), users_array(array)
     why = None
     if library is None or found is None or not found.holds_numbers:

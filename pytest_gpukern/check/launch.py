@@ -1,4 +1,4 @@
-"""One launch of a variant on what its buffers hold, and everything that is checked of it."""
+"""Launches a variant once on what its buffers hold, and checks everything about that launch."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ if TYPE_CHECKING:
 
 SLOW_ON_HOST_NS = 5e7
 SLOW_ON_DEVICE_NS = 2e7
-"""A call this long has warmed up everything while it was checked, and is repeated as seldom as possible."""
+"""A longer call has warmed up everything while it was checked, and is repeated as rarely as possible."""
 
 
 @dataclass
 class Prepared:
-    """A variant ready to be launched on a data set in its workspace.
+    """Holds a variant that is ready to be launched on a data set in its workspace.
 
     Attributes:
         launch: exactly what is timed.
         dataset: what the buffers hold now.
         datasets: all sets that it is checked on, in that order.
         errors: worst error of each output so far.
-        seen_bits: hashes of each output, one for each launch on the first data set that was looked at.
+        seen_bits: hashes of each output, one for each launch on the first data set that we hashed.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last checked launch.
         last_returned: what the last launch of an allocating variant returned, held as a caller would.
-        returned_spans: addresses of what was adopted of it.
-        runs: what a statistical check is shown of each set, by its `seed_offset`.
-        notes: what is worth saying of its launches, though nothing is wrong.
+        returned_spans: addresses of the arrays in it.
+        runs: launches for a statistical check, by the `seed_offset` of their set.
+        notes: what is worth saying about its launches though nothing is wrong.
     """
 
     case: Case
@@ -81,12 +81,12 @@ class Prepared:
 
     @property
     def determinism(self) -> dict[str, Determinism | None]:
-        """Of each output, as far as the launches that were looked at show it."""
+        """The determinism of each output, as far as its hashes show it."""
         return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
 
     @property
     def errors_with_bits(self) -> dict[str, OutputError]:
-        """The worst errors, each with the hash of its output for the first data set, and its determinism."""
+        """The worst error of each output, with its hash for the first data set and its determinism."""
         first = self.datasets[0]
         comparable = first.expected is not None and first.seed is None
         determinism = self.determinism
@@ -100,23 +100,23 @@ class Prepared:
         }
 
     def note_bits(self) -> None:
-        """Keeps the hash of each output, where the last launch was one on the first data set."""
+        """Keeps the hash of each output if the last launch was on the first data set."""
         if self.dataset is self.datasets[0]:
             for name in self.dataset.specs:
                 self.seen_bits.setdefault(name, []).append(self.workspace.bits(name))
 
     def let_go(self) -> None:
-        """Lets go of what the launch returned or holds on to, which could not be given back otherwise."""
+        """Drops what the launch returned or holds, so that its memory can be freed."""
         self.launch, self.last_returned = _given_back, None
 
 
 def _given_back() -> None:
-    """Takes the place of a launch whose arrays are gone."""
+    """Replaces a launch whose arrays are gone."""
     raise RuntimeError("the arrays of this case were given back")
 
 
 def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """Calls the variant's untimed part; raises IncorrectError where that raised, or returned no launch."""
+    """Calls the variant's untimed part; raises IncorrectError if it raises or returns no function."""
     variant = case.variant
     assert variant.prepare is not None
     available = {**case.problem.named(point), **case.parameters, **workspace.arrays, "stream": backend.stream}
@@ -136,10 +136,10 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
 
 
 def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
-    """Puts other contents into the buffers, and prepares the variant anew where they have other scalars."""
+    """Puts other contents into the buffers, and prepares the variant anew if scalars differ."""
     workspace = prepared.workspace
     if dataset.scalars != prepared.dataset.scalars:
-        # Before the arrays are loaded: what is computed while preparing is wrong for them.
+        # Before the arrays are loaded, so that a variant that computes while preparing is wrong.
         workspace.arrays.update(dataset.scalars)
         prepared.launch = prepare(prepared.case, point, prepared.backend, workspace, dataset).launch
     workspace.fill(dataset.inputs)
@@ -147,15 +147,15 @@ def turn_to(prepared: Prepared, point: Point, dataset: Dataset) -> None:
 
 
 def is_slow(prepared: Prepared) -> bool:
-    """Says whether its last launch was slow, for where it runs."""
+    """Says whether the last launch was slow for a device, or for the host."""
     limit_ns = SLOW_ON_DEVICE_NS if prepared.backend.on_gpu else SLOW_ON_HOST_NS
     return (prepared.last_call_ns or 0.0) > limit_ns
 
 
 def load_other_contents(prepared: Prepared) -> list[Dataset]:
-    """Puts other contents into the buffers, where a set has the scalars that the variant was prepared with.
+    """Puts other contents with the same scalars into the buffers, if there are any.
 
-    Returns the set that the buffers held before; nothing where they still hold it.
+    Returns the set that the buffers held before; nothing if they still hold it.
     """
     before = prepared.dataset
     for other in prepared.datasets:
@@ -167,9 +167,9 @@ def load_other_contents(prepared: Prepared) -> list[Dataset]:
 
 
 def giving_back(step: Callable[[], None]) -> Callable[..., None]:
-    """Returns the step as the end of a `with` block; after an error of the block it only adds a note to that.
+    """Returns the step as the exit of a `with` block; after an error in the block it only adds a note.
 
-    A launch that destroyed the context leaves nothing to be given back, and is itself what to report.
+    A launch that destroyed the context leaves nothing to free, and its own error is the one to report.
     """
 
     def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
@@ -190,8 +190,8 @@ def checked_launch(
 
     Args:
         prepared: the variant.
-        earlier: sets that the same buffers held before; a result that fits one of those is stale.
-        poisoned: whether outputs are poisoned, or still hold what was right for other contents.
+        earlier: sets that the same buffers held before; a result that fits one of them is stale.
+        poisoned: whether to poison the outputs; else they still hold the answer for other contents.
 
     Raises:
         IncorrectError: something is wrong.
@@ -237,14 +237,14 @@ def checked_launch(
             prepared.errors,
         )
     if prepared.case.variant.allocates:
-        # Last: what is stale has this for its cause more often than the other way round.
+        # Last, since shared memory more often explains a stale result than the other way round.
         diagnosis = diagnose_aliasing(prepared.returned_spans, {}, earlier_spans)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, prepared.errors)
 
 
 def launched(prepared: Prepared) -> Any:
-    """Launches once, waits for it, and returns what it returned; raises IncorrectError where it failed."""
+    """Launches once, waits, and returns what the launch returned; raises IncorrectError if it failed."""
     try:
         with prepared.backend.current():
             returned = prepared.launch()
@@ -255,20 +255,20 @@ def launched(prepared: Prepared) -> Any:
 
 
 def left_to_threads(told: str, wrong: str) -> IncorrectError:
-    """Returns the error of a launch whose work is done by threads that outlive it."""
+    """Returns the error of a launch whose threads work on after it has returned."""
     remedy = "a launch must do its own work, or join the threads that do it"
     return IncorrectError(Diagnosis(Fault.STILL_RUNNING, f"{told}; {remedy}\n{wrong}"))
 
 
 def check_guards(prepared: Prepared) -> None:
-    """Raises IncorrectError where something was written out of bounds; the device must be idle."""
+    """Raises IncorrectError if something was written out of bounds; the device must be idle."""
     diagnosis = diagnose_damage(prepared.workspace.damage())
     if diagnosis is not None:
         raise IncorrectError(diagnosis, prepared.errors)
 
 
 def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
-    """Returns the digest of what was put into the inputs, so that what preparing has changed is found too."""
+    """Returns the digest of the data set, so that we also find inputs changed while preparing."""
     workspace, dataset = prepared.workspace, prepared.dataset
     known = dataset.digests.get(type(workspace))
     if known is None:
@@ -277,7 +277,7 @@ def _digest_of_contents(prepared: Prepared) -> dict[str, int]:
 
 
 def check_outputs(prepared: Prepared, earlier: list[Dataset] | None = None) -> None:
-    """Raises IncorrectError where an output does not meet the reference of what the buffers hold now."""
+    """Raises IncorrectError if an output does not meet the reference for the current inputs."""
     dataset = prepared.dataset
     if dataset.expected is None:
         _check_written(prepared)
@@ -316,9 +316,9 @@ def with_what_was_there(
     name: str,
     tolerance: Tolerance,
 ) -> tuple[Comparison, str]:
-    """Returns the comparison of an updated output, its unwritten elements counted, and more lines about it.
+    """Returns the comparison of an updated output with its unwritten elements, and more lines about it.
 
-    An element of the declared part is unwritten where it is wrong and still what it was before the launch.
+    An element of the declared part is unwritten if it is wrong and unchanged by the launch.
     """
     import numpy as np
 
@@ -340,7 +340,7 @@ def with_what_was_there(
 
 
 def _check_written(prepared: Prepared) -> None:
-    """Raises IncorrectError where an output without a reference still holds poison."""
+    """Raises IncorrectError if an output without a reference still holds poison."""
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Tolerance
@@ -358,11 +358,11 @@ def _check_written(prepared: Prepared) -> None:
 
 
 def adopt(prepared: Prepared, returned: Any) -> None:
-    """Takes the arrays that an allocating variant returned, and holds them until the next launch has ended.
+    """Takes the arrays that an allocating variant returned, and holds them until after the next launch.
 
     Raises:
-        IncorrectError: type, shape, dtype or order is not what is declared, or an array shares memory with an
-            input or another one.
+        IncorrectError: type, shape, dtype or order is not as declared, or an array shares memory with an
+            input or another output.
     """
     prepared.last_returned = returned
     workspace, specs = prepared.workspace, prepared.dataset.specs
@@ -389,7 +389,7 @@ def adopt(prepared: Prepared, returned: Any) -> None:
 
 
 def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
-    """Returns what to raise for a variant's exception; a feature the simulator lacks stays what it is."""
+    """Returns the error for a variant's exception; a feature that the simulator lacks stays its own error."""
     from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 
     if isinstance(error, SimulatorUnsupported):
@@ -401,9 +401,9 @@ def _launch_failed(case: Case, doing: str, error: Exception) -> Exception:
 
 
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
-    """Returns what an exception says, with the innermost line of the user's that raised it, if one did.
+    """Returns what an exception says, with the innermost line of user code that led to it, if any.
 
-    A line of the variant's file, or of one that is no part of Python, this package or another library.
+    User code is the variant's file, and files outside Python, this package and installed libraries.
     """
     prepare = case.variant.prepare
     own = prepare.__code__.co_filename if prepare is not None else None
@@ -424,7 +424,7 @@ def what_raised(error: BaseException, case: Case, doing: str) -> str:
 
 
 def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
-    """Returns what a launch returned by the names of its outputs."""
+    """Returns what a launch returned, by the names of the outputs."""
     if isinstance(returned, Mapping):
         return dict(returned)
     if not (isinstance(returned, tuple) and len(specs) > 1):

@@ -1,4 +1,4 @@
-"""Compares an output with a reference of the test's own: its error, and what else would have passed."""
+"""Compares an output with a plain test's reference, and says what else would have passed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferenceCheck:
-    """What came of comparing an output with its reference.
+    """Holds the result of comparing an output with its reference.
 
     Attributes:
         diagnosis: what is wrong, or None.
-        error: distance from the reference; None where the shapes differ.
+        error: distance from the reference; None if the shapes differ.
         loose: what else would pass within these bounds, in words, or None.
     """
 
@@ -47,21 +47,21 @@ def check_against_reference(
     hashes: bool,
     asks_what_else: bool,
 ) -> ReferenceCheck:
-    """Compares an output with its reference, once the device is idle.
+    """Compares an output with its reference; the device must be idle.
 
     Args:
-        name: of the output, for messages.
-        actual: array on the device or the host, any shape.
+        name: name of the output, for messages.
+        actual: array on the device or the host, of any shape.
         expected: reference of the same shape, in the same or a higher precision.
         rtol: relative bound, or None.
-        atol: absolute bound, or None; without either they are those of `default_tolerance`.
-        seen: what the test's calls left in each of their outputs, of which this may be one.
-        hashes: whether the error comes with the hash of the output.
-        asks_what_else: whether the bounds are tried on what is wrong.
+        atol: absolute bound, or None; if both are None, `default_tolerance` gives them.
+        seen: what the test's calls left in their outputs; this may be one of them.
+        hashes: whether the error includes the hash of the output.
+        asks_what_else: whether to say if the bounds would also pass a lower precision or zeros.
 
     Raises:
-        TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
-        ValueError: a bound is negative or not finite, the two arrays share memory, or nothing is compared.
+        TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
+        ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
     """
     refuse_what_proves_nothing(actual, expected)
     found, reference = to_host(actual), to_host(expected)
@@ -93,7 +93,7 @@ def check_against_reference(
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:
-    """Raises ValueError where a reference has no element to compare with, or only NaN."""
+    """Raises ValueError if a reference has no element to compare with, or only NaN."""
     import numpy as np
 
     if not reference.size and not may_be_empty:

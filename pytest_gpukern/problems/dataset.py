@@ -1,4 +1,4 @@
-"""Makes inputs and reference of a problem at one point, once for all variants."""
+"""Makes the inputs and the reference of a problem at a point, once for all variants."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.problem import Output, Problem
 
 CONTENTS = 3
-"""Sets of inputs with different contents, for buffers in rotation; the last is much like the one before."""
+"""Sets of inputs with different contents, for buffers in rotation; the last two differ in few elements."""
 MOST_CORNERS = 256
-"""Points that are held where they are small: those at which variants are checked besides their own."""
+"""Number of small points that we keep: corners, at which variants are checked besides their own point."""
 _LARGE_BYTES = 2**30
 _HELD_BYTES = 2**28
-"""Up to which the sets of all seeds that a case is checked on are held for the other variants."""
+"""We keep the sets of all seeds of a case for the other variants up to this size."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Holds one set of inputs with what is expected of the outputs.
+    """Holds one set of inputs with the expected outputs.
 
     Attributes:
-        seed_offset: which set it is; set 0 is also the one that is timed where there is only one.
-        inputs: name → NumPy array or scalar; never given to a variant, only copies of it.
+        seed_offset: number of the set; if only one is timed, it is set 0.
+        inputs: name → NumPy array or scalar; variants are given copies only.
         specs: shape and dtype of each output.
-        expected: reference of each output; None where the problem has only a statistical check.
-        tolerances: of each output.
-        planted: input → flat index → special value that was put there.
-        seed: that was given for the whole run, or None for the problem's own.
-        digests: type of a workspace → what its `digest` says while it holds the inputs.
+        expected: reference of each output; None if the problem has only a statistical check.
+        tolerances: tolerance of each output.
+        planted: input → flat index → special value at that place.
+        seed: the seed of the whole run, or None for the problem's own.
+        digests: type of a workspace → the result of its `digest` for these inputs.
     """
 
     seed_offset: int
@@ -51,7 +51,7 @@ class Dataset:
 
     @classmethod
     def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
-        """Draws the inputs and computes the reference, first, from arrays that nobody else holds."""
+        """Draws the inputs and computes the reference from them before anybody else holds them."""
         return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
 
     @classmethod
@@ -63,7 +63,7 @@ class Dataset:
 
     @classmethod
     def exact(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """Makes the set of integers, which is met bit by bit; every expected value is one of its dtype."""
+        """Makes the set of integers, which outputs must match bit by bit."""
         import numpy as np
 
         made = cls._of(problem, point, problem.exact(point, seed), 0, seed)
@@ -88,15 +88,15 @@ class Dataset:
             return replace(cls._of(problem, point, inputs, 0, seed), planted=planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Makes other contents of these and of their reference."""
+        """Makes another set by rearranging this one and its reference."""
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
 
     def with_few_changed(self, problem: Problem, point: Point, seed_offset: int) -> Dataset | None:
-        """Makes contents that agree with these in most elements; None where drawing makes none such.
+        """Makes contents that agree with these in most elements; None if drawing cannot make such.
 
-        What an answer may be remembered by, as pointers, scalars, the first and last elements, is the same.
+        Pointers, scalars, first and last elements stay the same: a variant may remember its answer by them.
         """
         import numpy as np
 
@@ -120,7 +120,7 @@ class Dataset:
 
     @property
     def updated(self) -> tuple[str, ...]:
-        """Names of the outputs that hold contents of their own before each launch, and no poison."""
+        """Names of the outputs that hold contents before each launch instead of a poison."""
         return tuple(name for name in self.specs if name in self.inputs)
 
     @property
@@ -158,7 +158,7 @@ class Dataset:
 
     @property
     def output_dtype(self) -> str | None:
-        """NumPy's name of the dtype of all outputs, or None where they differ."""
+        """NumPy's name of the dtype of all outputs, or None if they differ."""
         import numpy as np
 
         names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
@@ -166,12 +166,12 @@ class Dataset:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The inputs that are no arrays; a variant takes them when it prepares."""
+        """The inputs that are not arrays; a variant takes them when it prepares."""
         return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
 
 
 def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
-    """Says why wrong outputs would pass at a point, and the remedy, from sets of different contents."""
+    """Yields why wrong outputs would pass at a point, and the remedies; `sets` differ in contents."""
     first = sets[0]
     for name, expected in (first.expected or {}).items():
         dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
@@ -200,7 +200,7 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
-    """Returns the first set, then for each of its input arrays the second set with that array instead."""
+    """Returns the first set, then for each input array the second set with that array of the first."""
     arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
     sets = [first]
     for number, name in enumerate(arrays, start=1):
@@ -211,7 +211,7 @@ def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> lis
 
 
 def lower_inputs(inputs: Names) -> dict[str, Any]:
-    """Rounds inputs to the next lower precision of each."""
+    """Rounds each input to the next lower precision."""
     return {
         name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
         for name, value in inputs.items()
@@ -219,7 +219,7 @@ def lower_inputs(inputs: Names) -> dict[str, Any]:
 
 
 def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:
-    """Raises ProblemError where arrays of another seed would not fit into the buffers of the first."""
+    """Raises ProblemError if arrays of another seed would not fit into the buffers of the first."""
     for name, value in {**first.inputs, **first.specs}.items():
         shape = getattr(value, "shape", ())
         drawn = getattr({**other.inputs, **other.specs}.get(name), "shape", ())
@@ -231,13 +231,13 @@ def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> No
 
 
 class Datasets:
-    """Holds the data sets of the point in hand; those of the point before are dropped.
+    """Holds the data sets of the current point, and drops those of the point before.
 
-    Cases come point by point, so that keeping one point makes each reference once.
+    Cases come point by point, so keeping one point makes each reference once.
 
     Args:
-        points: how many points of a problem are held, the newest ones.
-        seed: of all inputs, instead of each problem's own.
+        points: how many of the newest points of a problem to keep.
+        seed: seed of all inputs, instead of each problem's own.
     """
 
     def __init__(self, points: int = 1, seed: int | None = None) -> None:
@@ -253,7 +253,7 @@ class Datasets:
         if seed_offset in sets:
             return sets[seed_offset]
         made = None
-        if seed_offset == CONTENTS - 1 and problem.check is None:  # which judges independent runs together
+        if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
             before = self.get(problem, point, seed_offset - 1)
             made = before.with_few_changed(problem, point, seed_offset)
         made = made or Dataset.make(problem, point, seed_offset, self._seed)
@@ -274,7 +274,7 @@ class Datasets:
         return list(sets.values())
 
     def more(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
-        """Yields the sets of more seeds, one after the other; those of a small point are held, else one."""
+        """Yields the sets of more seeds one by one; we keep them only if the point is small."""
         first = self.get(problem, point, 0)
         for offset in seed_offsets:
             if first.host_bytes * seed_offsets.stop <= _HELD_BYTES:
@@ -285,7 +285,7 @@ class Datasets:
                 yield Dataset.make(problem, point, offset, self._seed)
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
-        """Returns what is held of a point; where the point is new, the oldest is dropped first."""
+        """Returns the sets of a point; for a new point, we first drop the oldest."""
         if self._problem is not problem:
             self._held.clear()
             self._complaints.clear()
@@ -298,7 +298,7 @@ class Datasets:
         return self._held[wanted]
 
     def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
-        """Returns what is to be noted of the data at a point; raises ProblemError at one that is declared."""
+        """Returns notes about weak data at a point; raises ProblemError if the point is declared."""
         self._at(problem, point)
         key = repr(sorted(point.items()))
         if key not in self._complaints:
@@ -314,12 +314,11 @@ class Datasets:
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float
     ) -> list[Dataset]:
-        """Returns the sets that a variant is checked and timed with: `contents` many, or the check's seeds.
+        """Returns the sets with which a variant is checked and timed: `contents` many, or the check's seeds.
 
-        Other contents in the same buffers are what a stored result does not fit. Sets of over a gigabyte come
-        in two, which takes seconds to make as it is, unless the problem can rearrange the first, and so large
-        that one more would take more than a third of the host's memory that is free, in fewer; those that
-        are held already do not count again.
+        A stored result does not fit other contents in the same buffers. Sets above 1 GiB come in two at most,
+        since making one takes seconds. There are fewer if one more would take over a third of the free host
+        memory; sets that we already keep do not count.
         """
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]

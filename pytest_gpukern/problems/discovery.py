@@ -1,7 +1,7 @@
 """Finds a problem's variants in its folder, without importing files that cannot be imported here.
 
-Case ids must be the same in every process and on every machine. So where a library or a GPU is missing, the
-names of a file's variants are read from its source, and each reports why it did not run.
+Case ids must be the same in every process and on every machine. So if a library or a GPU is missing, we read
+the names of a file's variants from its source, and each reports why it did not run.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def load_variants(
     """Registers every variant in the folder of `problem.package`; a second call does nothing.
 
     Args:
-        problem: whose variants.
-        unusable: why a backend cannot run here, in words, or None.
-        installed: whether a module can be found.
-        cannot_import: why an exception at import means that there is no GPU, or None for a real error.
+        problem: the problem.
+        unusable: returns why a backend cannot run here, in words, or None.
+        installed: returns whether a module can be found.
+        cannot_import: returns why an import error means that there is no GPU, or None for a real error.
 
     Raises:
         ProblemError: the folder or a decorator cannot be read.
@@ -124,7 +124,7 @@ def _why_not(
     unusable: Callable[[str], str | None],
     installed: Callable[[str], bool],
 ) -> str | None:
-    """Says why a variants file is not imported: a module is missing, or no backend of it can run."""
+    """Says why a variants file cannot be imported: a module is missing, or no backend of it can run."""
     reasons = [unusable(backend) for backend in dict.fromkeys(entry.backend for entry in declared)]
     if reasons and all(reasons):
         return reasons[0]

@@ -1,4 +1,4 @@
-"""Says whether a reference and its tolerance reject what is less precise, constant or zero."""
+"""Says whether a reference and its tolerance reject results that are less precise, constant or zero."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 _LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}
-"""dtype → the next lower precision, and the bits of its significand: float16's are TF32's too."""
+"""dtype → the next lower precision and the bits of its significand; TF32 has those of float16."""
 _LOOKED_AT = 1 << 16
 _ALIKE = 0.5
 _ALIKE_OF_FEW = 0.9
-"""Share of elements that two references may have in common: of floats, and of values that meet by chance."""
+"""Share of elements that two references may have in common: floats, and dtypes with few values."""
 
 
 def lower_precision(dtype: Any) -> str | None:
-    """Names the next lower precision of a floating-point dtype; None where there is none."""
+    """Names the next lower precision of a floating-point dtype; None if there is none."""
     return _LOWER.get(_part(dtype), (None, 0))[0]
 
 
 def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     """Rounds values to the significand of the precision below `dtype`, ties to even.
 
-    Their range stays, since TF32 and bfloat16 have it: what overflows float16 would be rejected for that
-    alone. They are returned as they are where one of the dtypes has no lower precision.
+    Their range stays, as in TF32 and bfloat16: values that overflow float16 would be rejected for that alone.
+    Values return unchanged if one of the dtypes has no lower precision.
     """
     import numpy as np
 
@@ -55,11 +55,11 @@ def passes_lower_precision(
     tolerance: Tolerance,
     again: Callable[[], np.ndarray[Any, Any]] | None = None,
 ) -> str | None:
-    """Says how the next lower precision would pass a tolerance, in words, or None where it would be rejected.
+    """Says how the next lower precision would pass a tolerance, in words, or None if it would be rejected.
 
-    First the reference is rounded, which alone is most often outside the tolerance. Where it is not, as
-    beside terms that cancel, the reference that `again` computes from rounded inputs is rounded, and has to
-    be. An exact tolerance can be no tighter, so nothing is said of it.
+    We first round the reference, which is mostly outside the tolerance already. If it is not, as with terms
+    that cancel, `again` computes the reference from rounded inputs, and we round that. An exact tolerance
+    cannot be tighter, so it always gives None.
     """
     lower = lower_precision(dtype)
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
@@ -68,7 +68,7 @@ def passes_lower_precision(
     found = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
     if not found.mismatches and again is not None:
         found = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
-    exact = not found.absolute.value  # as small integers are, of which no tolerance makes a difference
+    exact = not found.absolute.value  # as with small integers, which no tolerance can tell apart
     if found.mismatches or (again is None and exact):
         return None
     off = f"{found.relative.value:.3g} relative and {found.absolute.value:.3g} absolute"
@@ -76,7 +76,7 @@ def passes_lower_precision(
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
-    """Says that an output of zeros would pass, in words, or None where it would be rejected."""
+    """Says that an output of zeros would pass, in words, or None if it would be rejected."""
     import numpy as np
 
     wanted = _sample(expected)
@@ -88,7 +88,7 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
 def hardly_varies(
     name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
 ) -> str | None:
-    """Says that the references of two contents are mostly equal, so that a constant would pass; or None."""
+    """Says that the references of two contents are mostly equal, so a constant would pass; or None."""
     import numpy as np
 
     if expected.shape != other.shape or not expected.size:
@@ -105,7 +105,7 @@ def hardly_varies(
 
 
 def _part(dtype: Any) -> str:
-    """Names a dtype, of a complex one that of its parts."""
+    """Names a dtype; for a complex one, the dtype of its parts."""
     import numpy as np
 
     name = str(np.dtype(dtype))
