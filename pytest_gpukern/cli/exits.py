@@ -9,6 +9,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.report.layout import IN_ASCII
 from pytest_gpukern.values.settings import in_ci
 from pytest_gpukern.values.untrusted_json import printable
 
@@ -32,16 +33,11 @@ _WIDTH = 120
 """Of what is printed into a file or a pipe; a terminal has its own."""
 
 
-_PLAIN = str.maketrans(
-    {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "¹": "1", "²": "2"}
-)
-
-
 def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
     """Spells what a stream cannot encode in ASCII; a codec's error handler."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end].translate(_PLAIN)
+    text = error.object[error.start : error.end].translate(IN_ASCII)
     return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
 
 

@@ -1,4 +1,4 @@
-"""`gpukern show`: prints the tables of a stored run, and what the device did in each case."""
+"""`gpukern show`: prints what a run with `-v` printed, from the file of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.run_file import read_run_file
-from pytest_gpukern.report.terminal import tables
+from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern show`."""
     parser.description = (
-        "Prints the tables of a run that --gpukern-output wrote and, where CUPTI could be used, "
-        "what the device did in a call of each case: copies, memsets, kernels and their share of the time. "
-        + exits.STATUSES
+        "Prints a run that --gpukern-output wrote, as pytest -v does: what needs a reader, all tables, and a "
+        "summary. Where CUPTI could be used it adds what the device did in a call of each case: copies, "
+        "memsets, kernels and their share of the time. " + exits.STATUSES
     )
     parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
@@ -46,8 +47,7 @@ def _run(known: argparse.Namespace) -> int:
     if known.json:
         exits.show_json([_without_samples(result) for result in results])
         return exits.FINE
-    lines = [line.text for line in tables(results, width=exits.width(), verbose=True)]
-    exits.show("\n".join(lines).rstrip().split("\n"))
+    exits.show(line.text for line in render(RunReport(results), width=exits.width(), verbose=True))
     return exits.FINE
 
 

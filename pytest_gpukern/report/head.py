@@ -1,4 +1,4 @@
-"""Writes the head of a report where the machine or all kernels changed: what changed, and what that did."""
+"""Says what changed since the record that all cases share: the machine, its software, all times."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pytest_gpukern.findings.common_shift import (
     told,
 )
 from pytest_gpukern.findings.explain import ClockChange, differences, sm_clock_change
+from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Line, wrapped
 
@@ -24,28 +25,24 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
-_INDENT = "  "
 
 
 def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> list[Line]:
-    """Says what changed, correctness drift, the common shift, and what changed beyond it, a sentence each.
+    """Says what changed, whether outputs did, the common shift, and what changed beyond it.
 
-    Nothing where the machine is as it was recorded and there is no common shift.
+    Returns nothing where the machine is as it was recorded and there is no common shift.
     """
     changes = changes_since(compared)
     common = shift is not None and shift.common
     if not changes and not common:
         return []
-    rows = [
-        ("changed", ", ".join(changes) or "nothing that is recorded"),
-        ("correctness", _correctness(compared)),
-        ("times", _times(compared, shift, changes)),
-        ("beyond it" if common else "by themselves", _residual(compared, shift if common else None)),
+    texts = [
+        f"since the record: {', '.join(changes) or 'nothing recorded changed'}; {_outputs(compared)}",
+        f"times: {_times(compared, shift, changes)}",
     ]
-    lines = [Line("since the record", {"bold": True})]
-    for label, text in rows:
-        lines += wrapped(f"{label}: {text}", width, indent=_INDENT)
-    return [*lines, Line("")]
+    if shift is not None and common:
+        texts.append(f"beyond it: {_residual(compared, shift)}")
+    return [line for text in texts for line in wrapped(text, width)]
 
 
 def changes_since(compared: Sequence[Compared]) -> list[str]:
@@ -76,18 +73,12 @@ def _clock(compared: Sequence[Compared]) -> str | None:
     return f"clock {ClockChange(before, statistics.median(change.now_mhz for change in moved))}"
 
 
-def _correctness(compared: Sequence[Compared]) -> str:
-    kinds = ("accuracy", "bits", "determinism")
-    texts = [
-        f"{each.result.case.id}: {finding.text}"
-        for each in compared
-        for finding in each.result.findings
-        if finding.kind in kinds
-    ]
-    if not texts:
-        return "as recorded"
-    more = f"; and {len(texts) - _SHOWN} more below" if len(texts) > _SHOWN else ""
-    return f"{'; '.join(texts[:_SHOWN])}{more}"
+def _outputs(compared: Sequence[Compared]) -> str:
+    kinds = (ACCURACY, BITS, DETERMINISM)
+    count = sum(any(each.kind in kinds for each in entry.result.findings) for entry in compared)
+    return (
+        f"outputs changed in {count} of {len(compared)} cases, see above" if count else "outputs as recorded"
+    )
 
 
 def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[str]) -> str:
@@ -102,17 +93,16 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
     return f"no common shift ({median}{anyway})"
 
 
-def _residual(compared: Sequence[Compared], shift: Shift | None) -> str:
-    """Returns the cases whose times changed, beyond the shift where there is one, the most first."""
-    scale = shift.ratio if shift is not None else 1.0
+def _residual(compared: Sequence[Compared], shift: Shift) -> str:
+    """Returns the cases whose times changed beyond the shift, the most first."""
     found: list[tuple[float, str]] = []
     for each in compared:
         for key, verdict in each.result.verdicts.items():
             kernel = each.result.case.on_gpu and key.startswith("kernel/")
-            left = _left(verdict, scale if kernel else 1.0)
+            left = _left(verdict, shift.ratio if kernel else 1.0)
             if left is None:
                 continue
-            whole = f" (of {units.change(verdict.ratio)})" if kernel and shift is not None else ""
+            whole = f" (of {units.change(verdict.ratio)})" if kernel else ""
             found.append((left, f"{each.result.case.id} {units.change(left)}{whole}"))
     if not found:
         return "no time changed"

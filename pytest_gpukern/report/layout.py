@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -10,6 +11,13 @@ _ELLIPSIS = "…"
 _UNITS = r"%|ns|µs|ms|s|min|h|ULP|[µm]?J|W|[KMGT]i?B|[kMGTP]?(?:B|FLOP)/s"
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))| (?=± )|(?<=±) (?=\d)")
 _TIED = "\N{NO-BREAK SPACE}"
+_NAME = re.compile(r"([^\d\s=]{4,})")
+_SHORTEST_NAME = 3
+IN_ASCII = str.maketrans(
+    {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->"}
+    | dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))
+)
+"""How characters that a terminal may lack are spelled."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Column:
         title: of the column, in the table's header.
         cells: one text a row.
         numeric: aligned to the right, and never shortened.
-        narrowest: width to which its cells may be shortened; None where they may not.
+        narrowest: width to which the names in its cells may be shortened; None where they may not.
         dispensable: in what order columns are left out when shortening is not enough; None for never.
     """
 
@@ -48,13 +56,51 @@ class Column:
         """Width of the widest cell, the title included."""
         return max(map(len, (self.title, *self.cells)))
 
+    @functools.cached_property
+    def least(self) -> int:
+        """The width to which its cells can be shortened."""
+        if self.narrowest is None:
+            return self.width
+        shortest = (len(shorten(cell, self.narrowest)) for cell in self.cells)
+        return min(self.width, max(self.narrowest, len(self.title), *shortest))
+
+    @functools.cached_property
+    def distinct(self) -> int:
+        """The width to which its cells can be shortened so that those that differ still do."""
+        different, width = set(self.cells), self.width
+        while width > self.least and len({shorten(cell, width - 1) for cell in different}) == len(different):
+            width -= 1
+        return width
+
 
 def shorten(text: str, width: int) -> str:
-    """Returns the text, or its beginning and end around an ellipsis where it is longer than `width`."""
-    if len(text) <= width:
-        return text
-    kept = max(width - 1, 0)
-    return (text[: (kept + 1) // 2] + _ELLIPSIS + text[len(text) - kept // 2 :])[: max(width, 0)]
+    """Returns the text, its longest names shortened in the middle where it is longer than `width`.
+
+    No number is cut, and three characters of each name remain, so that the text may stay too long.
+    """
+    parts = _NAME.split(text)  # every second one is a name
+    lengths = [len(name) for name in parts[1::2]]
+    for _ in range(len(text) - width):
+        longest = max(lengths, default=0)
+        if longest <= _SHORTEST_NAME:
+            break
+        lengths[lengths.index(longest)] -= 1
+    parts[1::2] = map(_shortened, parts[1::2], lengths)
+    return "".join(parts)
+
+
+def _shortened(name: str, width: int) -> str:
+    kept = width - 1
+    return name if len(name) <= width else name[: (kept + 1) // 2] + _ELLIPSIS + name[len(name) - kept // 2 :]
+
+
+def in_encoding(text: str, encoding: str) -> str:
+    """Returns the text with what an encoding lacks spelled in ASCII: `48.6 us`."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] | None = None) -> list[Line]:
@@ -76,14 +122,14 @@ def table(
 ) -> tuple[list[str], list[str]]:
     """Returns the header and rows of a table that fits `width`, and the titles of columns left out.
 
-    First the columns that may be are shortened, the widest most; then dispensable ones are left out, until
-    it fits. A terminal too narrow even then gets lines that are too long rather than numbers that are cut.
-    Columns without any text are not shown.
+    First names are shortened as long as they stay distinct, the widest column most. Then dispensable columns
+    are left out. Then names are shortened further. A terminal too narrow even then gets lines that are too
+    long: no number is cut. Columns without any text are not shown.
     """
     kept = [column for column in columns if any(column.cells)]
     room = width - len(indent)
     left_out: list[str] = []
-    while _least(kept, gap) > room:
+    while sum(column.distinct for column in kept) + gap * (len(kept) - 1) > room:
         candidates = [column for column in kept if column.dispensable is not None]
         if not candidates:
             break
@@ -95,31 +141,23 @@ def table(
     return [indent + _row(kept, widths, row, " " * gap) for row in rows], left_out
 
 
-def _least(columns: list[Column], gap: int) -> int:
-    gaps = gap * (len(columns) - 1)
-    return gaps + sum(min(column.width, column.narrowest or column.width) for column in columns)
-
-
 def _widths(columns: list[Column], room: int, gap: int) -> list[int]:
     widths = [column.width for column in columns]
     excess = sum(widths) + gap * (len(columns) - 1) - room
-    while excess > 0:
-        spare = [
-            (widths[index] - column.narrowest, index)
-            for index, column in enumerate(columns)
-            if column.narrowest is not None and widths[index] > column.narrowest
-        ]
-        if not spare:
-            break
-        widths[max(spare)[1]] -= 1
-        excess -= 1
+    for floors in ([column.distinct for column in columns], [column.least for column in columns]):
+        while excess > 0:
+            spare, widest = max(((widths[i] - floor, i) for i, floor in enumerate(floors)), default=(0, 0))
+            if spare <= 0:
+                break
+            widths[widest] -= 1
+            excess -= 1
     return widths
 
 
 def _row(columns: list[Column], widths: list[int], cells: tuple[str, ...], gap: str) -> str:
     parts = []
     for column, width, cell in zip(columns, widths, cells, strict=True):
-        text = cell if column.numeric else shorten(cell, width)
+        text = cell if column.narrowest is None else shorten(cell, width)
         padding = " " * (width - len(text))
         parts.append(padding + text if column.numeric else text + padding)
     return gap.join(parts).rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,10 +21,24 @@ if TYPE_CHECKING:
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
+Timing = tuple[str, str, str]
+"""Scope, timer and cache policy of a measurement."""
+
+_QUIET = {
+    "noise": re.compile(
+        r"only \d+ samples?:|bimodal:|time (grew|fell) by |\d+ of \d+ samples |its \d+ batches differ|"
+        r"\d+ batch(es were| was) disturbed|\d+ samples? (were|was) taken while|kernels ran |"
+        r"clocks held down by |on the device besides this run, |up to [\d.]+ GB/s were copied "
+    ),
+    "sizes not checked": re.compile("not checked at "),
+    "machine code not known": re.compile("no hash of the machine code "),
+}
+"""Notes that need no action, by what they are about: a report counts them, and tells them with `-v`."""
+
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
 
-_MARKUP: dict[str, dict[str, bool]] = {
+MARKUP: dict[str, dict[str, bool]] = {
     "INCORRECT": {"red": True},
     "FAILED": {"red": True},
     "INVALID": {"red": True},
@@ -32,14 +47,8 @@ _MARKUP: dict[str, dict[str, bool]] = {
     "UNDECIDED": {"yellow": True},
 }
 
-_EXPLAINED = (
-    VerdictKind.SLOWER,
-    VerdictKind.UNDECIDED,
-    VerdictKind.UNCOMPARABLE,
-    VerdictKind.INVALID,
-)
-
-_FAILING = (VerdictKind.SLOWER, VerdictKind.INVALID)
+_TOLD = ("SLOWER", "FASTER", "UNDECIDED", "UNCOMPARABLE", "INVALID")
+"""Verdicts whose reason is told."""
 
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
@@ -49,19 +58,26 @@ _HOST_MEMORY = ("pageable", "pinned")
 
 @dataclass(frozen=True)
 class Footnote:
-    """Holds something to say about a row: `kind` is a verdict's, or empty for a warning or a note.
+    """Holds something to say about a row.
 
-    `detectable` is the ratio from which a slowdown would have been seen, where the verdict is undecided.
+    Attributes:
+        kind: of a verdict or a finding; empty for a note.
+        text: what there is to say.
+        key: `scope/timer/cache` of the measurement that a verdict is about.
+        ratio: new time ÷ recorded time, for a verdict that has it.
+        quiet: empty where a reader should see it; else what it is about, and a report only counts it.
     """
 
     kind: str
     text: str
-    detectable: float | None = None
+    key: str = ""
+    ratio: float | None = None
+    quiet: str = ""
 
     @property
     def markup(self) -> dict[str, bool]:
         """Colour of its line, that of the verdict."""
-        return _MARKUP.get(self.kind, {})
+        return MARKUP.get(self.kind, {})
 
 
 @dataclass(frozen=True)
@@ -69,19 +85,20 @@ class Row:
     """Holds one line of a problem's table, as text.
 
     Attributes:
+        result: what the row is about.
         label: how a footnote refers to the row.
-        timing: (timer, cache policy) of its measurement, or None without one.
+        timing: (scope, timer, cache policy) of its measurement, or None without one.
         fixed_costs: what its timers read beyond an empty kernel's own time: (timer, nanoseconds).
         markup: colour of the line.
-        footnotes: what is said under the table about it.
+        footnotes: what there is to say about it.
         others: text of the columns, as titled; `energy` and `power` are empty where energy was not asked for.
     """
 
+    result: Result
     label: str
     variant: str = ""
     size: str = ""
     first_call: str = ""
-    scope: str = ""
     time: str = ""
     uncertainty: str = ""
     other_timer: str = ""
@@ -92,7 +109,7 @@ class Row:
     power: str = ""
     error: str = ""
     verdict: str = ""
-    timing: tuple[str, str] | None = None
+    timing: Timing | None = None
     fixed_costs: tuple[tuple[str, float], ...] = ()
     markup: dict[str, bool] = field(default_factory=dict)
     footnotes: tuple[Footnote, ...] = ()
@@ -165,7 +182,6 @@ def rows_of(
     peers: Sequence[Result],
     shared: Collection[str] = (),
     *,
-    told: bool = False,
     failure: str | None = None,
 ) -> list[Row]:
     """Returns the rows of one result; only the first names the case and its error.
@@ -174,26 +190,23 @@ def rows_of(
         result: what one test found out.
         peers: all results of its problem, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
-        told: whether the reasons of verdicts that fail a test were said already.
         failure: the first line of why the test failed by itself, or None.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     if result.correctness is Correctness.INCORRECT or not result.measurements:
         return [_unmeasured(result, size, failure)]
     times = scope_times(result)
-    first, *others = (
-        _measured(result, time, peers, size, first=time is times[0], told=told) for time in times
-    )
+    first, *others = (_measured(result, time, peers, size, first=time is times[0]) for time in times)
     if failure is not None:
         footnotes = (Footnote("FAILED", failure), *first.footnotes)
-        first = dataclasses.replace(first, footnotes=footnotes, markup=dict(_MARKUP["FAILED"]))
+        first = dataclasses.replace(first, footnotes=footnotes, markup=dict(MARKUP["FAILED"]))
     return [first, *others]
 
 
 def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
     kind, reason = "", ""
     if result.correctness is Correctness.INCORRECT:
-        kind, reason = "INCORRECT", (result.diagnosis or "").strip().partition("\n")[0]
+        kind, reason = "INCORRECT", (result.diagnosis or "").strip()
     elif failure is not None:
         kind, reason = "FAILED", failure
     state = "simulated" if result.simulated else "checked"
@@ -201,20 +214,19 @@ def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
         state = units.NOTHING
     told = [Footnote(kind, reason)] if reason else []
     return Row(
+        result=result,
         label=f"{variant_label(result)} {size}".rstrip(),
         variant=variant_label(result),
         size=size,
         time=state,
         error=error_text(result),
         verdict=kind,
-        markup=dict(_MARKUP.get(kind, {})),
-        footnotes=(*told, *(Footnote("", note) for note in result.notes)),
+        markup=dict(MARKUP.get(kind, {})),
+        footnotes=(*told, *_notes(result)),
     )
 
 
-def _measured(
-    result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool, told: bool
-) -> Row:
+def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool) -> Row:
     measurement = time.shown
     kind, ratio, reason = verdict_of(result, time)
     measured = (measurement, *time.others)
@@ -223,27 +235,24 @@ def _measured(
     if metered is not None and metered.energy_untold:
         footnotes.append(Footnote("", f"no energy told: {metered.energy_untold}"))
     if first:
-        footnotes += [Footnote("", note) for note in result.notes]
+        footnotes += _notes(result)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
-    verdict = result.verdicts.get(measurement.key)
-    explained = kind and verdict is not None and (verdict.because or verdict.unchanged)
-    if (kind in _EXPLAINED or explained) and not (told and kind in _FAILING):
-        undecided = verdict is not None and verdict.kind is VerdictKind.UNDECIDED
-        footnotes.insert(0, Footnote(kind, reason, verdict.detectable if verdict and undecided else None))
+    if kind in _TOLD:
+        quiet = kind if kind == "UNDECIDED" else ""
+        footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
     tells = kind not in ("SAME", "NEW") and units.is_number(ratio)
+    first_ns = result.first_call_ns if first else None
     case = Row(
+        result=result,
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
         variant=variant_label(result) if first else "",
         size=size if first else "",
-        first_call=units.time(result.first_call_ns)
-        if first and units.is_number(result.first_call_ns)
-        else "",
-        scope=measurement.scope,
+        first_call=units.time(first_ns) if units.is_number(first_ns) else "",
         time="simulated",
         error=error_text(result) if first else "",
         verdict=f"{kind} {units.change(ratio)}" if tells else kind,
-        timing=(measurement.timer, measurement.cache),
-        markup=dict(_MARKUP.get(kind, {})),
+        timing=(measurement.scope, measurement.timer, measurement.cache),
+        markup=dict(MARKUP.get(kind, {})),
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
@@ -264,20 +273,28 @@ def _measured(
     )
 
 
+def _notes(result: Result) -> list[Footnote]:
+    return [_note(note) for note in result.notes]
+
+
+def _note(text: str) -> Footnote:
+    """Returns a note, quiet where it needs no action."""
+    return Footnote("", text, quiet=next((about for about, begin in _QUIET.items() if begin.match(text)), ""))
+
+
 def _remarks(measurement: Measurement) -> list[Footnote]:
     """Returns what is to be known about a measurement beside its figures."""
-    remarks = [Footnote("", warning) for warning in measurement.summary.warnings]
+    remarks = list(measurement.summary.warnings)
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
         samples = "1 sample was" if unused == 1 else f"{unused} samples were"
-        remarks.append(Footnote("", f"{samples} taken while the device was disturbed, and not used"))
+        remarks.append(f"{samples} taken while the device was disturbed, and not used")
     busy, span = measurement.busy_ns, measurement.summary.median_ns
     known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
     if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
         share = units.share(busy / span)
-        text = f"kernels ran {share} of the time between the first's start and the last's end"
-        remarks.append(Footnote("", text))
-    return remarks
+        remarks.append(f"kernels ran {share} of the time between the first's start and the last's end")
+    return [_note(remark) for remark in remarks]
 
 
 def _half_width(measurement: Measurement) -> float | None:

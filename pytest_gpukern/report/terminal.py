@@ -1,107 +1,240 @@
-"""Writes the terminal report: a table a problem, what was skipped, and a last line that counts."""
+"""Writes the terminal report: what needs a reader, the table of a small run, and a summary."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.head import head
-from pytest_gpukern.report.layout import Column, Line, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, in_encoding, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
-from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
+from pytest_gpukern.report.rows import MARKUP, rows_of, scope_times, shared_sizes, variant_label, verdict_of
 from pytest_gpukern.values.options import try_the_simulator
-from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
+from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pytest
 
     from pytest_gpukern.report.forms import RunReport, Skip
-    from pytest_gpukern.report.rows import Footnote, Row
+    from pytest_gpukern.report.rows import Footnote, Row, Timing
     from pytest_gpukern.values.result import Result
 
+_MOST_ROWS = 20
+"""Rows that are shown without `-v`."""
+_MOST_LINES = 20
+"""Lines of the summary."""
+_COMMANDS = 3
+"""Those of them that are left for commands."""
+_MOST_TOLD = 5
+"""Verdicts, findings or notes of a kind that are told without `-v`."""
+
+_FEW_REASONS = 3
 _INDENT = "  "
-_SHORTEST = 0.8  # of a name that is shortened: less could be any of several
-_FEW = 3
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_ORDER = (
-    VerdictKind.SAME,
-    VerdictKind.FASTER,
-    VerdictKind.SLOWER,
-    VerdictKind.UNDECIDED,
-    VerdictKind.UNCOMPARABLE,
-    VerdictKind.INVALID,
-    VerdictKind.NEW,
-)
+_ORDER = ("SAME", "FASTER", "SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID", "NEW")
+_STATES = ("INCORRECT", "FAILED", "INVALID", "SLOWER", "FASTER", "UNCOMPARABLE", "UNDECIDED", "NEW", "SAME")
+_FIRST, _LAST = _STATES[:4], ("FASTER", "UNCOMPARABLE", "")
+"""Kinds that are told first and last; findings stand between them, and notes have none."""
 
-Timing = tuple[str, str]
-"""Timer and cache policy of a measurement."""
+
+@dataclass(frozen=True)
+class _Problem:
+    """Holds the results of one problem, ordered, and the rows that they make."""
+
+    name: str
+    results: list[Result]
+    rows: list[Row]
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
-    """Writes what the machine and all cases did, the tables, skips, what was written, and the last line."""
+    """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     width = reporter._tw.fullwidth
-    shown_above = config.option.tbstyle not in ("no", "line")  # why the gate failed a test
     lines = [Line(text) for text in report.heading]
-    lines += head(report.compared, report.shift, width=width)
     lines += render(
         report,
         width=width,
         verbose=config.get_verbosity() > 0,
-        told=report.failed_by_the_gate if shown_above else (),
+        failures_shown=config.option.tbstyle not in ("no", "line"),
     )
     lines += [Line(text) for text in (*report.closing, *record_lines(report, config))]
     if not report.settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
         lines.append(Line(f"gpukern: {try_the_simulator(config)}"))
     lines += [Line(f"gpukern: {problem}", {"red": True}) for problem in report.problems]
+    encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
     for line in lines:
-        reporter.write_line(printable_lines(line.text), **line.markup)
+        reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
 
 
-def render(report: RunReport, *, width: int, verbose: bool = False, told: Collection[str] = ()) -> list[Line]:
-    """Returns tables, skips and the last line; nothing for a run without any."""
+def render(
+    report: RunReport, *, width: int, verbose: bool = False, failures_shown: bool = False
+) -> list[Line]:
+    """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
+
+    Returns nothing for a run without results and skips. Why a test failed is not said again where
+    `failures_shown` says that pytest did.
+    """
     if not report.results and not report.skips:
         return []
-    failures = report.failed_by_themselves
-    shown = tables(report.results, width=width, verbose=verbose, told=told, failures=failures)
-    alarms = [line for text in false_alarms(report.results) for line in wrapped(text, width)]
-    return [*shown, *skip_lines(report.skips, width=width), *alarms, Line(totals(report), dict(_BOLD))]
+    problems = _problems(report, failures_shown=failures_shown)
+    rows = [row for problem in problems for row in problem.rows]
+    lines = _needs_a_reader(rows, width, verbose=verbose)
+    small = len(rows) <= _MOST_ROWS
+    if small or verbose:
+        lines += _tables(problems, width, verbose=verbose)
+    above = [] if small else _by_backend(rows, width)
+    below = head(report.compared, report.shift, width=width)
+    below += [line for text in false_alarms(report.results) for line in wrapped(text, width)]
+    below += [] if verbose else _quiet(rows, width)
+    below.append(Line(totals(report), dict(_BOLD)))
+    room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
+    return [*lines, *above, *skip_lines(report.skips, width=width, room=room), *below]
 
 
-def tables(
-    results: Sequence[Result],
-    *,
-    width: int,
-    verbose: bool = False,
-    told: Collection[str] = (),
-    failures: Mapping[str, str] = MappingProxyType({}),
-) -> list[Line]:
-    """Returns a table a problem, in order of arrival, each followed by its footnotes and an empty line.
+def _problems(report: RunReport, *, failures_shown: bool) -> list[_Problem]:
+    """Returns the problems in order of arrival."""
+    members: dict[str, list[Result]] = {}
+    for result in report.results:
+        members.setdefault(result.case.problem, []).append(result)
+    problems = []
+    for name, found in members.items():
+        ordered, shared = _ordered(found), shared_sizes(found)
+        rows = [
+            row
+            for result in ordered
+            for row in rows_of(result, found, shared, failure=report.failed_by_themselves.get(result.nodeid))
+        ]
+        if failures_shown:
+            rows = [_without_failure(row, report) for row in rows]
+        problems.append(_Problem(name, ordered, rows))
+    return problems
 
-    Where `verbose`, what was checked, what the device did in each case, as far as a timer saw it, and its
-    memory follow. Why a test that is among those `told` failed at the gate is not said again. Tests that
-    failed by themselves are shown with the first line of their failure.
-    """
-    problems: dict[str, list[Result]] = {}
-    for result in results:
-        problems.setdefault(result.case.problem, []).append(result)
+
+def _without_failure(row: Row, report: RunReport) -> Row:
+    """Returns the row without what the failure of its test said."""
+    result, settings, said = row.result, report.settings, list[str]()
+    if result.nodeid not in report.failed:
+        return row
+    if result.nodeid in report.failed_by_the_gate:
+        said = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
+
+    def was_said(footnote: Footnote) -> bool:
+        if footnote.kind in ("INCORRECT", "FAILED"):
+            return True
+        return any(line.startswith(f"{footnote.kind} (") or footnote.text in line for line in said)
+
+    return dataclasses.replace(row, footnotes=tuple(each for each in row.footnotes if not was_said(each)))
+
+
+def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[Line]:
+    """Tells each verdict, finding and note that needs a reader once, with all cases that have it."""
+    cases: dict[tuple[str, str], tuple[Footnote, list[str]]] = {}
+    for row in rows:
+        for footnote in dict.fromkeys(row.footnotes):
+            if not footnote.quiet:
+                key = f" ({footnote.key})" if footnote.key else ""
+                _, labels = cases.setdefault((footnote.kind, footnote.text), (footnote, []))
+                labels.append(row.result.case.id + key)
+    kinds: dict[str, list[tuple[Footnote, list[str]]]] = {}
+    for footnote, labels in cases.values():
+        kinds.setdefault(footnote.kind, []).append((footnote, labels))
     lines = []
-    for name, members in problems.items():
-        lines += _problem(name, members, width, told, failures)
-        lines += checks(_ordered(members), width=width) if verbose else []
-        for result in _ordered(members) if verbose else ():
-            lines += device_work(result, width=width)
-        memory = [line for each in _ordered(members) for line in device_memory(each, width=width)]
-        lines += [*memory, Line("")] if verbose and memory else []
+    for kind in sorted(kinds, key=_rank):
+        told = sorted(kinds[kind], key=lambda each: -_change(each[0].ratio))
+        most = len(told) if verbose else _MOST_TOLD
+        for footnote, labels in told[:most]:
+            who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
+            texts = footnote.text.split("\n")
+            first, *others = texts if verbose else texts[:1]
+            lines += wrapped(f"{kind or 'note'} {who}: {first}", width, markup=footnote.markup)
+            for text in others:
+                lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+        if len(told) > most:
+            more = sum(len(labels) for _, labels in told[most:])
+            lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
+    return [*lines, Line("")] if lines else []
+
+
+def _change(ratio: float | None) -> float:
+    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
+
+
+def _rank(kind: str) -> tuple[int, str]:
+    if kind in _FIRST:
+        return _FIRST.index(kind), ""
+    if kind in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(kind), ""
+    return len(_FIRST), kind
+
+
+def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
+    """Returns a table of how many cases each backend has of each verdict or state."""
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(_state(row), Counter())[row.result.case.backend or "tests"] += 1
+    states = sorted(counts, key=lambda state: _STATES.index(state) if state in _STATES else len(_STATES))
+    columns = [Column("", tuple(states))]
+    for backend, _ in sum(counts.values(), Counter[str]()).most_common():
+        cells = tuple(str(counts[state][backend] or "") for state in states)
+        columns.append(Column(backend, cells, numeric=True))
+    texts, _ = table(columns, width)
+    markup = [_BOLD, *(MARKUP.get(state, {}) for state in states)]
+    return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
+
+
+def _state(row: Row) -> str:
+    """Returns a row's verdict; where it has none, what became of it."""
+    if row.verdict:
+        return row.verdict.partition(" ")[0]
+    if row.time == units.NOTHING:
+        return "unchecked"
+    return "measured" if row.uncertainty else row.time
+
+
+def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
+    """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
+    undecided: Counter[str] = Counter()
+    cases: dict[str, set[str]] = {}
+    for row in rows:
+        for footnote in row.footnotes:
+            if footnote.kind == "UNDECIDED":
+                undecided["GPU" if row.result.case.on_gpu else "host"] += 1
+            elif footnote.quiet:
+                cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
+    parts = [f"{count} {where} time{'s' * (count > 1)} UNDECIDED" for where, count in undecided.items()]
+    parts += [f"{about} in {len(found)} case{'s' * (len(found) > 1)}" for about, found in cases.items()]
+    return wrapped(f"told with -v: {', '.join(parts)}", width) if parts else []
+
+
+def _tables(problems: Iterable[_Problem], width: int, *, verbose: bool) -> list[Line]:
+    """Returns a table a problem, each followed by an empty line.
+
+    Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
+    saw it, and its memory follow.
+    """
+    lines, left_out = list[Line](), dict[str, None]()
+    for problem in problems:
+        lines += _table(problem, width, left_out, verbose=verbose)
+        if verbose:
+            lines += checks(problem.results, width=width)
+            for result in problem.results:
+                lines += device_work(result, width=width)
+            memory = [line for each in problem.results for line in device_memory(each, width=width)]
+            lines += [*memory, Line("")] if memory else []
+    if left_out:
+        hint = f"left out for want of width: {', '.join(left_out)}; widen the terminal or set COLUMNS"
+        lines += [*wrapped(hint, width), Line("")]
     return lines
 
 
@@ -126,12 +259,16 @@ def totals(report: RunReport) -> str:
         if result.correctness is not Correctness.INCORRECT
         for time in scope_times(result)
     )
-    compared = [f"{verdicts[kind.value]} {kind.value.lower()}" for kind in _ORDER if verdicts[kind.value]]
+    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in _ORDER if verdicts[kind]]
     return f"{line} · {report.compared_with}: {', '.join(compared)}" if compared else line
 
 
-def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
-    """Returns a line a distinct reason: how many, why, and up to three ids."""
+def skip_lines(skips: Sequence[Skip], *, width: int, room: int | None = None) -> list[Line]:
+    """Returns a line a distinct reason: how many, why, and up to three ids.
+
+    Where that takes more than `room` lines, reasons that begin alike share one without ids, and the rarest
+    are counted.
+    """
     reasons: dict[str, list[str]] = {}
     for identifier, reason in skips:
         reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
@@ -140,39 +277,48 @@ def skip_lines(skips: Sequence[Skip], *, width: int) -> list[Line]:
         for reason, identifiers in reasons.items()
         for line in wrapped(f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})", width)
     ]
-    return [*lines, Line("")] if lines else []
+    return lines if room is None or len(lines) <= room else _fewer_skip_lines(reasons, width, room)
 
 
-def _problem(
-    name: str, results: list[Result], width: int, told: Collection[str], failures: Mapping[str, str]
-) -> list[Line]:
-    shared = shared_sizes(results)
-    rows = [
-        row
-        for result in _ordered(results)
-        for row in rows_of(
-            result, results, shared, told=result.nodeid in told, failure=failures.get(result.nodeid)
-        )
-    ]
+def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> list[Line]:
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
+    counts = {begin: sum(len(reasons[each]) for each in members) for begin, members in alike.items()}
+    lines: list[Line] = []
+    ordered = sorted(counts, key=lambda begin: -counts[begin])
+    for number, begin in enumerate(ordered):
+        members = alike[begin]
+        why = members[0] if len(members) == 1 else f"{begin} ({len(members)} reasons)"
+        found = wrapped(f"{counts[begin]} skipped: {why}", width)
+        rest = ordered[number:]
+        if len(lines) + len(found) > room - (len(rest) > 1):
+            others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
+            text = f"{sum(counts[each] for each in rest)} skipped for {others}; -v tells each"
+            return [*lines, Line(text)]
+        lines += found
+    return lines
+
+
+def _table(problem: _Problem, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
+    rows, shared = problem.rows, shared_sizes(problem.results)
     timings = _timings(rows)
-    against = dict.fromkeys(r.speedup_against for r in results if r.speedup_against)
-    if not any(row.speedup for row in rows):
-        against = {}
     sizes = [sizes_text(shared)] if shared else []
-    parts = [name, *sizes, *(_timing_words(timing) for timing in timings[:1])]
-    if against:
+    parts = [problem.name, *sizes, *map(_timing_words, timings[:1])]
+    against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
+    texts, omitted = table(_columns(rows, timings), width, indent=_INDENT)
+    if any(row.speedup for row in rows) and "speed-up" not in omitted:
         parts.append(f"speed-up against {' or '.join(against)}")
-    body = _flat(rows, timings, width) or _stacked(rows, timings, width)
-    legend = [f"{_mark(i)} timed by {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
-    if legend:
-        body.append(Line(_INDENT + "  ".join(legend)))
-    title = Line(" · ".join(parts), dict(_BOLD))
+    left_out.update(dict.fromkeys(omitted))
+    legend = [f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
     return [
-        title,
-        *body,
+        Line(" · ".join(parts), dict(_BOLD)),
+        Line(texts[0]),
+        *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
+        *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
         *_fixed_costs(rows, width),
         *_metered(rows, width),
-        *_footnotes(rows, width),
+        *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
 
@@ -184,42 +330,6 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
         return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
-
-
-def _flat(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
-    """Lays a table out with a row a line; returns nothing where that does not fit."""
-
-    def named(title: str, cells: tuple[str, ...]) -> Column:
-        return Column(title, cells, narrowest=math.ceil(_SHORTEST * Column(title, cells).width))
-
-    case = [
-        named("variant", tuple(row.variant for row in rows)),
-        named("size", tuple(row.size for row in rows)),
-        Column("first call", tuple(row.first_call for row in rows), numeric=True),
-    ]
-    texts, left_out = table([*case, *_columns(rows, timings)], width, indent=_INDENT)
-    if left_out or max(map(len, texts)) > width:
-        return []
-    return [Line(texts[0]), *(Line(t, dict(row.markup)) for t, row in zip(texts[1:], rows, strict=True))]
-
-
-def _stacked(rows: list[Row], timings: list[Timing], width: int) -> list[Line]:
-    """Lays a table out for narrow terminals: variant and size on a line, the measurements under it."""
-    columns = _columns(rows, timings)
-    texts, left_out = table(columns, width, indent=2 * _INDENT)
-    if left_out:
-        texts, left_out = table(columns, width, indent=2 * _INDENT, gap=1)
-    lines = [Line(texts[0])]
-    for text, row in zip(texts[1:], rows, strict=True):
-        if row.variant:
-            first_call = f" · first call {row.first_call}" if row.first_call else ""
-            case = shorten(f"{row.variant} {row.size}".rstrip(), width - len(_INDENT + first_call))
-            lines.append(Line(_INDENT + case + first_call))
-        lines.append(Line(text, dict(row.markup)))
-    if left_out:
-        hint = f"left out for want of width: {', '.join(left_out)}; widen the terminal or set COLUMNS"
-        lines += wrapped(hint, width, indent=_INDENT)
-    return lines
 
 
 def _ordered(results: list[Result]) -> list[Result]:
@@ -237,7 +347,7 @@ def _point(result: Result) -> str:
 
 
 def _timings(rows: Iterable[Row]) -> list[Timing]:
-    """Returns the (timer, cache policy) pairs of a table: the commonest, then the others as they come."""
+    """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
     if not counts:
         return []
@@ -246,8 +356,9 @@ def _timings(rows: Iterable[Row]) -> list[Timing]:
 
 
 def _timing_words(timing: Timing) -> str:
-    timer, cache = timing
-    return f"{timer}, {cache} L2" if cache == "cold" else f"{timer}, {cache}"  # on the host, only hot
+    scope, timer, cache = timing
+    # on the host there is no L2 to flush, and all is hot
+    return f"{scope} by {timer}, {cache} L2" if cache == "cold" else f"{scope} by {timer}, {cache}"
 
 
 def _mark(index: int) -> str:
@@ -259,18 +370,22 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
     def cells(name: str) -> tuple[str, ...]:
         return tuple(getattr(row, name) for row in rows)
 
-    scopes = tuple(row.scope + (_mark(timings.index(row.timing)) if row.timing else "") for row in rows)
+    marks = [_mark(timings.index(row.timing)) if row.timing else "" for row in rows]
+    broadest = max(map(len, marks), default=0)
+    times = tuple(row.time + mark.ljust(broadest) for row, mark in zip(rows, marks, strict=True))
     return [
-        Column("scope", scopes),
-        Column("time", cells("time"), numeric=True),
-        Column("±", cells("uncertainty"), numeric=True),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
-        Column("rate", cells("rate"), numeric=True, dispensable=5),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
-        Column("energy", cells("energy"), numeric=True, dispensable=6),
-        Column("power", cells("power"), numeric=True, dispensable=0),
-        Column("error", cells("error"), numeric=True, dispensable=3),
+        Column("variant", cells("variant"), narrowest=1),
+        Column("size", cells("size"), narrowest=1),
+        Column("first call", cells("first_call"), numeric=True, dispensable=0),
+        Column("time" + " " * broadest, times, numeric=True),
+        Column("±", cells("uncertainty"), numeric=True, dispensable=8),
+        Column("other timer", cells("other_timer"), numeric=True, dispensable=2),
+        Column("rate", cells("rate"), numeric=True, dispensable=6),
+        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=5),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=3),
+        Column("energy", cells("energy"), numeric=True, dispensable=7),
+        Column("power", cells("power"), numeric=True, dispensable=1),
+        Column("error", cells("error"), numeric=True, dispensable=4),
         Column("verdict", cells("verdict")),
     ]
 
@@ -299,33 +414,18 @@ def _metered(rows: list[Row], width: int) -> list[Line]:
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:
-    """Writes the footnotes of rows; rows with the same ones share a line, as do many undecided ones."""
+    """Writes the quiet footnotes of rows; rows with the same ones share a line."""
     subjects: dict[Footnote, list[str]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
-            subjects.setdefault(footnote, []).append(row.label)
-    undecided = [footnote for footnote in subjects if footnote.detectable is not None]
+            if footnote.quiet:
+                subjects.setdefault(footnote, []).append(row.label)
     lines = []
-    if len(undecided) > _FEW:
-        lines = wrapped(_of_many(undecided, subjects), width, indent=_INDENT, markup=undecided[0].markup)
-        subjects = {footnote: labels for footnote, labels in subjects.items() if footnote not in undecided}
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
         kind = f"{footnote.kind}: " if footnote.kind else ""
-        text = f"{who}: {kind}{footnote.text}"
-        lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+        lines += wrapped(f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=footnote.markup)
     return lines
-
-
-def _of_many(undecided: list[Footnote], subjects: dict[Footnote, list[str]]) -> str:
-    """Returns one sentence for all undecided rows, with the smallest slowdowns that would have been seen."""
-    seen = sorted(footnote.detectable for footnote in undecided if footnote.detectable is not None)
-    count = sum(len(subjects[footnote]) for footnote in undecided)
-    span = f"{units.change(seen[0])} to {units.change(seen[-1])}"
-    return (
-        f"{count} rows: {undecided[0].kind}: a slowdown is caught from {span} on, depending on the row "
-        "(--gpukern-output has each reason)"
-    )
 
 
 def _standing(result: Result, report: RunReport) -> str:
@@ -344,4 +444,6 @@ def _skipped(skips: Sequence[Skip]) -> str:
     leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
     if len(leading) == 1:
         return f"{len(skips)} skipped ({next(iter(leading))})"
+    if len(leading) > _FEW_REASONS:
+        return f"{len(skips)} skipped"
     return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"

@@ -82,8 +82,7 @@ def off_by_one(x, y):
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "INCORRECT: *",
-            "*wrong values*",
+            "INCORRECT: y: wrong values*",
             "FAILED *host.off_by_one/n=8*INCORRECT*",
         ]
     )
@@ -368,7 +367,6 @@ def test_a_launch_that_fails_names_the_kernels_line_and_the_table_shows_each_fai
     shown = [" ".join(each.split()) for each in table]
     assert "numba.reads_on – INCORRECT" in shown
     assert "numba.doubles – exact FAILED" in shown
-    assert "numba.doubles: FAILED: AssertionError: a failure of the test's own" in shown
     assert "test_plain – unchecked FAILED" in shown
-    assert any(each.startswith("test_plain: FAILED: IndexError: ") for each in shown)
+    assert not any("IndexError: " in each or "failure of the test's own" in each for each in shown[:9])
     assert not any("simulated" in each for each in shown)

@@ -50,7 +50,7 @@ def test_each_kernel_has_its_energy_and_the_power_that_it_is_checked_by(on_board
 )
 def test_where_it_cannot_be_told_the_reason_is_said_once_for_all_rows(on_board, pytester, board, reason):
     output = on_board(board)
-    assert output.count(f"2 rows: no energy told: {reason}") == 1
+    assert output.count(f"note 2 cases ({FIRST}, {SECOND}): no energy told: {reason}") == 1
     assert output.count(reason) == 1
     assert "mJ" not in output
     for case in (FIRST, SECOND):
@@ -65,7 +65,7 @@ def test_a_number_and_a_reason_stand_in_one_table(on_board, pytester, monkeypatc
     monkeypatch.setenv("FIRST_ESCAPES", "it works elsewhere")
     output = on_board(fake_gpu.Board(), "--gpukern-gate=off")
     assert output.count("46.9 mJ 600 W") == 1
-    assert f"numba.first kernel: no energy told: {OF_INVALID}" in output
+    assert f"note {FIRST}: no energy told: {OF_INVALID}" in output
 
 
 def test_nothing_is_said_of_it_where_it_was_not_asked_for(gpu, monkeypatch, pytester):

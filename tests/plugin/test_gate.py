@@ -47,7 +47,7 @@ def test_a_record_of_one_session_is_reported_and_fails_only_a_strict_run(gpu, sl
     result = gpu()
     result.assert_outcomes(passed=2)
     told = " ".join(result.stdout.str().split())
-    assert "numba.first kernel: SLOWER: +10.0 % (90 %: +8.4 … +11.7 %), threshold 2 %;" in told
+    assert f"SLOWER {FIRST} (kernel/event/cold): +10.0 % (90 %: +8.4 … +11.7 %), threshold 2 %;" in told
     assert "reported, not gated: 1 of 3 sessions recorded" in told
     gpu("--gpukern-strict").assert_outcomes(failed=2)
 

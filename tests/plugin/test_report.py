@@ -14,12 +14,12 @@ def test_there_is_one_table_a_problem_and_a_last_line_that_counts(recorded, pyte
     result = recorded()
     result.stdout.fnmatch_lines(
         [
-            "doubling · n=8 · event, cold L2",
+            "doubling · n=8 · kernel by event, cold L2",
             "  variant * time * verdict",
-            "  numba.first * kernel * 1.000 µs * exact  SAME",
-            "  numba.second * kernel * 1.000 µs * exact  SAME",
+            "  numba.first * 1.000 µs * exact  SAME",
+            "  numba.second * 1.000 µs * exact  SAME",
             "",
-            "tripling · n=8 · event, cold L2",
+            "tripling · n=8 · kernel by event, cold L2",
             "  numba.first * NEW",
             "  numba.second * NEW",
             "",

@@ -172,7 +172,7 @@ def test_a_gate_that_no_time_can_fail_starts_no_session_and_says_so(recorded, mo
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = recorded(option)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"*SLOWER: +10.0 % *; only suspected, because {why}*"])
+    result.stdout.fnmatch_lines([f"SLOWER {FIRST} (*): +10.0 % *; only suspected, because {why}*"])
 
 
 def test_a_suspicion_that_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):

@@ -61,7 +61,9 @@ def show(capsys, *arguments):
 
 
 def test_a_verbose_run_shows_what_the_device_did_under_the_table(seen):
-    seen("-v").stdout.fnmatch_lines(["doubling · n=8 · cupti, cold L2", *BREAKDOWN, "gpukern: 2 passed*"])
+    seen("-v").stdout.fnmatch_lines(
+        ["doubling · n=8 · kernel by cupti, cold L2", *BREAKDOWN, "gpukern: 2 passed*"]
+    )
 
 
 @pytest.mark.parametrize("option", ["-q", "-vq", "--tb=short"])
@@ -73,7 +75,7 @@ def test_a_stored_run_is_shown_as_it_was_with_what_the_device_did(stored, capsys
     status, shown, complaints = show(capsys, stored)
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
         [
-            "doubling · n=8 · cupti, cold L2",
+            "doubling · n=8 · kernel by cupti, cold L2",
             "  variant * time * other timer * verdict",
             "  numba.first * 1.000 µs * event 1.50 µs * exact  NEW",
             "  numba.second * 1.000 µs * event 1.50 µs * exact  NEW",
