@@ -28,7 +28,7 @@ _QUIET = {
     "noise": re.compile(
         r"only \d+ samples?:|bimodal:|time (grew|fell) by |\d+ of \d+ samples |its \d+ batches differ|"
         r"\d+ batch(es were| was) disturbed|\d+ samples? (were|was) taken while|kernels ran |"
-        r"clocks held down by |on the device besides this run, |up to [\d.]+ GB/s were copied "
+        r"clocks held down by |other processes on the device, idle |up to [\d.]+ GB/s were copied "
     ),
     "sizes not checked": re.compile("not checked at "),
     "machine code not known": re.compile("no hash of the machine code "),
