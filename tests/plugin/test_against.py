@@ -1,4 +1,4 @@
-"""Two revisions compared in whole runs: real repositories, fresh processes, a fake GPU and its fake times."""
+"""Checks comparisons of two revisions in whole runs: real repositories and processes, a fake GPU."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def environment(**more):
 
 
 def run(repository, *options, gpu=True, **variables):
-    """A whole run against `main`, two sessions a side."""
+    """Runs pytest against `main`, with two sessions of each side."""
     temporary = repository.top.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     fake = ["-p", "fake_gpu"] if gpu else ["--gpukern-simulator=never"]
@@ -105,7 +105,7 @@ def run(repository, *options, gpu=True, **variables):
 
 
 def refusal(found):
-    """What a run that refused to compare says."""
+    """Returns what a run says that refuses to compare."""
     assert found.status == pytest.ExitCode.USAGE_ERROR, found.out
     assert "Traceback" not in found.err
     return found.err
@@ -120,8 +120,7 @@ def repository(tmp_path):
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
-    """A run on a working tree with changes that are not committed: one kernel slower, one mended, one new,
-    one removed, one wrong."""
+    """Runs a working tree with uncommitted changes: a kernel slower, mended, new, removed, wrong."""
     repository = Repository(tmp_path_factory.mktemp("changed") / "project")
     repository.commit(kernels=KERNELS, test_doubling=SUITE + OTHER.format(name="gone"))
     kernels = KERNELS.replace('"first": 1000', '"first": 1100').replace('"mended": 3', '"broken": 3')
@@ -261,7 +260,7 @@ def test_without_a_change_everything_is_the_same_and_marked_tests_are_what_they_
 
 
 def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same(repository, tmp_path):
-    """As an editable install does whose import hook knows one folder only."""
+    """Plays an editable install with an import hook that knows one folder only."""
     hook = tmp_path / "hook"
     hook.mkdir()
     file = str(repository.top / "kernels.py")

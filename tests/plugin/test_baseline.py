@@ -1,4 +1,4 @@
-"""Baselines: what each mode reads and writes, and the file of a run."""
+"""Checks what each mode of baselines reads and writes, and the file of a run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`gpukern baseline`: records are listed, shown, pruned and taken from the file of a run, without a GPU."""
+"""Checks that `gpukern baseline` lists, shows, prunes and accepts records, without a GPU."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from .conftest import FIRST, SECOND
 
 @pytest.fixture
 def recorded(gpu):
-    """As `gpu`, with a baseline of one session of 1 µs for both variants."""
+    """Runs as `gpu`, with a baseline of one session of 1 µs for both variants."""
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     return gpu
 
@@ -155,7 +155,7 @@ def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(record
 
 @pytest.fixture
 def slower_run(recorded, pytester, monkeypatch):
-    """The file of a run in which the first variant was slower than recorded: an artifact of CI."""
+    """Writes the file of a run with the first variant slower than recorded, as an artifact of CI."""
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     recorded("--gpukern-output=run.json").assert_outcomes(passed=2)  # one session gates nothing
     return pytester.path / "run.json"

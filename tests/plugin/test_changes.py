@@ -1,4 +1,4 @@
-"""What changed besides times: reasons, resources, accuracy, bits, and what all kernels have in common."""
+"""Checks what else changed: reasons, resources, accuracy, bits, and the shift that all kernels share."""
 
 import dataclasses
 import json
@@ -29,13 +29,13 @@ MANY = "".join(
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch):
-    """A terminal on which no line is wrapped."""
+    """Makes the terminal so wide that no line is wrapped."""
     monkeypatch.setenv("COLUMNS", "500")
 
 
 @pytest.fixture
 def with_kernels(pytester, recorded, monkeypatch):
-    """A run whose variants launch a kernel of 32 registers, as they did when they were recorded."""
+    """Runs variants that launch a kernel of 32 registers, as they did when they were recorded."""
     pytester.makepyfile(test_doubling=KERNEL_PROBLEM)
     for name in ("FIRST", "SECOND"):
         monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
@@ -64,7 +64,7 @@ def of_an_older_numpy(baseline):
 
 
 def of_one_block(baseline):
-    """The same where each kernel of the first case was launched with one block."""
+    """Returns the baseline with one block in each launch of the first case."""
     record = baseline.cases[FIRST]
     *older, last = record.epochs
     sessions = tuple(
@@ -145,7 +145,7 @@ def test_one_call_in_ten_three_times_as_slow_is_reported_and_fails_where_asked_t
 
 @pytest.fixture
 def inexact(pytester, gpu, monkeypatch):
-    """A run whose outputs were off by 1e-13 when they were recorded."""
+    """Runs variants with outputs that were off by 1e-13 when they were recorded."""
     problem = KERNEL_PROBLEM.replace("np.multiply(x, 2, out=y)", WORSE)
     loose = "tolerance=Tolerance(rtol=1e-6), allow_lower_precision='errors that grow', reference="
     pytester.makepyfile(
@@ -187,7 +187,7 @@ def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monke
 
 @pytest.fixture
 def many(pytester, gpu, monkeypatch):
-    """A run of ten kernels, recorded with the canaries of a session."""
+    """Runs ten kernels, recorded with the canaries of a session."""
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("@doubling.cases", MANY + "@doubling.cases"))
     monkeypatch.setenv("CANARIES", json.dumps({"copy": 1000, "fma": 2000}))
     gpu("--gpukern-baseline=create").assert_outcomes(passed=10)

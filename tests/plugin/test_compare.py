@@ -1,4 +1,4 @@
-"""`gpukern compare`: runs and baselines in any combination, by the gate's rule."""
+"""Checks `gpukern compare` on runs and baselines in any combination, by the gate's rule."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from .conftest import FIRST, SECOND
 
 @pytest.fixture
 def recorded(gpu):
-    """As `gpu`, with a baseline of one session of 1 µs for both variants."""
+    """Runs as `gpu`, with a baseline of one session of 1 µs for both variants."""
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     return gpu
 
@@ -22,7 +22,7 @@ KEY = "kernel/event/cold"
 
 @pytest.fixture
 def files(recorded, pytester, monkeypatch):
-    """Two runs, before and after the first variant became slower, each also as a folder of baselines."""
+    """Writes two runs, before and after the first variant became slower, also as folders of baselines."""
     recorded("--gpukern-output=before.json").assert_outcomes(passed=2)
     (pytester.path / "baselines").rename(pytester.path / "before")
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
@@ -110,7 +110,7 @@ def test_what_differs_between_the_machines_comes_first(files, compare):
 
 
 def of_sessions(*factors, uuids=()):
-    """An edit of a run file: as many sessions, whose times are so many times as long, on these devices."""
+    """Returns an edit of a run file: sessions with times scaled by these factors, on these devices."""
 
     def change(content):
         (fingerprint,) = content["fingerprints"].values()

@@ -1,4 +1,4 @@
-"""The gate: what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
+"""Checks what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
 
 import xml.etree.ElementTree as ElementTree
 

@@ -1,4 +1,4 @@
-"""Records over several runs: further sessions, reasons, cases that are no more, and what is new."""
+"""Checks records over several runs: more sessions, reasons, cases that no longer exist, and new ones."""
 
 import json
 import re

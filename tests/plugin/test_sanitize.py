@@ -1,4 +1,4 @@
-"""`--gpukern-sanitize` in whole runs: real child sessions; only the GPU and compute-sanitizer are fake."""
+"""Checks `--gpukern-sanitize` in whole runs: real child sessions; a fake GPU and compute-sanitizer."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def test_other():
 
 @pytest.fixture
 def tool(pytester, monkeypatch):
-    """compute-sanitizer on PATH, which says what it is told to."""
+    """Puts a compute-sanitizer on PATH that says what it is told to say."""
     program = pytester.path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')

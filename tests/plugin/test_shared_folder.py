@@ -1,4 +1,4 @@
-"""Two modules of one name whose baselines lie in one folder."""
+"""Checks two modules of one name that keep their baselines in one folder."""
 
 TEST = """
 def test_it(gpu_benchmark):

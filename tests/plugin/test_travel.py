@@ -1,4 +1,4 @@
-"""Results travel on the test report as plain JSON, and only the controller writes."""
+"""Checks that results travel on the test report as plain JSON, and that only the controller writes."""
 
 import json
 

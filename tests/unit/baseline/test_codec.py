@@ -1,4 +1,4 @@
-"""The baseline file: what it looks like, how it is read, damage that is named, and older files."""
+"""Checks the baseline file: its form, reading it, naming its damage, and older files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOWHERE = Path("vector_exp.nvidia-h200.json")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with one recorded case."""
+    """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
     assert report.written == (path_in(tmp_path),)
     return tmp_path
@@ -99,7 +99,7 @@ SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), 
 
 
 def by_both_timers(case, **changes):
-    """A result with CUPTI's time, the events' beside it, and what is known of the kernel."""
+    """Returns a result with CUPTI's time, the events' beside it, and what is known of the kernel."""
     main = dataclasses.replace(measurement_of(timer="cupti"), state={"sm_mhz": 1980.0, "memory_mhz": 3201})
     other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
     facts = dataclasses.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
@@ -133,7 +133,7 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
 
 
 def broken(folder, *way, value):
-    """The recorded file with one value replaced, or removed if `value` is …"""
+    """Returns the recorded file with one value replaced, or removed if `value` is …"""
     content = json.loads(path_in(folder).read_text())
     place = content
     for step in way[:-1]:

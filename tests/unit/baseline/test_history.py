@@ -1,4 +1,4 @@
-"""A baseline → the recorded sessions of a case, with what the file holds about them elsewhere."""
+"""Checks the recorded sessions of a case, with what the file stores for several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sessions of a test a record takes."""
+"""Checks which sessions of a test a record takes."""
 
 from __future__ import annotations
 

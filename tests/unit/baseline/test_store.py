@@ -1,4 +1,4 @@
-"""What each mode records, which sessions a case is compared with, and writing that fails."""
+"""Checks what each mode records, which sessions a case is compared with, and writing that fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with one recorded case."""
+    """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
     assert report.written == (path_in(tmp_path),)
     return tmp_path
@@ -328,7 +328,7 @@ KERNELS = (KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(
 
 
 def session(folder, number, *medians_ns, variant="numba", **changes):
-    """A result of the session with this number, and its canaries."""
+    """Returns a result of the session with this number, with its canaries."""
     values = {"session": f"{number:08x}", "canaries": {"copy": 1000.123456, "launch": None}}
     return result_of(case_of(folder, variant), *medians_ns, **{**values, **changes})
 
@@ -590,7 +590,7 @@ def noisy(folder, name, variant, sigma, rng):
 
 @pytest.fixture
 def suite(tmp_path):
-    """Two files of thirty cases each, of five sessions: one of them four times as noisy."""
+    """Makes two files of thirty cases with five sessions each: one of them four times as noisy."""
     rng = random.Random(4)
     for name, sigma in (("quiet", 0.002), ("loud", 0.008)):
         results = [noisy(tmp_path, name, f"v{number}", sigma, rng) for number in range(30)]

@@ -1,4 +1,4 @@
-"""Recorded sessions and a new measurement → verdict with a reason."""
+"""Checks verdicts and their reasons: recorded sessions and a new measurement in, a verdict out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spreading(s0, d0=20.0, **devices):
 
 
 def around(*percents, centre_ns=BASE_NS, **changes):
-    """Recorded sessions, each so many per cent above the centre."""
+    """Returns recorded sessions, each so many per cent above the centre."""
     return [recorded(centre_ns * (1 + percent / 100), **changes) for percent in percents]
 
 
@@ -113,7 +113,7 @@ def test_undecided_names_what_is_caught_and_how_many_sessions_would_settle_it():
 
 @given(st.floats(-2, 2), st.integers(1, 6), st.floats(0, 0.05), st.floats(0, 0.2))
 def test_faster_mirrors_slower(delta, count, half, threshold):
-    """Equal relative errors on both sides: swapping old and new swaps the verdicts."""
+    """Takes equal relative errors on both sides: swapping old and new swaps the verdicts."""
     mirror = {SLOWER: FASTER, FASTER: SLOWER}
     sessions = [recorded(half=half, timer="graph")] * count
     up = verdict(measured(BASE_NS * math.exp(delta), half, "graph"), *sessions, threshold=threshold)
@@ -436,7 +436,7 @@ def test_a_first_epoch_of_other_conditions_is_no_anchor():
 
 
 def confirmed(*percents, sessions=tuple(CALM), threshold=0.02, shared=None, **changes):
-    """What fresh sessions, each so many per cent above the record, make of a suspicion of +5 %."""
+    """Returns the verdict on a suspicion of +5 %, by fresh sessions so many per cent above the record."""
     suspicion = judge([measured(BASE_NS * 1.05)], Basis(CALM, HERE, threshold, 0.0, shared=spreading(0.002)))
     assert suspicion.suspected
     fresh = [measured(BASE_NS * (1 + percent / 100), **changes) for percent in percents]

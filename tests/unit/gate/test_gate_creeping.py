@@ -1,4 +1,4 @@
-"""Times that creep while sessions are appended, commit by commit, amid the noise of the gate's simulation."""
+"""Checks that times which creep while sessions are appended are caught amid the simulation's noise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def history(noise, step, *, anchored=True, seed=7):
 
 
 def caught_at(noise, step, **changes):
-    """Case → the commit at which it was called SLOWER first."""
+    """Returns case → the commit at which it was called SLOWER first."""
     first = {}
     for commit, slower in enumerate(history(noise, step, **changes), 1):
         for case in slower:

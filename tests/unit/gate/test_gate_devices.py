@@ -1,4 +1,4 @@
-"""The gate on a card that is not on record, by the times of eight H200s: each in turn is that one."""
+"""Checks the gate on a card that is not on record: each of eight H200s in turn, by their times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measured(key, median_ns):
 
 
 def recorded_on(key, cards, opening=0):
-    """Case → sessions on these cards, of which the first so many opened the epoch."""
+    """Returns case → sessions on these cards; the first so many opened the epoch."""
     return {
         case: [
             dataclasses.replace(session(key, each, card), opening=card in cards[:opening])
@@ -48,7 +48,7 @@ def recorded_on(key, cards, opening=0):
 
 
 def judged(key, unknown, known, slower=1.0, opening=0):
-    """Each verdict on the unknown card, the suspicions decided by its sessions twice.
+    """Returns each verdict on the unknown card; its sessions, taken twice, decide suspicions.
 
     Args:
         slower: by what the times on the unknown card are multiplied.
@@ -64,13 +64,13 @@ def judged(key, unknown, known, slower=1.0, opening=0):
 
 
 def each_unknown(count):
-    """Each card and the `count` that come after it."""
+    """Yields each card and the `count` that come after it."""
     for place, unknown in enumerate(WHOLE):
         yield unknown, [WHOLE[(place + step) % len(WHOLE)] for step in range(1, count + 1)]
 
 
 def shares(key, count, slower=1.0, opening=0):
-    """The shares of each verdict on every card, by the record of `count` others."""
+    """Returns the shares of each verdict on every card, by the record of `count` others."""
     found = Counter(
         verdict.kind
         for unknown, known in each_unknown(count)

@@ -1,4 +1,4 @@
-"""Two revisions in neighbouring sessions → verdict."""
+"""Checks verdicts on two revisions, measured in neighbouring sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measured(median_ns, **changes):
 
 
 def pairs(*percents, drift=0.3):
-    """Pairs whose heads take so many per cent longer, on a machine that grows slower from pair to pair."""
+    """Returns pairs with heads so many per cent slower, on a machine that slows from pair to pair."""
     bases = [1e6 * (1 + drift * number) for number in range(len(percents))]
     return [
         (measured(base), measured(base * (1 + percent / 100)))

@@ -1,4 +1,4 @@
-"""The spread between sessions that cases share: estimated, assumed, and what each case makes of it."""
+"""Checks the spread between sessions: what cases share, estimated or assumed, and what each case has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test came to over the sessions of both sides; the results are made up."""
+"""Checks the conclusion on a test by the sessions of both sides; the results are made up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
 def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
-    """A session in which the test passed."""
+    """Returns the ending of a session in which the test passed."""
     kernels = (dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
     return Ending("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
@@ -28,7 +28,7 @@ def times(factor):
 
 
 def concluded(*cases, again=None):
-    """The conclusions about cases, and which of them are suspected and decided by further sessions."""
+    """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
     found = conclude(named, dict.fromkeys(named, 0.02))
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]

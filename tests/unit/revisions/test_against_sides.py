@@ -1,4 +1,4 @@
-"""Sessions of two sides in turn; no process starts."""
+"""Checks sessions of two sides in turn; no process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commit a working tree is measured against, and what is said where there is none."""
+"""Checks which commit a working tree is measured against, and what is said if there is none."""
 
 from __future__ import annotations
 

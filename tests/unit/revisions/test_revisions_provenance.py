@@ -1,4 +1,4 @@
-"""Whether the modules of a side are its own."""
+"""Checks whether the modules of a side are its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def files(top, *names):
 
 @pytest.fixture
 def trees(tmp_path):
-    """The base and the working tree of a project with a package in src, and a function to load modules."""
+    """Makes the base and the working tree of a project with a package in src."""
     names = ("src/pkg/__init__.py", "src/pkg/kernel.py", "tests/test_kernel.py")
     return tuple(Tree.at(label, files(tmp_path / label, *names)) for label in ("base", "head"))
 

@@ -1,4 +1,4 @@
-"""A worktree of the base: made with a name to know it by, set up, removed, and pruned when left over."""
+"""Checks a worktree of the base: made under a name of ours, set up, removed, and pruned when left over."""
 
 from __future__ import annotations
 

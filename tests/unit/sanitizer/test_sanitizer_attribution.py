@@ -1,4 +1,4 @@
-"""To which test a finding belongs, and what the test then says."""
+"""Checks which test a finding belongs to, and how that test ends."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ HOME = Home("variant", "/project/on_numba.py", 20, "/project")
 
 
 class Sessions:
-    """Sessions in which some tests are ill; `.asked` has the tests of each."""
+    """Runs sessions in which some tests are at fault; `.asked` has the tests of each."""
 
     def __init__(self, ill=(), *, together=(), dies=(), skipped=()):
         self.ill, self.together, self.dies, self.skipped = ill, set(together), dies, skipped

@@ -1,4 +1,4 @@
-"""Whether a tool is believed; and that each tool's planted kernel does what it says, on the host."""
+"""Checks whether we believe a tool, and, on the host, that each tool's planted kernel does what it says."""
 
 import sys
 
@@ -24,7 +24,7 @@ sys.exit({status})
 
 @pytest.fixture
 def told(tmp_path):
-    """Why a program is not believed that writes these records and this log."""
+    """Says why a program that writes these records and this log is not believed."""
 
     def run(*records, log, status=0, sleep=0, timeout_s=60.0):
         program = tmp_path / "compute-sanitizer"

@@ -1,4 +1,4 @@
-"""What compute-sanitizer wrote, read; and what a session under it comes to."""
+"""Checks how we read what compute-sanitizer wrote, and how we judge a session under it."""
 
 import sysconfig
 

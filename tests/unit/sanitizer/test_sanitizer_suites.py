@@ -1,4 +1,4 @@
-"""The suites' broken variants that tools of compute-sanitizer judge, as their decorators say."""
+"""Checks the suites' broken variants that tools of compute-sanitizer judge, by their decorators."""
 
 import ast
 from collections import Counter

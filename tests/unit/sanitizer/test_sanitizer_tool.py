@@ -1,4 +1,4 @@
-"""Where compute-sanitizer is looked for, what it is told, and what a process under it does itself."""
+"""Checks where we look for compute-sanitizer, its command line, and the set-up of a process under it."""
 
 import functools
 import itertools
@@ -107,7 +107,7 @@ def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
 
 
 def jit(*args, **kwargs):
-    """As Numba's: of a function, or of options and then of a function."""
+    """Acts as Numba's: takes a function, or options and then a function."""
     if (args and callable(args[0])) or "func_or_sig" in kwargs:
         return args, kwargs
     return lambda function: (args, kwargs, function)
@@ -118,7 +118,7 @@ def written():
 
 
 def made(name="<string>"):
-    """A function that was made of a text, as Numba makes those of its ufuncs."""
+    """Returns a function made from a text, as Numba makes those of its ufuncs."""
     names = {}
     exec(compile("def made(): pass", name, "exec"), names)
     return names["made"]

@@ -1,4 +1,4 @@
-"""`gpukern selftest`, of the timers and of the gate: its processes, with children that make readings up."""
+"""Checks `gpukern selftest`, of the timers and of the gate, with child processes that make readings up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REAL_COMMAND = processes.child_command
 
 
 class FakeMachine:
-    """An environment with one GPU, and without one where `missing_gpu` says why; its children are made up.
+    """Plays an environment with one GPU, or none if `missing_gpu` says why; its children are made up.
 
     `asked` has what each child was asked for.
     """
@@ -70,7 +70,7 @@ class FakeMachine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine, suites that pass at once, few draws and few simulated runs."""
+    """Sets up a machine, suites that pass at once, few draws and few simulated runs."""
     made = FakeMachine()
     monkeypatch.setenv("PYTHONPATH", PACKAGE)
     monkeypatch.setattr(processes, "session_environment", made)
@@ -156,7 +156,7 @@ def test_a_run_that_was_recorded_on_an_h200_reaches_all_targets(capsys):
 
 
 def run(script, tmp_path, monkeypatch, **options):
-    """What is read of a child that runs this script with the file's name as its argument."""
+    """Returns the session of a child that runs this script with the file's name as its argument."""
     into = tmp_path / "1.json"
     monkeypatch.setattr(
         processes, "child_command", lambda *_, **__: [sys.executable, "-c", script, str(into)]

@@ -1,4 +1,4 @@
-"""The kernels whose times the gate's self-test judges: what they compute, and what their check finds."""
+"""Checks the kernels of the gate's self-test: what they compute, and what their check finds."""
 
 from __future__ import annotations
 

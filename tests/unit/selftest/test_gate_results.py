@@ -1,4 +1,4 @@
-"""What is concluded about the gate from sessions that were recorded: logic only, on made-up ones."""
+"""Checks what we conclude about the gate from recorded sessions, which are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short run of the simulation of the gate: its figures in full are in the README."""
+"""Checks a short run of the gate's simulation; docs/explanation/evidence.md has the figures of a full one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels that a self-test times: one that says how long it took, and five on other tools' streams."""
+"""Checks the kernels that a self-test times: one that says how long it took, and five on tools' streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTER = 0x1000
 
 
 class Machine:
-    """A device whose spins take 16 ns more than asked; what is launched writes its own time at once."""
+    """Plays a device with spins 16 ns longer than asked; a launch writes its own time at once."""
 
     def __init__(self, monkeypatch):
         self.own = np.zeros(64, np.uint64)

@@ -1,4 +1,4 @@
-"""The files of both self-tests: nothing is lost in them, and a bad one is refused by file and field."""
+"""Checks the files of both self-tests: nothing is lost, and a bad one is refused by file and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How other tools are asked, and what is read from their answers; played by stand-ins."""
+"""Checks how we ask other tools, and how we read their answers; fakes play the tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session of each self-test, with NumPy for a GPU: what is read, in which order, and what may fail."""
+"""Checks one session of each self-test, with NumPy for a GPU: its readings, their order, what may fail."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class AddKernel:
 
 
 class Machine:
-    """What a test may break, and what happened."""
+    """Holds what a test may break, and what happened."""
 
     def __init__(self, monkeypatch):
         self.events, self.saved, self.launched, self.wrong, self.timers = [], [], [], {}, []
@@ -185,7 +185,7 @@ class Machine:
         return found | {"sgemm 2048": "no capture", "add 32 M f64, cold": NvbenchTimes(5000.0, 4000.0, None)}
 
     def order(self, *steps):
-        """What of these happened, without what follows on itself."""
+        """Returns those that happened, in order, without repeats in a row."""
         found = [event for event in self.events if event in steps]
         return [event for place, event in enumerate(found) if place == 0 or found[place - 1] != event]
 

@@ -1,4 +1,4 @@
-"""What a self-test concludes from the readings of the timers, and how its table says it."""
+"""Checks what a self-test concludes from the readings of the timers, and its table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_gpukern.selftest.timer_results import RepeatRow, conclude
 
 
 def missed(conclusions):
-    """Every target that is missed, by its name."""
+    """Returns every target that is missed, by its name."""
     found = [row.subject for row in conclusions.truth if row.reached is False]
     found += [f"{row.kernel} {row.cache}" for row in conclusions.repeats if row.reached is False]
     found += [f"{row.kernel} {row.cache} wall" for row in conclusions.walls if not row.reached]
@@ -38,7 +38,7 @@ def truth_row(conclusions, beginning, timer="cupti"):
 
 
 def with_beyond(asked_ns, timer, beyond_ns):
-    """The made-up spins, one of them read differently."""
+    """Returns the made-up spins, one of them read differently."""
     return tuple(
         dataclasses.replace(spin, reading_ns=spin.own_ns + beyond_ns, beyond_ns=beyond_ns)
         if (spin.asked_ns, spin.timer) == (asked_ns, timer)
@@ -257,7 +257,7 @@ def shown(made, width=140):
 
 
 def line(made, beginning):
-    """The one line that begins so, its columns separated by one space."""
+    """Returns the one line that begins so, its columns separated by one space."""
     lines = [" ".join(text.split()) for text in shown(made)]
     (found,) = [text for text in lines if text.startswith(beginning)]
     return found
