@@ -1,4 +1,4 @@
-"""Tests here need a real GPU; without one each says why it did not run."""
+"""Skips the tests here without a real GPU; each says why."""
 
 import contextlib
 import importlib

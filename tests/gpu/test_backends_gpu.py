@@ -1,4 +1,4 @@
-"""Every backend on a device: one context, no copies, work on the stream that is timed, memory given back."""
+"""Tests each backend on a device: one context, no copies, work on the timed stream, memory given back."""
 
 import ast
 import functools
@@ -249,7 +249,7 @@ def test_cupti_sees_every_kernel_on_the_timed_stream(runtime, backend, workspace
 
 
 def test_launches_that_name_no_stream_go_to_the_timed_one(runtime, backend, workspace):
-    """Of PyCUDA they go to the legacy default stream, which the timed stream waits for."""
+    """PyCUDA launches them on the legacy default stream, which the timed stream waits for."""
     from pytest_gpukern.timers.event import EventTimer
 
     x, y = workspace.arrays["x"], workspace.arrays["y"]

@@ -1,4 +1,4 @@
-"""Cases on buffer sets in turn, on the device: what is timed, what is poisoned, and who is caught."""
+"""Tests cases that take turns on buffer sets, on the device: times, poison, and who is caught."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The canaries of a real device: quick, repeatable, and stable hashes of outputs beside them."""
+"""Tests that a real device's canaries are quick and repeatable, and that hashes of outputs are stable."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The ceilings of a real device: near what theory allows and not above it, quickly, and once."""
+"""Tests that a real device's ceilings are measured quickly and once, below and near theory."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""Our own kernels on the device: comparing, hashing, poisoning."""
+"""Tests our own kernels on the device: comparing, hashing, poisoning."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The CUPTI timer on a device, against kernels that know how long they ran."""
+"""Tests the CUPTI timer on a device, against kernels that know how long they ran."""
 
 import itertools
 import subprocess

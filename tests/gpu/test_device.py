@@ -1,4 +1,4 @@
-"""What NVML says of the selected device is what CUDA shows."""
+"""Tests that NVML and CUDA agree about the selected device."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Device memory of real libraries: what a test keeps is said of it, and what is allocated once is not."""
+"""Tests that a test's leaks in real libraries are reported, and that first allocations are not leaks."""
 
 import json
 
@@ -105,7 +105,7 @@ def found(pytester, plugin_option):
 
 
 def findings(results):
-    """Test → what is said of its memory, of those of which something is."""
+    """Returns test → its memory finding, for tests that have one."""
     told = {
         name: [each["text"] for each in result["findings"] if each["kind"] == "memory"]
         for name, result in results.items()
@@ -113,7 +113,7 @@ def findings(results):
     return {name: texts for name, texts in told.items() if texts}
 
 
-def test_what_leaks_through_cupy_is_said_of_its_test_and_of_no_neighbour(found):
+def test_a_leak_through_cupy_is_reported_for_its_test_and_no_neighbour(found):
     pytest.importorskip("cupy")
     results = found(CUPY)
     told = findings(results)
@@ -129,7 +129,7 @@ def test_what_leaks_through_cupy_is_said_of_its_test_and_of_no_neighbour(found):
     assert memory["test_last"]["kept_bytes"] == 0
 
 
-def test_what_leaks_through_numba_is_said_of_its_test(found):
+def test_a_leak_through_numba_is_reported_for_its_test(found):
     told = findings(found(NUMBA))
     assert told.keys() == {"test_leaks"}, told
     assert LEFT in told["test_leaks"][0]

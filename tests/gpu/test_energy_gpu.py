@@ -1,4 +1,4 @@
-"""Energy of calls on the board: told where the device never waits for the host, and else with the reason."""
+"""Tests the energy of calls on a real board, or the reason if the device waits for the host."""
 
 import sys
 

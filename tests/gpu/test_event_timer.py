@@ -1,4 +1,4 @@
-"""The event timer on a device, against kernels of known behaviour."""
+"""Tests the event timer on a device, against kernels of known behaviour."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests written for pytest-benchmark's fixture, on the device."""
+"""Tests tests written for pytest-benchmark's fixture, on the device."""
 
 import json
 

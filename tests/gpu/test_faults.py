@@ -1,4 +1,4 @@
-"""Kernels that break their CUDA context, hang, crash or find no memory, in whole runs on the device."""
+"""Tests kernels that break their CUDA context, hang, crash or find no memory, in whole runs on the device."""
 
 import json
 import os

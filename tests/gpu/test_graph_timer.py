@@ -1,4 +1,4 @@
-"""The graph timer and the calibration of events on a device, against kernels of known behaviour."""
+"""Tests the graph timer and the calibration of events on a device, against kernels of known behaviour."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Guarded arrays of each library on the device: right calls pass, what is written around them is told."""
+"""Tests each library's guarded arrays on the device: right calls pass, writes around them are found."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Misaligned and strided arrays on a device, as each library sees them, and what is found around them."""
+"""Tests misaligned and strided arrays of each library on a device, and damage around them."""
 
 import numpy as np
 import pytest

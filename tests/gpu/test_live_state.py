@@ -1,4 +1,4 @@
-"""NVML's state, the clock probe and the theoretical peaks on a real device, under a load of known length."""
+"""Tests NVML's state, the clock probe and the theoretical peaks on a real device under a known load."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What `outputs=` does to arrays of each library on the device: right calls pass, broken ones say why."""
+"""Tests `outputs=` with arrays of each library on the device: right calls pass, broken ones say why."""
 
 import pytest
 

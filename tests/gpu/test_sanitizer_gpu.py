@@ -1,4 +1,4 @@
-"""compute-sanitizer itself, on kernels with known faults: what it writes, and what a run makes of that.
+"""Tests compute-sanitizer itself, on kernels with known faults: what it writes, and what a run makes of that.
 
 With `GPUKERN_KEEP_SANITIZER=FOLDER` the XML and the log of each tool are kept there, as `TOOL-KERNEL.xml` and
 `.log`: `tests/unit/data/sanitizer` has excerpts of them.
@@ -86,7 +86,7 @@ def program():
 
 @pytest.fixture
 def evidence(program, tmp_path):
-    """What a tool leaves behind of a kernel that runs without pytest."""
+    """Returns what a tool writes about a kernel that runs without pytest."""
 
     def run(tool, kernel):
         script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""The self-test of a real device, shortened: it finds its readings, and its file replays."""
+"""Tests a shortened self-test of a real device: it finds its readings, and its file replays."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The gate's self-test on a real device: its kernels are right, and planted work takes as much longer."""
+"""Tests the gate's self-test on a real device: kernels are right, and planted work takes as much longer."""
 
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""Launches that write where they should not, each in a process of its own, whose context may be lost."""
+"""Tests launches that write where they should not, each in its own process, whose context may be lost."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ except IncorrectError as error:
 
 
 def diagnosis(offset):
-    """What is said of a kernel that writes so many elements behind where it should."""
+    """Returns the diagnosis of a kernel that writes so many elements beyond its array."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT.format(offset=offset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Outputs that a kernel updates in place or writes in part, on the device: checked, timed and rejected."""
+"""Tests outputs that a kernel updates in place or writes in part, on the device: checked, timed, rejected."""
 
 import pytest
 

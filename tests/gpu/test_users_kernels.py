@@ -1,4 +1,4 @@
-"""The fixture with users' own kernels, on the device."""
+"""Tests the fixture with users' own kernels, on the device."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`--gpukern-energy`: what a run shows of the energy of a call, or why there is none."""
+"""Tests what `--gpukern-energy` shows of the energy of a call, or why there is none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_kernel_has_its_energy_and_the_power_that_it_is_checked_by(on_board
     ],
     ids=["no counter", "launching takes longer", "no NVML"],
 )
-def test_where_it_cannot_be_told_the_reason_is_said_once_for_all_rows(on_board, pytester, board, reason):
+def test_if_energy_is_unknown_the_reason_appears_once_for_all_rows(on_board, pytester, board, reason):
     output = on_board(board)
     assert output.count(f"note 2 cases ({FIRST}, {SECOND}): no energy told: {reason}") == 1
     assert output.count(reason) == 1
@@ -68,7 +68,7 @@ def test_a_number_and_a_reason_stand_in_one_table(on_board, pytester, monkeypatc
     assert f"note {FIRST}: no energy told: {OF_INVALID}" in output
 
 
-def test_nothing_is_said_of_it_where_it_was_not_asked_for(gpu, monkeypatch, pytester):
+def test_no_energy_is_shown_if_not_asked_for(gpu, monkeypatch, pytester):
     fake_gpu.install(monkeypatch, board=fake_gpu.Board())
     result = gpu("--gpukern-output=run.json")
     result.stdout.no_fnmatch_line("*energy*")

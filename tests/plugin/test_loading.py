@@ -1,4 +1,4 @@
-"""When the loading of machine code is observed in the tests of a run. The device is fake."""
+"""Tests when the loading of machine code is observed in a run's tests, on a fake device."""
 
 import sys
 

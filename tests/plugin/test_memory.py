@@ -1,4 +1,4 @@
-"""Device memory in whole runs: figures, and leaks, said of the test that leaked. The device is fake."""
+"""Tests device memory in whole runs on a fake device: figures, and leaks reported for the right test."""
 
 import json
 
@@ -66,7 +66,7 @@ def kernels(gpu, pytester, monkeypatch):
     return run
 
 
-def test_a_leak_is_said_of_the_test_that_leaked_and_of_no_neighbour(kernels):
+def test_a_leak_is_reported_for_the_test_that_leaked_and_no_neighbour(kernels):
     run, found = kernels()
     run.assert_outcomes(passed=5)
     leaky = {name for name, result in found.items() if result["findings"]}

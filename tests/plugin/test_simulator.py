@@ -1,4 +1,4 @@
-"""Numba's CUDA simulator: when a run switches it on, and what it cannot do."""
+"""Tests when a run switches Numba's CUDA simulator on, and what it cannot do."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A GPU that another program takes while a test measures, and a host that several workers would."""
+"""Tests a GPU that another program takes during a test, and a host that several workers share."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Which timers a run uses, what it keeps of each, and which of them is judged."""
+"""Tests which timers a run uses, what it keeps of each, and which of them is judged."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_variants_launch_is_measured_on_request(gpu, pytester):
     assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
 
 
-def test_what_the_newest_epoch_has_no_time_of_is_judged_by_an_older_one_which_the_reason_says(
+def test_a_scope_without_a_time_in_the_newest_epoch_is_judged_by_an_older_one_and_the_reason_says_so(
     with_cupti, monkeypatch, pytester
 ):
     with_cupti("--gpukern-baseline=create")

@@ -1,4 +1,4 @@
-"""Measuring the ceilings, on a device and a host whose speed is known, and what theory allows."""
+"""Tests how ceilings and canaries are measured, on a device and a host of known speed."""
 
 from __future__ import annotations
 
@@ -400,7 +400,9 @@ LAUNCHES = {"launch_host_ns", "launch_gpu_ns"}
         ),
     ],
 )
-def test_what_cannot_be_measured_is_said_and_the_rest_is_measured(measured_on, changes, missing, complaint):
+def test_what_cannot_be_measured_is_reported_and_the_rest_is_measured(
+    measured_on, changes, missing, complaint
+):
     found = measured_on(Machine(**changes))
     (said,) = found.complaints
     pattern = "the ceiling of " + complaint.replace("*", "could not be measured", 1)
@@ -503,7 +505,7 @@ def test_where_cupti_cannot_be_used_events_time_them_under_names_of_their_own(se
     assert set(found.times_ns) == {"fma/event", "copy/event", "launch/event"}
 
 
-def test_what_cannot_be_measured_is_told_and_the_others_are(session):
+def test_a_canary_that_fails_is_reported_and_the_others_are_measured(session):
     found = session.measure({"copy": module.NotMeasuredError("12 MiB of device memory are free, too little")})
     assert set(found.times_ns) == {"fma", "launch"}
     assert found.complaints == (

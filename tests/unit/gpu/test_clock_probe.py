@@ -1,4 +1,4 @@
-"""The clock probe: what its kernel writes becomes a clock, and the kernel compiles."""
+"""Tests that the clock probe turns what its kernel writes into a clock, and that the kernel compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads registers, as ptxas said them, and a hash of what is executed; see data/README.md."""
+"""Tests reading registers, as ptxas reported them, and a hash of the code; see data/README.md."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ FIRST, LATER = (image_of(f"numba-{which}.cuda-13.0.sm_90") for which in ("first"
 """One kernel of Numba's, compiled before and after another one of the process."""
 
 
-def test_names_and_what_tells_of_sources_are_not_in_the_hash_of_the_code():
+def test_names_and_source_information_are_not_in_the_hash_of_the_code():
     assert FIRST != LATER
     assert cubin.code_sha256(FIRST) == cubin.code_sha256(LATER)
     assert len({cubin.code_sha256(image) for image in (FIRST, *IMAGES.values())}) == 3
 
 
-def test_every_byte_that_is_executed_or_read_by_it_is():
+def test_every_byte_that_is_executed_or_read_is_in_the_hash():
     whole, changes = cubin.code_sha256(FIRST), {}
     for section in cubin._Cubin.of(FIRST).sections:
         if section.size:

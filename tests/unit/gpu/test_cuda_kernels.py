@@ -1,4 +1,4 @@
-"""The kernels of the ceilings compile for what NVRTC knows, and hold the work that is counted."""
+"""Tests that the ceilings' kernels compile for what NVRTC knows, and contain the work that we count."""
 
 from __future__ import annotations
 

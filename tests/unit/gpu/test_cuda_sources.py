@@ -1,4 +1,4 @@
-"""CUDA C++ in the suites' files compiles, as far as there is a compiler: nvcc needs no GPU."""
+"""Tests that CUDA C++ in the suites' files compiles, if there is a compiler: nvcc needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices are visible, which is chosen, and pinning it."""
+"""Tests which devices are visible, which one is chosen, and pinning it."""
 
 from __future__ import annotations
 

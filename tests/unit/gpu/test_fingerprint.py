@@ -1,4 +1,4 @@
-"""The fingerprint and the header of a run."""
+"""Tests the fingerprint and the header of a run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_blas_is_named_with_version_and_threads() -> None:
     assert describe_pools([pool(internal_api="mkl", version=None, num_threads=1)]) == "MKL, 1 thread"
 
 
-def test_of_several_blas_the_one_of_numpy_is_named() -> None:
+def test_numpys_blas_is_named_among_several() -> None:
     foreign = pool(internal_api="mkl", filepath="/x/torch/lib/libmkl.so")
     openmp = pool(user_api="openmp")
     assert describe_pools([openmp, foreign, pool()]) == "OpenBLAS 0.3.30, 16 threads"

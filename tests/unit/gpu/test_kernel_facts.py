@@ -1,4 +1,4 @@
-"""Device work → facts about its kernels, their names for people, and their occupancy."""
+"""Tests the facts of a call's kernels, their readable names and their occupancy."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_at_full_occupancy_nothing_limits():
         ),
     ],
 )
-def test_what_keeps_a_further_block_away_is_said_with_its_figure(shape, capability, words):
+def test_the_limit_of_the_occupancy_is_named_with_its_figure(shape, capability, words):
     assert occupancy(shape, capability).limited_by == words
 
 

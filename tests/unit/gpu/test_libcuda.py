@@ -1,4 +1,4 @@
-"""The CUDA driver library, asked through ctypes: proved on a stand-in for libcuda.so.1 compiled here."""
+"""Tests asking the CUDA driver library through ctypes, on a replacement for libcuda.so.1 compiled here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that a launch leaves behind, and the tests that started them."""
+"""Tests finding threads that a launch leaves running, and the tests that started them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_workers_that_wait_for_their_pools_next_task_are_fine(make):
 
 
 @pytest.mark.parametrize("in_python", [True, False])
-def test_a_worker_that_has_a_task_is_not(stop, in_python):
+def test_a_worker_that_has_a_task_is_reported(stop, in_python):
     lock = threading.Lock()
     lock.acquire()
     pool, reached = ThreadPoolExecutor(1, "left"), threading.Event()
@@ -135,7 +135,7 @@ def test_a_thread_is_named_with_the_test_that_started_it(stop):
         "2 threads started by the call are still running: left by one of test_it.py::test_one, "
         "left by this one"
     )
-    # CUPTI tells 32 bits of what identifies a thread.
+    # CUPTI reports 32 bits of a thread's id.
     assert threads_by_id([left[0].ident & 0xFFFFFFFF, None]) == "left by one of test_it.py::test_one"
     assert threads_by_id([1]) == ""
 

@@ -1,4 +1,4 @@
-"""One measurement on a device at a time, proved with real processes."""
+"""Tests with real processes that only one measures on a device at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What libraries say of their device memory; libraries and driver are stand-ins, arrays real objects."""
+"""Tests what libraries report of their device memory; libraries and driver are fakes, arrays real objects."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_device_without_a_pool_and_libraries_that_are_not_there_are_not_asked(
     assert accounts() == []
 
 
-def test_of_cupy_the_pool_counts_without_the_plans_that_it_caches(only, monkeypatch):
+def test_cupys_pool_counts_without_its_cached_fft_plans(only, monkeypatch):
     log = []
     pool = SimpleNamespace(used_bytes=lambda: 700, free_all_blocks=lambda: log.append("pool"))
     pinned = SimpleNamespace(free_all_blocks=lambda: log.append("pinned"))
@@ -148,7 +148,7 @@ def test_numba_knows_each_allocation_and_mapped_host_memory_is_none(only, monkey
 
 
 def test_numbas_own_classes_have_what_is_asked_of_them():
-    """Of the release that is installed: names that only a GPU would miss else."""
+    """Checks the installed release; otherwise only a GPU would miss these names."""
     source = pytest.importorskip("numba.cuda.cudadrv.driver")
     devicearray = pytest.importorskip("numba.cuda.cudadrv.devicearray")
     assert {"MappedMemory", "MappedOwnedPointer"} <= vars(source).keys()

@@ -1,4 +1,4 @@
-"""The Device: what is fixed, what is asked afresh, and what CUDA is asked when."""
+"""Tests what is fixed about a Device, what is asked anew, and when CUDA is asked."""
 
 from __future__ import annotations
 

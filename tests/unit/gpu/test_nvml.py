@@ -1,4 +1,4 @@
-"""NVML through pynvml: reasons in words, and no crash where a driver does not answer."""
+"""Tests NVML through pynvml: it gives readable reasons, and no crash if a driver does not answer."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_the_structures_of_the_real_module_are_read(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, OPERATING_SYSTEM, UNKNOWN]
 )
-def test_what_is_not_told_is_none_and_stops_nothing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_unknown_values_are_none_and_stop_nothing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     silent = [
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -341,7 +341,7 @@ def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(
     assert nvml.pcie_bytes(UUIDS[0]) is nvml.pcie_bytes_since(UUIDS[0], before) is None
 
 
-def test_of_the_utilization_only_what_is_newer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_newer_samples_of_the_utilization_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [
         SimpleNamespace(pid=7, timeStamp=100, smUtil=50),
         SimpleNamespace(pid=8, timeStamp=200, smUtil=60),

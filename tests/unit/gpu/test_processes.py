@@ -1,4 +1,4 @@
-"""Which processes use the GPU, and which of them are ours."""
+"""Tests which processes use the GPU, and which of them are ours."""
 
 from __future__ import annotations
 

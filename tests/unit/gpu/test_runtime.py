@@ -1,4 +1,4 @@
-"""Whether a process can go on in the CUDA context that it began with; the driver is made up."""
+"""Tests whether a process can go on in its first CUDA context; the driver is a fake."""
 
 import ctypes
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Which exceptions mean that there is no GPU, and which are bugs."""
+"""Tests which exceptions mean that there is no GPU, and which are bugs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Numba's simulator after mending: every check runs in one fresh process, and is a test of its own here."""
+"""Tests Numba's fixed simulator: all checks run in one fresh process, and each is a test here."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""When the simulator is used, and switching it on and back, which fresh processes show."""
+"""Tests in fresh processes when the simulator is used, and switching it on and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Theoretical peaks, held against what NVIDIA publishes, and the least time that work can take."""
+"""Tests theoretical peaks against what NVIDIA publishes, and the least time that work can take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which timers measure a call, and what a run needs of a timer: one file and one row."""
+"""Tests which timers measure a call, and that a new timer needs one file and one row."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
 
 
 @pytest.mark.parametrize("queues", [True, False])
-def test_what_cupti_could_not_queue_the_events_beside_it_do_not_try_to(opened, queues):
+def test_events_beside_cupti_do_not_try_to_queue_what_cupti_could_not(opened, queues):
     opened.queues = queues
     timed_by("auto")
     assert opened.tries == [True, queues]
@@ -103,7 +103,7 @@ def test_a_timer_that_was_asked_for_by_name_is_the_only_one(opened, wanted):
 
 
 @pytest.mark.parametrize("when", ["opened", "used"])
-def test_a_timer_that_was_asked_for_by_name_is_replaced_by_none_that_looks_valid(opened, when):
+def test_if_the_requested_timer_fails_the_hosts_time_is_invalid(opened, when):
     def unusable(timer, *, beside):
         return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
 
@@ -155,7 +155,7 @@ CONTRADICTION = (
 
 
 def reading(cupti_ns, event_ns, cost_ns=None):
-    """Measures these by CUPTI and by events, of which the latter cost so much."""
+    """Measures these times by CUPTI and by events, which cost `cost_ns`."""
 
     def reads(timer, *, beside):
         median_ns = event_ns if timer == "event" else cupti_ns
@@ -220,13 +220,13 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_events_are_no_way_out(asked, wanted):
+def test_events_do_not_time_a_call_that_launches_nothing(asked, wanted):
     with pytest.raises(NothingLaunched):
         measured_by(asked.by, wanted, scope="kernel", stream=None, any_stream=True)
     assert asked.names == ["cupti"]
 
 
-def test_beside_the_hosts_clock_nothing_on_the_device_is_nothing_to_explain(asked):
+def test_the_hosts_time_needs_no_work_on_the_device(asked):
     found = measured_by(asked.by, "auto", scope="end_to_end", stream=None, any_stream=True)
     assert asked.names == ["host", "cupti"]
     assert len(found) == 1

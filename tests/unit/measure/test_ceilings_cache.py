@@ -1,4 +1,4 @@
-"""Ceilings: measured once a device, driver and host, kept in a file, and how near a measurement comes."""
+"""Tests that ceilings are measured once a device, driver and host, stored, and compared with times."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_a_transfer_is_compared_with_its_copies_one_after_the_other(bytes_in, by
     assert share == pytest.approx(copies_ms / 4)
 
 
-def test_a_way_that_nothing_goes_needs_no_ceiling():
+def test_a_direction_without_copies_needs_no_ceiling():
     one_way = Ceilings(pageable_to_device_bytes_per_s=10e9)
     assert one_way.host_copy_share(10e6, 0, 1e6) == pytest.approx(1.0)
     assert one_way.host_copy_share(10e6, 1, 1e6) is None

@@ -1,4 +1,4 @@
-"""The device around batches: which are invalid, when it is looked at, and when a case is given up."""
+"""Tests which batches are invalid, when the device is looked at, and when a case is given up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRANGER = GpuProcess(4711, "train.py", 9000)
 
 
 def fault(sm_mhz: float | None = 1980, before: DeviceState = BEFORE, **after: object) -> Disturbance | None:
-    """Of a batch of 50 ms on a device of 1980 and 3201 MHz."""
+    """Returns the fault of a batch of 50 ms on a device of 1980 and 3201 MHz."""
     return batch_fault(before, state(50, **after), sm_mhz=sm_mhz, max_sm_mhz=1980, max_memory_mhz=3201)
 
 
@@ -295,7 +295,7 @@ def watching(instruments, **arguments):
 
 
 def batches(watch, instruments, *ages_s):
-    """What is said of batches that end when NVML was last asked so long ago; the last one ends sampling."""
+    """Returns the faults of batches that end so long after NVML was asked; the last one ends sampling."""
     said = []
     for number, age_s in enumerate(ages_s, start=1):
         watch.before()
@@ -365,7 +365,7 @@ def test_a_low_clock_that_a_power_limit_explains_is_asked_about_and_accepted():
 
 
 @pytest.mark.parametrize("highest", [None, 0.0])
-def test_of_a_device_that_does_not_tell_its_highest_clock_none_is_low(highest):
+def test_no_clock_is_low_if_the_highest_is_unknown(highest):
     instruments = FakeInstruments(clock=300.0)
     instruments.max_sm_mhz = highest
     assert batches(watching(instruments), instruments, 0.01, 0.01) == [(None, False), (None, True)]

@@ -1,4 +1,4 @@
-"""The device's memory around a test: figures, and what it keeps; the libraries are made up."""
+"""Tests the figures of device memory around a test, and its leaks; the libraries are fakes."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_a_test_that_gives_all_back_has_figures_and_nothing_to_say(library):
     assert library.released == 2, "caches were given back before and after"
 
 
-def test_what_a_librarys_own_mark_tells_counts_for_the_most(library):
+def test_a_librarys_own_peak_counts(library):
     watch = observer()
     watch.begin_test()
     library.told = 100 * MIB
     assert finished(watch)[0] == (0, 100 * MIB, 0, 0)
 
 
-def test_what_stays_alive_is_said_of_the_test_that_made_it_and_of_no_other(library):
+def test_a_leak_is_reported_for_the_test_that_made_it_and_no_other(library):
     watch = observer()
     watch.begin_test()
     library.alive[1] = 8 * MIB
@@ -81,7 +81,7 @@ def test_what_stays_alive_is_said_of_the_test_that_made_it_and_of_no_other(libra
     assert finished(watch) == ((8 * MIB, 8 * MIB, 8 * MIB, 0), None)
 
 
-def test_what_pytest_refers_to_or_a_cycle_is_not_kept(library):
+def test_what_pytest_or_a_cycle_refers_to_is_no_leak(library):
     watch = observer(collect=lambda: library.alive.pop(2))
     watch.begin_test()
     library.alive.update({1: 8 * MIB, 2: 8 * MIB})
@@ -89,7 +89,7 @@ def test_what_pytest_refers_to_or_a_cycle_is_not_kept(library):
     assert (figures, text) == ((0, 16 * MIB, 0, 0), None)
 
 
-def test_what_a_failure_refers_to_is_not_kept_by_the_test_nor_by_the_next(library):
+def test_what_a_failure_refers_to_is_no_leak_of_this_test_or_the_next(library):
     watch = observer()
     watch.begin_test()
     library.alive[1] = 8 * MIB
@@ -106,9 +106,7 @@ def test_nothing_is_told_where_nothing_is_measured_on_a_gpu(library):
 
 
 @pytest.mark.parametrize("refused", ["live_bytes", "release", "reset_peak"])
-def test_a_test_in_a_context_of_its_own_where_a_library_refuses_is_not_followed_and_not_failed(
-    library, monkeypatch, refused
-):
+def test_a_test_in_its_own_context_is_not_followed_if_a_library_refuses(library, monkeypatch, refused):
     """Numba raises RuntimeError in a context that is not the primary one."""
 
     def refuse():

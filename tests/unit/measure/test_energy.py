@@ -1,4 +1,4 @@
-"""Energy of a call, with a device that draws what it is told."""
+"""Tests the energy of a call, on a device that draws a known power."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ TOLD = Energy(12.5, 600.0)
 
 @pytest.fixture
 def told(gpu, timer, monkeypatch):
-    """What the measurements of a case say of energy; the call itself is told 12.5 mJ and 600 W."""
+    """Returns the energies in a case's measurements; the call itself takes 12.5 mJ and 600 W."""
     monkeypatch.setattr(energy_module, "energy_of_a_call", lambda *args, **kwargs: TOLD)
     monkeypatch.setattr(Observers, "observe", lambda *args, **kwargs: [])
     gpu.timed_stream = SimpleNamespace(record=None)
@@ -160,17 +160,17 @@ def told(gpu, timer, monkeypatch):
     return run_with
 
 
-def test_it_is_told_only_where_it_was_asked_for(told):
+def test_energy_is_measured_only_if_asked_for(told):
     assert told(energy=False) == [Energy()]
     assert told() == [TOLD]
 
 
-def test_it_is_told_of_the_kernel_scope_and_by_the_main_timer_only(told):
+def test_energy_is_measured_in_the_kernel_scope_by_the_main_timer_only(told):
     assert told(scopes=("kernel", "transfer", "end_to_end")) == [TOLD, Energy(), Energy()]
     assert told(timer="auto") == [TOLD, Energy()]
 
 
-def test_where_it_cannot_be_asked_for_there_is_a_reason(told, timer):
+def test_energy_that_cannot_be_asked_for_has_a_reason(told, timer):
     assert told(asks=False) == [Energy(untold=NOT_ASKED)]
     timer.suspicious = "work on another stream"
     assert told() == [Energy(untold=OF_INVALID)]

@@ -1,4 +1,4 @@
-"""Warm-up and sampling, on a clock that only moves when a call says so."""
+"""Tests warm-up and sampling, on a clock that only moves when a call says so."""
 
 from __future__ import annotations
 
@@ -486,7 +486,7 @@ def test_outputs_are_looked_at_exactly_behind_the_execution_that_was_chosen(monk
     assert asked == [30], "among the fewest that are taken, so that it is always reached"
 
 
-def test_the_look_ends_measuring_where_it_finds_something():
+def test_measuring_ends_if_inspecting_outputs_fails():
     executed = []
 
     def wrong():

@@ -1,4 +1,4 @@
-"""A new observer is one file and one row: what it sees travels, and nothing else knows of it."""
+"""Tests that a new observer is one file and one row, and that what it sees travels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Impossible times, patched and diverging clocks, and a note on threads left running."""
+"""Tests impossible times, patched and diverging clocks, and a note on threads left running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds: their order, whatever the timer does, and how many of them become samples."""
+"""Tests the order of rounds with any timer, and how many of them become samples."""
 
 from __future__ import annotations
 

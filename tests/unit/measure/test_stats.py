@@ -1,4 +1,4 @@
-"""Samples of one session → median, interval, warnings; when to stop sampling."""
+"""Tests how samples of one session give median, interval and warnings, and when sampling stops."""
 
 from __future__ import annotations
 

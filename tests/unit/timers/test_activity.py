@@ -1,4 +1,4 @@
-"""What CUPTI recorded, call by call; and why it could not, in words."""
+"""Tests what CUPTI recorded for each call, and the reasons why it could not."""
 
 from __future__ import annotations
 

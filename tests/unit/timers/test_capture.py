@@ -1,4 +1,4 @@
-"""Capturing calls into a graph, on a driver that only writes down what it is given."""
+"""Tests capturing calls into a graph, on a fake driver that only logs its calls."""
 
 from __future__ import annotations
 

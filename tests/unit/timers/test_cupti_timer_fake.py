@@ -1,4 +1,4 @@
-"""The CUPTI timer on a device whose records are known: spans, busy time, work, and what it refuses."""
+"""Tests the CUPTI timer on a device with known records: spans, busy time, work, and what it refuses."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_calls_are_recorded_again_only_until_the_way_is_known(serial):
 
 
 def test_a_call_with_now_many_blocks_now_few_settles_for_the_way_that_suits_both(serial):
-    """Or it would be recorded again for ever, where executions come one at a time."""
+    """Otherwise executions that come one at a time would be recorded again forever."""
     timer = CuptiTimer(serial)
     grids = iter([MANY, (1, 1, 1)] * 10)  # ends with an error, not never
     alternating = [lambda: serial.kernel(grid=next(grids))()] * 3
@@ -413,7 +413,7 @@ def test_a_thread_that_launches_when_the_call_has_returned_is_suspicious(machine
     assert CuptiTimer(machine).suspicion(Iteration(machine.kernel())).startswith("late (")
 
 
-def test_only_before_the_first_batch_a_suspicion_needs_a_call_which_has_fresh_arguments(machine):
+def test_a_suspicion_before_the_first_batch_makes_a_call_with_fresh_arguments(machine):
     seen = []
     call = lambda argument: (seen.append(argument), machine.kernel()())  # noqa: E731
     first, second = with_fresh_arguments(call, 2, setup=object)
@@ -471,7 +471,7 @@ def test_a_call_that_puts_nothing_on_the_device_is_refused(machine):
     assert unused(machine)
 
 
-def test_where_only_a_thread_that_is_not_the_calls_launched_that_is_the_reason(machine, heart):
+def test_the_reason_says_that_only_another_thread_launched(machine, heart):
     reason = r"launched nothing: a thread \(heart_0\) that also works between the calls launched theirs \("
     with pytest.raises(TimerUnavailable, match=reason) as raised:
         collected(machine, heart)

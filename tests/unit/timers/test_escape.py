@@ -1,4 +1,4 @@
-"""Work outside the timed stream, found by how long the device stays busy."""
+"""Tests finding work outside the timed stream by how long the device stays busy."""
 
 from __future__ import annotations
 

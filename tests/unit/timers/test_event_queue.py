@@ -1,4 +1,4 @@
-"""The order of things in the event queue, on a stream that only writes down what it is given."""
+"""Tests the order of steps in the event queue, on a fake stream that only logs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph timer and the calibration of events, on a device that only writes down what it is given."""
+"""Tests the graph timer and the calibration of events, on a fake device that only logs its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's clock: what is inside a sample, and what is not."""
+"""Tests what is inside a sample by the host's clock, and what is not."""
 
 from __future__ import annotations
 

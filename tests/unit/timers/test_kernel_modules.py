@@ -1,4 +1,4 @@
-"""Which module a kernel was launched from, told from the order of what happened."""
+"""Tests finding the module that a kernel was launched from, by the order of events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Observed:
 
 
 def any_of(*modules):
-    """Of some of these, nobody knows which."""
+    """Some of these modules, unknown which."""
     return frozenset({"any of", *modules})
 
 
@@ -73,7 +73,7 @@ def test_a_handle_that_may_be_of_two_new_modules_is_of_none_for_sure(observed):
     assert observed(NEWER, "b") == any_of(SMALL, LARGE, NEWER)
 
 
-def test_a_further_handle_of_a_module_may_be_of_any(observed):
+def test_a_second_handle_of_a_module_may_belong_to_any(observed):
     """The driver has handles of two kinds, functions and kernels; and a module may have come unobserved."""
     assert observed(SMALL, "a", "b") == any_of(SMALL)
     observed(LARGE, "c")
@@ -82,7 +82,7 @@ def test_a_further_handle_of_a_module_may_be_of_any(observed):
 
 
 def test_a_handle_that_is_given_out_again_is_of_the_new_module(observed):
-    """An unloaded module's; nobody tells of that."""
+    """An unloaded module had it; nothing reports the unloading."""
     assert observed(SMALL, "a") == {SMALL}
     assert observed(NEWER, "a") == {NEWER}
     assert observed("a") == {NEWER}
@@ -123,11 +123,11 @@ def test_what_was_not_ended_is_forgotten(observed):
 
 
 LIBRARY = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=6)), max_size=12)
-"""Observations, whether of what is timed, and which of six modules are launched from in each."""
+"""Observations: whether each is timed, and from which of six modules it launches."""
 
 
 @given(LIBRARY)
-def test_of_a_library_that_launches_what_it_loads_the_module_is_told(observations):
+def test_the_module_is_known_if_a_library_launches_what_it_loads(observations):
     """As CuPy does, and the driver where it loads lazily: loaded before the first launch, at once."""
     observed, there, timed = Observed(), set(), set()
     for own, used in observations:

@@ -1,4 +1,4 @@
-"""Executions behind a blocking kernel, on a device that only writes down what it is given."""
+"""Tests executions behind a blocking kernel, on a fake device that only logs its steps."""
 
 from __future__ import annotations
 

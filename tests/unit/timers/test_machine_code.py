@@ -1,4 +1,4 @@
-"""Hashes of machine code that is loaded while somebody observes, on a CUPTI that tells of it."""
+"""Tests hashing machine code that is loaded under observation, on a fake CUPTI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cupti(monkeypatch):
 
 
 def sha256(code):
-    """Of what is no cubin, as the code of most tests here."""
+    """Hashes code that is no cubin, as in most tests here."""
     return f"module:{hashlib.sha256(code).hexdigest()}"
 
 
@@ -67,7 +67,7 @@ def test_each_kernel_has_the_hash_of_the_module_it_came_with(cupti):
 
 
 def test_no_garbage_is_collected_while_what_was_loaded_is_told(cupti, monkeypatch):
-    """A thread of CUPTI's would do it, which cannot free arrays of PyCUDA's."""
+    """CUPTI's thread would do it, and that cannot free PyCUDA's arrays."""
     collects, flush = [], cupti.activity_flush_all
     monkeypatch.setattr(
         cupti, "activity_flush_all", lambda flag: (collects.append(gc.isenabled()), flush(flag))
@@ -97,7 +97,7 @@ def test_hashes_of_one_case_are_known_when_the_next_is_measured(cupti):
 
 
 @pytest.mark.parametrize("call", [call.name for call in LaunchCalls])
-def test_of_modules_with_a_kernel_of_one_name_that_counts_which_it_was_launched_from(cupti, call):
+def test_the_launched_module_counts_if_several_have_a_kernel_of_one_name(cupti, call):
     """CuPy, for one, has a module for small and one for large arrays, with kernels of one name."""
     with loading_observed():
         cupti.module_loaded(b"small", "k")

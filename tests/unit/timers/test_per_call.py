@@ -1,4 +1,4 @@
-"""A timer's samples of several calls, as those of one."""
+"""Tests that samples of several calls become those of one."""
 
 from __future__ import annotations
 
