@@ -71,7 +71,7 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """What one measurement of the ceilings found.
+    """The result of one measurement of the ceilings.
 
     Attributes:
         values: field of `measure.ceilings.Ceilings` → value, for those that were measured.

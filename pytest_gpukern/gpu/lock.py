@@ -45,7 +45,7 @@ class _Held:
     count: int = 1
 
 
-# By path: two DeviceLock objects of one process and device are one lock.
+# Held locks by path: two DeviceLock objects of one process and device are one lock.
 _held: dict[Path, _Held] = {}
 _guard = threading.RLock()
 
@@ -80,7 +80,7 @@ class DeviceLock:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why nothing is locked here, or None where locking works."""
+        """Why nothing is locked here, or None if locking works."""
         if fcntl is not None:
             return None
         return f"{sys.platform} has no flock: other processes may measure on the same device at the same time"
@@ -275,7 +275,7 @@ def open_lock_file(path: Path) -> int:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
             except FileExistsError:
                 continue
-            os.fchmod(fd, 0o666)  # whatever the umask
+            os.fchmod(fd, 0o666)  # despite the umask
             return fd
     except OSError as error:
         raise unusable(path, error) from error

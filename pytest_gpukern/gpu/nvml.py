@@ -132,7 +132,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What NVML reported about a device at one moment; None if the driver, permissions or MIG prevent it.
+    """The state of a device at one moment, from NVML; None if the driver, permissions or MIG prevent it.
 
     A MIG instance shares clocks, limiters and temperatures with the other instances of its GPU; it has no
     power or energy of its own.

@@ -119,8 +119,8 @@ class DeviceWatch:
     """Takes states of one device and tells others' processes on it from ours.
 
     A state takes ten NVML calls, about two milliseconds; time nothing meanwhile. Make the watch once this
-    process has its CUDA context: in a container NVML gives the host's process ids, so we count as ours every
-    process that is there now and was not among the `strangers` found before.
+    process has its CUDA context. In a container NVML gives the host's process ids, so we count a process as
+    ours if it is there now and was not among the `strangers` found before.
     """
 
     def __init__(self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = ()) -> None:

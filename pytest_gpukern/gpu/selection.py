@@ -193,7 +193,7 @@ def _in_cuda_order(
 ) -> tuple[GpuRecord, ...]:
     """Puts GPUs in the order of CUDA's ordinals.
 
-    By PCI bus id that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of one
+    With PCI_BUS_ID that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of one
     model in bus order. Only for different models do we ask CUDA itself, in a separate process.
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
@@ -310,7 +310,7 @@ _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 @dataclass(frozen=True)
 class Pin:
-    """What `pin` changed in an environment, so that `restore` can undo it."""
+    """The changes of `pin` to an environment, which `restore` undoes."""
 
     environ: MutableMapping[str, str]
     before: tuple[tuple[str, str | None], ...]

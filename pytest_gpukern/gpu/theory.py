@@ -115,7 +115,7 @@ class Peaks:
 
     @property
     def loaded_bytes_per_s(self) -> float | None:
-        """What all multiprocessors together can load and store, from any cache: 33.5 TB/s on an H200."""
+        """Load and store rate of all multiprocessors together, from any cache: 33.5 TB/s on an H200."""
         if not self.sm_clock_mhz:
             return None
         return self.multiprocessors * _LOADED_BYTES_PER_CLOCK * self.sm_clock_mhz * 1e6

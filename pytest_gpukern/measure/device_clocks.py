@@ -358,7 +358,7 @@ class Recovery:
 
     @property
     def note(self) -> str | None:
-        """What was repeated in a measurement that ended clean, or None."""
+        """The repeated batches of a measurement that ended clean, or None."""
         return f"{self._counted()} and repeated: {self._causes()}" if self._seen else None
 
     def _counted(self) -> str:

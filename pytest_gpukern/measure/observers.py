@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ObserverRow(NamedTuple):
-    """Where an observer's class is."""
+    """The module and class of an observer."""
 
     module: str
     class_name: str
@@ -78,7 +78,7 @@ class Instruments:
 
 
 class Bench(Protocol):
-    """What observers may ask of the process that measures."""
+    """The measuring process, as observers see it."""
 
     settings: Settings
 
@@ -114,7 +114,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Look:
-    """What an observer saw after a batch.
+    """An observer's finding after a batch.
 
     Attributes:
         settled: whether the samples count for good; if not, a later look decides.
@@ -188,7 +188,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class SeenInTest:
-    """What an observer saw of a test: plain JSON for the result, and a finding worth a line, or None."""
+    """An observer's view of a test: plain JSON for the result, and a finding worth a line, or None."""
 
     values: JsonDict
     finding: Finding | None = None
@@ -196,7 +196,7 @@ class SeenInTest:
 
 @dataclass(frozen=True)
 class ObservedTest:
-    """What all observers saw of a test, by name, and findings; travels on the report of its teardown."""
+    """All observers' views of a test by name, and their findings; travels on the report of its teardown."""
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()

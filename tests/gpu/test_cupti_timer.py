@@ -547,7 +547,7 @@ cupti.activity_enable = refuse
 from cupti import cupti
 cupti.activity_enable = cupti.activity_disable = lambda kind: None
 """,
-            "CUPTI recorded 0 kernels where one was launched",
+            "CUPTI recorded 0 kernels instead of one",
         ),
     ],
     ids=["missing", "refused", "silent"],

@@ -1,4 +1,4 @@
-"""Tests compute-sanitizer itself, on kernels with known faults: what it writes, and what a run makes of that.
+"""Tests compute-sanitizer itself, on kernels with known faults: its output, and how a run reports it.
 
 With `GPUKERN_KEEP_SANITIZER=FOLDER` the XML and the log of each tool are kept there, as `TOOL-KERNEL.xml` and
 `.log`: `tests/unit/data/sanitizer` has excerpts of them.

@@ -21,7 +21,7 @@ __device__ bool next_step(u64 *ns, long long *before, long long *after, long lon
   return true;
 }
 
-// One thread of each block writes: nanoseconds, clocks, and clocks by which the two may not fit each other.
+// One thread of each block writes: nanoseconds, clocks, and the uncertainty of the clocks.
 extern "C" __global__ void gpukern_clock(u64 *found, u64 duration_ns, long long patience) {
   if (threadIdx.x) return;
   u64 start_ns, end_ns;

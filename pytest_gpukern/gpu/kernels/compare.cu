@@ -38,7 +38,7 @@ __device__ Errors judge(const A *actual, const E *expected, u64 i, double rtol, 
                         int mantissa_bits, int min_exponent) {
   Errors r = {0, 0, 0, false, false, false};
   double a = wide(actual[i]), e = wide(expected[i]);
-  if (a == e) return r;  // which the poison, a NaN, is to nothing
+  if (a == e) return r;  // never true for the poison, a NaN
   bool actual_nan = a != a, expected_nan = e != e;
   if (actual_nan && expected_nan && !holds_poison(actual, i, sizeof(A), poison)) return r;
   bool equal = a == rounded(e, actual[i]);
@@ -97,7 +97,7 @@ __device__ void record(const Errors &r, u64 i, u64 *found, bool second_pass) {
 extern "C" __global__ void gpukern_compare(const ACTUAL *actual, const EXPECTED *expected, u64 count,
                                            double rtol, double atol, unsigned poison, int mantissa_bits,
                                            int min_exponent, u64 *found, int second_pass) {
-  if (second_pass && !(found[4] | found[5] | found[6])) return;  // there is no error to look for
+  if (second_pass && !(found[4] | found[5] | found[6])) return;  // no error to look for
   u64 stride = (u64)gridDim.x * blockDim.x;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
     record(JUDGE, i, found, second_pass);

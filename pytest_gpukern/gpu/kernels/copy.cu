@@ -1,4 +1,4 @@
-// A tile of BLOCK * WORDS 16-byte words a block; a thread's words are all loaded before the first is stored.
+// A block copies BLOCK * WORDS 16-byte words; a thread loads all its words before it stores the first.
 extern "C" __global__ void __launch_bounds__(BLOCK) gpukern_copy(const uint4 *from, uint4 *to) {
   size_t first = (size_t)blockIdx.x * (BLOCK * WORDS) + threadIdx.x;
   uint4 words[WORDS];

@@ -27,9 +27,9 @@ __device__ bool same(unsigned a, unsigned b) { return a == b; }
 __device__ bool same(half2x a, half2x b) { return a.bits == b.bits; }
 __device__ bool same(float2x a, float2x b) { return a.bits == b.bits; }
 
-// values: factor, addend, a sum that never comes out, a place to store to; then CHAINS starting values for
-// each thread of a block. They come from memory and differ between chains and threads, so that no chains are
-// merged and no work is done once for a whole warp; the comparison keeps all of it from being left out.
+// values: factor, addend, a sum that no thread reaches, a place to store to; then CHAINS starting values for
+// each thread of a block. They come from memory and differ between chains and threads, so the compiler cannot
+// merge chains or do work once for a whole warp. The comparison keeps it from dropping the work.
 extern "C" __global__ void __launch_bounds__(BLOCK) gpukern_fma(T *values, unsigned iterations) {
   const T factor = values[0], addend = values[1];
   T chain[CHAINS];

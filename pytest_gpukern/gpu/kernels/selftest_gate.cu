@@ -1,4 +1,4 @@
-// Kernels whose times `gpukern selftest --gate` judges, and what checks their results.
+// Kernels whose times `gpukern selftest --gate` judges, and checks of their results.
 // Values are whole numbers that their types hold, so every result is exact and none is rounded.
 
 typedef unsigned long long u64;
@@ -23,7 +23,7 @@ extern "C" __global__ void gate_fill_words(unsigned *x, u64 n) {
   for (u64 i = here(); i < n; i += all()) x[i] = (unsigned)mix(i + 1);
 }
 
-// what is timed
+// timed kernels
 
 extern "C" __global__ void gate_nothing() {}
 
@@ -93,9 +93,9 @@ extern "C" __global__ void gate_chase(const unsigned *next, unsigned *end, unsig
   *end = at;
 }
 
-// what checks it
+// checks
 
-// Counts elements among the first n that are wrong, and among the others those that were written.
+// Counts the wrong elements among the first n, and the written ones among the others.
 extern "C" __global__ void gate_check_scale(const float *x, const float *y, u64 n, u64 room, unsigned poison,
                                             u64 *wrong) {
   for (u64 i = here(); i < room; i += all())
@@ -121,7 +121,7 @@ extern "C" __global__ void gate_check_transpose(const float *x, const float *y, 
     if (i < n * n ? y[i] != x[(i % n) * n + i / n] : __float_as_uint(y[i]) != poison) atomicAdd(wrong, 1ull);
 }
 
-// The same as above, as plainly as can be.
+// The same as above, as simple as possible.
 extern "C" __global__ void gate_plain_sum(const unsigned *x, u64 n, u64 *total) {
   for (u64 i = here(); i < n; i += all()) atomicAdd(total, (u64)x[i]);
 }

@@ -4,7 +4,7 @@ __device__ unsigned long long now_ns() {
   return t;
 }
 
-// What is left when a timer is taken at its word: the time of launching nothing.
+// Does nothing: the time of a launch itself.
 extern "C" __global__ void gpukern_empty() {}
 
 // Keeps the stream busy until the host has queued everything behind it. The time-out turns what would be a
@@ -22,8 +22,8 @@ extern "C" __global__ void gpukern_block(volatile unsigned *released, unsigned t
   }
 }
 
-// Reads a buffer larger than the L2: what was cached is evicted, and no dirty line is left to be written
-// back into the next measurement, as a memset would leave.
+// Reads a buffer larger than the L2. That evicts everything, and unlike a memset leaves no dirty lines to be
+// written back during the next measurement.
 extern "C" __global__ void gpukern_flush(const uint4 *data, unsigned long long count, unsigned *sink) {
   size_t stride = (size_t)gridDim.x * blockDim.x;
   unsigned seen = 0;

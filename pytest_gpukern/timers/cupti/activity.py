@@ -160,7 +160,7 @@ class ActivityTrace:
     def close(self) -> list[Activity]:
         """Stops recording and returns the activities by start. The device must be idle."""
         try:
-            while self._depth:  # more than one where a call failed
+            while self._depth:  # more than one if a call failed
                 self.pop()
             self.attempt(lambda: self.cupti.activity_flush_all(1))
         finally:

@@ -262,7 +262,7 @@ def loading_observed(*, own: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Which modules a kernel was launched from.
+    """The modules that a kernel was launched from.
 
     Attributes:
         modules: their numbers.

@@ -271,7 +271,7 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         activities = trace.close()
     found = [activity for activity in activities if activity.call == OURS + 1]
     if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
-        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels where one was launched")
+        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels instead of one")
     return trace
 
 
