@@ -193,8 +193,8 @@ def _in_cuda_order(
 ) -> tuple[GpuRecord, ...]:
     """Puts GPUs in the order of CUDA's ordinals.
 
-    With PCI_BUS_ID that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of one
-    model in bus order. Only for different models do we ask CUDA itself, in a separate process.
+    With PCI_BUS_ID that is NVML's order. CUDA's default, FASTEST_FIRST, is undocumented, but keeps cards of
+    one model in bus order. Only for different models do we ask CUDA itself, in a separate process.
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
     if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:

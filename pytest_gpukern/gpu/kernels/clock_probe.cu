@@ -7,7 +7,7 @@ __device__ u64 now_ns() {
 }
 
 // Polls until the global timer steps, and notes the clock of the multiprocessor at the polls before and
-// after it: the step lies between them. False where the timer stands still.
+// after it: the step lies between them. False if the timer stands still.
 __device__ bool next_step(u64 *ns, long long *before, long long *after, long long patience) {
   u64 first = now_ns();
   long long begun = clock64();

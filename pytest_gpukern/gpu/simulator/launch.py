@@ -144,7 +144,7 @@ def mend_threads() -> None:
     replace(thread_class, "run", run_and_report)
 
 
-# Keywords that the real jit takes through **kws (its docstring, and `_Kernel.__init__` in numba.cuda.dispatcher).
+# Keywords of the real jit in **kws (its docstring, and `_Kernel.__init__` in numba.cuda.dispatcher).
 _KEYWORDS_BEHIND_KWS = {"boundscheck", "extensions", "fastmath", "max_registers"}
 
 
