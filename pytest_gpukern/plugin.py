@@ -252,6 +252,17 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         machine_info.update(describe(environment_of(config).gpu.fingerprint.to_json()))
 
 
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, Any]:
+    """Leaves out of pytest-benchmark's table what our report shows."""
+    groups = yield
+    if not measures(config):
+        return groups
+    from pytest_gpukern.benchmark_interop.publishing import left_for_the_table
+
+    return left_for_the_table(groups, config)
+
+
 def _environment(config: pytest.Config) -> Environment:
     """The run's environment; in a run that did not ask for the plugin, nothing was refused at start-up."""
     from pytest_gpukern.run.stash import environment_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.benchmark_interop.plugin import (
@@ -16,7 +17,7 @@ from pytest_gpukern.report import rows, units
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pytest
 
@@ -28,6 +29,12 @@ SCHEMA = 1
 
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
+
+_ASK_FOR_ALL = tuple(
+    f"--benchmark-{name}"
+    for name in ("columns", "sort", "group-by", "name", "verbose", "compare", "histogram", "cprofile")
+)
+"""Beginnings of the options by which somebody asks for pytest-benchmark's table, or what comes with it."""
 
 
 class _Params(dict[str, Any]):
@@ -57,6 +64,24 @@ def write(report: RunReport, config: pytest.Config) -> None:
     ]
     session.benchmarks.extend(published)
     _refuse_comparisons(session, published)
+
+
+def left_for_the_table(
+    groups: Sequence[tuple[Any, list[JsonDict]]], config: pytest.Config
+) -> Sequence[tuple[Any, list[JsonDict]]]:
+    """Returns the groups of pytest-benchmark's table without our entries, unless an option asks for them.
+
+    Our report shows those already. What pytest-benchmark saves, and its JSON, has all of them.
+    """
+    given = [*config.invocation_params.args, *config.getini("addopts")]
+    given += os.environ.get("PYTEST_ADDOPTS", "").split()
+    if any(str(argument).startswith(_ASK_FOR_ALL) for argument in given):
+        return groups
+    others = (
+        (name, [each for each in entries if "gpukern_schema" not in _ours(each["extra_info"])])
+        for name, entries in groups
+    )
+    return [(name, entries) for name, entries in others if entries]
 
 
 def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:
