@@ -1,4 +1,4 @@
-"""Opens the libraries that variants are written with, one file a library.
+"""Opens the libraries that variants are written with, one file for each library.
 
-Start with `backend.py`, the base class; `values/backend_table.py` lists what there is.
+Start with `backend.py`, the base class; `values/backend_table.py` lists the backends.
 """

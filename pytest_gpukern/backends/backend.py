@@ -25,7 +25,7 @@ Array = Any
 
 
 class Form(NamedTuple):
-    """Shape, dtype and strides of an array; these in bytes, or None where it lies in C order without gaps."""
+    """Holds shape, dtype and strides of an array: in bytes, or None for C order without gaps."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 class Workspace(Protocol):
-    """Arrays of one case where its variant wants them: inputs, outputs, and what a launch returned.
+    """Holds the arrays of one case in its variant's library: inputs, outputs, and what a launch returned.
 
     Attributes:
         arrays: name → array of the backend's own type, or scalar, as given to the variant.
@@ -44,34 +44,34 @@ class Workspace(Protocol):
     array_type: type[Any]
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies contents from the host into the input arrays and waits for it: what a user's copy does."""
+        """Copies contents from the host into the input arrays, as a user would, and waits for it."""
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
-        """Puts contents into the input arrays by the fastest way there is, and waits for it."""
+        """Puts contents into the input arrays as fast as possible, and waits for it."""
 
     def poison(self) -> None:
         """Fills every output with the other poison than before, and waits for it.
 
-        One that is an input too gets the contents back that it was filled with, here and in `queue_poison`.
+        An output that is an input too gets its original contents back, here and in `queue_poison`.
         """
 
     def queue_poison(self, stream: Any) -> None:
-        """Fills every output with the poison of last time, on a device only queued on a cuda.core stream."""
+        """Fills every output with the last poison again; on a device it only queues that on `stream`."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes an array that a launch returned as `output`.
 
-        None where it is not of `array_type`, which no subclass is, has no values yet or lives elsewhere.
+        Returns None if it is not exactly of `array_type`, has no values yet or lives elsewhere.
         """
 
     def input_spans(self) -> dict[str, Span]:
         """Returns the addresses of each input array."""
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses that what was adopted as `output` lies between."""
+        """Returns the addresses of the array that was adopted as `output`."""
 
     def compare(self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance) -> Comparison:
-        """Compares an output with its reference, on the device where it lives there."""
+        """Compares an output with its reference, on the device if it lives there."""
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies an output to the host and waits for it."""
@@ -80,21 +80,21 @@ class Workspace(Protocol):
         """Returns a hash of the contents of each input array."""
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns what `digest` says while the input arrays hold these contents."""
+        """Returns the result of `digest` for these contents."""
 
     def damage(self) -> list[Damage]:
         """Returns what was written into the guard zones of inputs and outputs, once the device is idle."""
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes, the same in every process and release, named by its method.
+        """Returns a hash of an output's bytes with its method, the same in every process and release.
 
-        Taken where the output lives; None where its memory is not in one piece, or is not all values.
+        We compute it where the output lives. None if its memory has gaps or is not all values.
         """
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
-        """Launches, and returns outputs that were written after the timed stream was done; none on the host.
+        """Launches, and returns the outputs written after the timed stream was done; none on the host.
 
-        For `hold_ns` nothing else may begin on the device: enough to launch and to queue a few copies.
+        For `hold_ns`, time to launch and to queue a few copies, nothing else may begin on the device.
         """
 
     def close(self) -> None:
@@ -102,16 +102,16 @@ class Workspace(Protocol):
 
 
 class Backend:
-    """One library that variants are written with; its base class, which does nothing where nothing is needed.
+    """Defines what we need of a library; the defaults suit a library on the host.
 
     Attributes:
         name: as in `Problem.variant("…")`.
         on_gpu: its kernels run on a real GPU.
         simulated: its kernels run in Numba's simulator.
         stream: what variants get as `stream`, in the library's own type; None on the host.
-        timed_stream: the same stream as cuda.core's, for timers; None on the host and in the simulator.
-        notes: what was supplied from outside so that the library works here, in words.
-        poisons: what outputs are filled with in turn, one before each checked launch.
+        timed_stream: the same stream as one of cuda.core, for timers; None on the host and in the simulator.
+        notes: what we supplied so that the library works here, in words.
+        poisons: what we fill outputs with in turn, one before each checked launch.
     """
 
     name: str
@@ -128,26 +128,26 @@ class Backend:
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> Workspace:
-        """Makes the arrays of a case, inputs loaded and outputs poisoned, those in `placed` laid out so."""
+        """Makes the arrays of a case, with inputs loaded and outputs poisoned, laid out as in `placed`."""
         raise NotImplementedError
 
     def current(self) -> AbstractContextManager[Any]:
-        """While entered, launches that name no stream go to `stream`."""
+        """Makes launches that name no stream go to `stream` while entered."""
         return nullcontext()
 
     def preparing(self) -> AbstractContextManager[Any]:
-        """While entered, a variant prepares: as `current`, and a library may remember what it looked up."""
+        """Is entered while a variant prepares: like `current`, but a library may cache what it looks up."""
         return self.current()
 
     def synchronize(self) -> None:
-        """Waits for all work on the device, whatever library or stream it came from."""
+        """Waits for all work on the device, from any library or stream."""
 
     def release(self) -> None:
         """Gives pooled device memory back."""
 
 
 def missing_library(name: str) -> str | None:
-    """Returns which package backend `name` lacks, in words, or None; imports nothing heavy."""
+    """Says which package backend `name` lacks, or None; imports nothing heavy."""
     for module, package in BACKENDS[name].needs:
         if not installed(module):
             return f"{package} is not installed"
@@ -155,7 +155,7 @@ def missing_library(name: str) -> str | None:
 
 
 def installed(module: str) -> bool:
-    """Returns whether `module` can be found; nothing is executed to find out."""
+    """Returns whether `module` can be found, without executing anything."""
     top, _, rest = module.partition(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -163,7 +163,7 @@ def installed(module: str) -> bool:
         return False
     if spec is None:
         return False
-    if module == "numba.cuda":  # Numba itself carries an older numba.cuda: numba-cuda is what is meant
+    if module == "numba.cuda":  # Numba has an older numba.cuda of its own; we need numba-cuda's
         return importlib.util.find_spec("numba_cuda") is not None
     locations = list(spec.submodule_search_locations or ())
     return not rest or importlib.machinery.PathFinder.find_spec(module, locations) is not None
@@ -174,13 +174,13 @@ def open_backend(name: str, *, simulated: bool) -> Backend:
 
     Raises:
         LookupError: there is no such backend.
-        Exception: its library is missing or broken: whatever that raises. Ask `missing_library` first.
+        Exception: whatever a missing or broken library raises. Ask `missing_library` first.
     """
     if name not in BACKENDS:
         raise LookupError(f"backend {name!r} is none of {', '.join(BACKENDS)}")
     row = BACKENDS[name]
     module, _, backend = ((simulated and row.simulated_by) or row.opened_by).partition(":")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a library warns of when it is imported is no test's fault
+        warnings.simplefilter("ignore")  # warnings at import are no test's fault
         opened: Backend = getattr(importlib.import_module(f"{__package__}.{module}"), backend)()
     return opened

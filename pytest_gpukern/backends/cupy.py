@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CupyBackend(GpuBackend):
-    """CuPy; arrays are `cupy.ndarray`, and the timed stream is current during a launch."""
+    """Runs CuPy; arrays are `cupy.ndarray`, and the timed stream is current during a launch."""
 
     name = "cupy"
 
@@ -48,9 +48,9 @@ class CupyBackend(GpuBackend):
 
 
 class DaskWorkspace(CudaWorkspace):
-    """Inputs are `dask.array.Array`s of one CuPy chunk each; outputs, which Dask cannot write, CuPy arrays.
+    """Holds inputs as Dask arrays of one CuPy chunk each, and outputs as CuPy arrays: Dask cannot write.
 
-    A variant chooses its chunks by `rechunk`: pieces of one chunk are views, so nothing is copied for them.
+    A variant chooses its chunks with `rechunk`, which copies nothing: pieces of one chunk are views.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class DaskWorkspace(CudaWorkspace):
         for name in self._inputs:
             chunk = self.arrays[name]
             key = f"{name}-{uuid.uuid4().hex}"
-            # Not `from_array`, which copies, so that what is loaded later would never be seen.
+            # Not `from_array`: it copies, so the graph would never see what is loaded later.
             graph = {(key, *(0 for _ in chunk.shape)): chunk}
             self.arrays[name] = dask.array.Array(graph, key, [(n,) for n in chunk.shape], meta=chunk)
 
 
 class DaskBackend(CupyBackend):
-    """Dask over CuPy, computed in the calling thread, whose current CuPy stream is the timed one."""
+    """Runs Dask over CuPy in the calling thread, whose current CuPy stream is the timed one."""
 
     name = "dask"
     workspace_type = DaskWorkspace

@@ -1,4 +1,4 @@
-"""Reads, hashes and poisons arrays that a user made with whatever library."""
+"""Reads, hashes and poisons arrays that a user made with any library."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _TRIES = 10**6
 
 @dataclass(frozen=True)
 class UsersArray:
-    """Where an array lies; the device must be idle whenever its memory is read or written.
+    """Describes where an array lies; the device must be idle while its memory is read or written.
 
     Attributes:
-        pointer: address of its first element.
-        shape: of the array.
-        dtype: of its elements as they are stored; of what NumPy lacks, an integer of the same size.
-        strides: in bytes; None for C order without gaps.
-        on_device: whether the address is the device's.
-        read_only: whether it says that it must not be written.
-        host: the same memory as a NumPy array, where it is the host's.
-        read_as: what its library makes of the elements when it reads them: `conjugated`, `negated`, or a
-            dtype that NumPy lacks, such as `bfloat16`; mostly nothing.
+        pointer: address of the first element.
+        shape: shape of the array.
+        dtype: dtype of the stored elements; for one that NumPy lacks, an integer of the same size.
+        strides: strides in bytes; None for C order without gaps.
+        on_device: whether the array lies on the device.
+        read_only: whether the array must not be written.
+        host: a NumPy array on the same memory, if it lies on the host.
+        read_as: how its library reads the elements: `conjugated`, `negated`, or as a dtype that NumPy lacks,
+            such as `bfloat16`; mostly empty.
     """
 
     pointer: int
@@ -51,21 +51,21 @@ class UsersArray:
 
     @property
     def holds_numbers(self) -> bool:
-        """Whether its elements can be compared and poisoned, not only hashed: no records, texts or float8."""
+        """Whether its elements can be compared and poisoned: not records, texts or float8."""
         return self.dtype.kind in "biufc" and set(self.read_as) <= {"bfloat16", "conjugated", "negated"}
 
     @property
     def nbytes(self) -> int:
-        """Size of its contents."""
+        """The size of its contents."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def span(self) -> Span:
-        """The addresses that it lies between."""
+        """The span of its addresses."""
         return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
 
     def overlaps(self, other: UsersArray) -> bool:
-        """Returns whether both have an element at one address; also where that takes too long to tell."""
+        """Returns whether the arrays share an element, or may share one if it takes too long to tell."""
         import numpy as np
 
         if self.on_device != other.on_device or not self.span.overlaps(other.span):
@@ -84,7 +84,7 @@ class UsersArray:
             return True
 
     def lies_as(self, other: UsersArray) -> bool:
-        """Returns whether both are one array: the same elements at the same addresses, read alike."""
+        """Returns whether both are the same elements at the same addresses, read alike."""
         return self.on_device == other.on_device and (
             (self.pointer, self.shape, self.dtype, self.strides, self.read_as)
             == (other.pointer, other.shape, other.dtype, other.strides, other.read_as)
@@ -103,7 +103,7 @@ class UsersArray:
         return np.array(self._strided()[1], order="C")
 
     def bits(self) -> str | None:
-        """Returns a hash of its bytes in C order, taken where it lies; None where they are not all values."""
+        """Returns a hash of its bytes in C order, taken where it lies; None if they are not all values."""
         if self.on_device and self.strides is None and self.pointer % 4 == 0:
             from pytest_gpukern.gpu.runtime import runtime
 
@@ -111,7 +111,7 @@ class UsersArray:
         return bits_of(self.host if self.host is not None else self.fetch())
 
     def poison(self, word: int) -> None:
-        """Fills every element, and nothing between them, so that its bytes in C order repeat `word`."""
+        """Fills the elements, and nothing between them, so that their bytes in C order repeat `word`."""
         import numpy as np
 
         if not self.nbytes:
@@ -130,7 +130,7 @@ class UsersArray:
             _copy_to_device(self.span.start, raw)
 
     def put(self, contents: np.ndarray[Any, Any]) -> None:
-        """Writes contents that were fetched from it, and nothing between its elements."""
+        """Writes contents that were fetched from it; bytes between its elements stay as they are."""
         import numpy as np
 
         if self.host is not None:
@@ -143,9 +143,9 @@ class UsersArray:
             _copy_to_device(self.span.start, raw)
 
     def queueing(self, contents: np.ndarray[Any, Any]) -> Callable[[], Any]:
-        """Returns what only queues the writing of contents on the default stream, where it is the device's.
+        """Returns a function that writes contents; on a device it only queues that on the default stream.
 
-        The contents are to be held until then; device memory is in C order.
+        The caller must hold the contents until then. Device memory must be in C order.
         """
         if self.host is not None:
             return functools.partial(self.put, contents)
@@ -155,7 +155,7 @@ class UsersArray:
         return functools.partial(checked, "cuMemcpyDtoD", self.pointer, copy.pointer, self.nbytes)
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns what was fetched from it, as numbers to compare: bfloat16 as float32."""
+        """Returns fetched contents as numbers to compare, with bfloat16 as float32."""
         import numpy as np
 
         values = fetched
@@ -166,7 +166,7 @@ class UsersArray:
         return -values if "negated" in self.read_as else values
 
     def _strided(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Returns a copy of all bytes that it lies between, and its elements in them."""
+        """Returns a copy of all bytes of its span, and its elements in them."""
         import numpy as np
 
         raw = np.empty(self.span.stop - self.span.start, np.uint8)
@@ -175,9 +175,9 @@ class UsersArray:
 
 
 def users_array(value: Any) -> UsersArray | None:
-    """Returns where an array of NumPy's, CuPy's, Numba's, PyCUDA's, PyTorch's or another library's lies.
+    """Returns where an array of NumPy, CuPy, Numba, PyCUDA, PyTorch or another library lies.
 
-    None for what is none, as a NumPy scalar, or holds Python's objects.
+    Returns None for anything else, such as a NumPy scalar, and for arrays of Python objects.
     """
     import numpy as np
 
@@ -217,10 +217,10 @@ def backend_of(value: Any) -> str | None:
 
 
 def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
-    """Returns a PyTorch tensor as what tells its address, and how PyTorch reads what is stored there.
+    """Returns an object with the address of a PyTorch tensor, and how PyTorch reads what is stored there.
 
-    It tells no address of what requires a gradient, is lazily conjugated or negated, or of a dtype that NumPy
-    lacks. None for a tensor without elements in one strided memory.
+    A tensor itself gives no address if it requires a gradient, is lazily conjugated or negated, or has a
+    dtype that NumPy lacks. Returns None for a tensor that is not strided memory.
     """
     read_as = []
     try:
@@ -245,9 +245,9 @@ def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def why_untrusted(value: Any) -> str | None:
-    """Returns why an array that a call returned may compute when it is read, in words, or None.
+    """Says why a returned array may compute when it is read, or None.
 
-    It is lazy, or of a class that somebody derived from a library's array.
+    It may if it is lazy, or of a class that somebody derived from a library's array.
     """
     kind = type(value)
     named = f"{kind.__module__}.{kind.__qualname__}"
@@ -288,14 +288,14 @@ def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
 
 
 def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
-    """Refuses to compare what is not there yet, hides elements, or is compared with itself.
+    """Refuses to compare a lazy array, one that may hide elements, or an array with itself.
 
     Args:
         actual: an output, as a user has it.
         expected: its reference.
 
     Raises:
-        TypeError: `actual` is lazy, or one of them is of a subclass of NumPy's array.
+        TypeError: `actual` is lazy, or one is of a subclass of NumPy's array.
         ValueError: they share memory.
     """
     import numpy as np
@@ -319,7 +319,7 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
 
 
 def shares_memory(one: Any, other: Any) -> bool:
-    """Returns whether two arrays share memory; on a device, whether the addresses between their ends do."""
+    """Returns whether two arrays share memory; on a device, whether their spans do."""
     import numpy as np
 
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):

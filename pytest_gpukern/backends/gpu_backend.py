@@ -1,4 +1,4 @@
-"""Holds what the backends on a real GPU have in common: streams, and the device arrays of a case."""
+"""Provides what all backends on a real GPU share: streams, and the device arrays of a case."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 
 _LOOKED_AT_BYTES = 1 << 20
-"""Of the end of an output, to see whether it is written late."""
+"""Size of the end of an output that we watch for late writes."""
 
 
 class PlacedDeviceArray(DeviceArray):
-    """A small array in a layout of its own; what `DeviceArray` queues, this waits for.
+    """Holds a small array in a special layout; it waits where `DeviceArray` queues.
 
-    Its allocation is put together on the host, so every byte that is no element is looked at by `damage`, the
-    gaps too, and copied along.
+    We compose its allocation on the host and copy it whole. So `damage` sees every byte that is not an
+    element, also in the gaps.
 
     Args:
-        shape: of the array.
-        dtype: of the array.
-        guard: what everything else in its allocation is filled with.
-        placement: where its elements lie.
+        shape: shape of the array.
+        dtype: dtype of the array.
+        guard: what fills everything else in the allocation.
+        placement: where the elements lie.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:
@@ -87,7 +87,7 @@ class PlacedDeviceArray(DeviceArray):
         return whole
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
-        """Copies from the host, and leaves what lies around the elements as it is."""
+        """Copies from the host, and leaves the bytes around the elements as they are."""
         import numpy as np
 
         whole = self._read()
@@ -95,12 +95,12 @@ class PlacedDeviceArray(DeviceArray):
         self._write(whole)
 
     def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
-        """Copies the contents of an array of the same shape, by way of the host."""
+        """Copies the contents of an array of the same shape, through the host."""
         self._refuse_to_queue(stream)
         self.upload(other.download())
 
     def fill(self, word: int, stream: Any = None) -> None:
-        """Fills the elements with one word, as they would lie in C order; the device must be idle."""
+        """Fills the elements with one word, as if they lay in C order; the device must be idle."""
         import numpy as np
 
         self._refuse_to_queue(stream)
@@ -122,7 +122,7 @@ class PlacedDeviceArray(DeviceArray):
         return into
 
     def in_one_piece(self) -> DeviceArray:
-        """Returns a copy in C order, whose memory the caller gives back."""
+        """Returns a copy in C order; the caller must free it."""
         copy = DeviceArray(self.shape, self.dtype)
         copy.upload(self.download())
         return copy
@@ -140,7 +140,7 @@ def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
 
 
 class CudaWorkspace:
-    """Device arrays of one case, wrapped in a library's own type by `wrap`, which a launch may return too."""
+    """Holds the device arrays of one case; `wrap` turns them into a library's own type."""
 
     array_type: type[Any] = DeviceArray
 
@@ -180,7 +180,7 @@ class CudaWorkspace:
             raise
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
-        """Puts contents into the input arrays, from copies on the device where they exist, and waits."""
+        """Puts contents into the input arrays, from copies on the device if there are any, and waits."""
         for name, array in {**self._inputs, **self._before}.items():
             array.copy_from(self._runtime.copy_of(inputs[name]))
         for name, array in self._before.items():
@@ -203,7 +203,7 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        """Queues the filling of every output with the poison of last time on a stream of cuda.core's."""
+        """Queues filling every output with the last poison again, on a stream of cuda.core."""
         for name, array in self._outputs.items():
             if name in self._before:
                 array.copy_from(self._before[name], stream)
@@ -211,7 +211,7 @@ class CudaWorkspace:
                 array.fill(self._poison, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a device array that a launch returned; None for anything that is none."""
+        """Takes a device array that a launch returned; returns None for anything else."""
         if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
@@ -227,13 +227,13 @@ class CudaWorkspace:
         }
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses that what was adopted lies between."""
+        """Returns the addresses of the adopted array."""
         return span_by_interface(self._returned[output].__cuda_array_interface__)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
-        """Compares on the device, or on the host where no kernel fits dtype or strides."""
+        """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is None and 0 not in shape:
             found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
@@ -261,7 +261,7 @@ class CudaWorkspace:
         return into
 
     def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], Strides | None]:
-        """Address, shape and dtype of an output, and its strides, or None where it is in C order."""
+        """Returns address, shape, dtype and strides of an output; strides are None for C order."""
         import numpy as np
 
         array = self._returned.get(output, self._outputs[output])
@@ -284,7 +284,7 @@ class CudaWorkspace:
             copy.free()
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns a hash of the copy of each of these on the device."""
+        """Returns a hash of each of these, from copies on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
@@ -293,18 +293,18 @@ class CudaWorkspace:
         return [found for name, array in arrays.items() for found in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes, computed on the device; None where strided or not aligned."""
+        """Returns a hash of an output's bytes, computed on the device; None if strided or not aligned."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is not None or pointer % 4:
             return None
         return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
-        """Launches, and returns outputs that were written after the timed stream was done.
+        """Launches, and returns the outputs written after the timed stream was done.
 
-        A copy of each output is queued behind the launch on that stream, by the copy engine, while a kernel
-        keeps all others waiting: what was launched elsewhere is not done when the copy is made. Of large
-        outputs the end is looked at, of strided ones nothing.
+        A kernel keeps the device busy while we launch and queue a copy of each output on that stream. Work
+        on other streams is then not done when the copy engine copies. We watch only the end of large outputs,
+        and no strided ones.
         """
         import numpy as np
 
@@ -336,15 +336,15 @@ class CudaWorkspace:
         """Frees the arrays."""
         self.arrays.clear()
         self._returned.clear()
-        with ExitStack() as freed:  # every one of them, also where the first cannot be freed
+        with ExitStack() as freed:  # all of them, even if the first cannot be freed
             for array in (*self._inputs.values(), *self._outputs.values(), *self._before.values()):
                 freed.callback(array.free)
 
 
 class GpuBackend(Backend):
-    """A library on the runtime's context, timed on its stream unless it takes no foreign one.
+    """Runs a library in the runtime's context, timed on the runtime's stream if the library takes it.
 
-    A backend derived from it sets `stream` and says how its library wraps an array (`wrap`).
+    A derived backend sets `stream`, and `wrap` makes an array of its library.
     """
 
     on_gpu = True

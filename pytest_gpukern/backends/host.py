@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 _PIECE = 1 << 24
 _ALIGNMENT = 64
 _WORTH_COPYING = 1 << 23
-"""Bytes from which a comparison takes longer on the host than the copy to a device."""
+"""Size above which comparing on the host takes longer than the copy to a device."""
 
 
 def is_array(value: Any) -> bool:
-    """Returns whether an input is an array to be placed, rather than a scalar to be passed on."""
+    """Returns whether an input is an array, and not a scalar."""
     return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
 
 
 def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
-    """Fills an array with a poison, as it would lie in C order."""
+    """Fills an array with a poison, as if it lay in C order."""
     import numpy as np
 
     if not array.flags.c_contiguous:
@@ -76,9 +76,9 @@ def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Non
 
 
 def bits_of(array: np.ndarray[Any, Any]) -> str | None:
-    """Returns a hash of an array's bytes in C order (of pieces of 16 MiB), the same in every process.
+    """Returns a hash of an array's bytes in C order, in pieces of 16 MiB; it is the same in every process.
 
-    None for long doubles, whose bytes are not all values.
+    Returns None for long doubles, whose bytes are not all values.
     """
     import numpy as np
 
@@ -90,7 +90,7 @@ def bits_of(array: np.ndarray[Any, Any]) -> str | None:
 
 
 def _digest(array: np.ndarray[Any, Any]) -> int:
-    """CRC-32 of the pieces of an array, as it would lie in C order."""
+    """Returns a hash of the CRC-32 of the pieces of an array, as if it lay in C order."""
     import numpy as np
 
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -104,11 +104,11 @@ def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> li
 
 
 class GuardedArray:
-    """A C-contiguous array between two guard zones of one buffer.
+    """Holds a C-contiguous array between two guard zones of one buffer.
 
     Args:
-        shape: of the array.
-        dtype: of the array.
+        shape: shape of the array.
+        dtype: dtype of the array.
         guard: what the zones are filled with.
 
     Attributes:
@@ -132,7 +132,7 @@ class GuardedArray:
         """Returns what was written into its guard zones.
 
         Args:
-            name: what the array is called in what is returned.
+            name: name of the array in the result.
         """
         return damage(
             name,
@@ -145,7 +145,7 @@ class GuardedArray:
 
 
 class PlacedArray:
-    """An array in a layout of its own, between guard zones and with guarded gaps between its elements.
+    """Holds an array in a special layout, with guard zones around it and between its elements.
 
     Attributes:
         array: the array.
@@ -174,7 +174,7 @@ def _guarded(
 
 
 class HostWorkspace:
-    """NumPy arrays of one case; the inputs are private copies."""
+    """Holds the NumPy arrays of one case; the inputs are private copies."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class HostWorkspace:
         self._fill_outputs()
 
     def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
-        """Fills every output with the poison that they had last."""
+        """Fills every output with the last poison again."""
         self._fill_outputs()
 
     def _fill_outputs(self) -> None:
@@ -246,16 +246,16 @@ class HostWorkspace:
         return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses that what was adopted lies between."""
+        """Returns the addresses of the adopted array."""
         return span_by_interface(self._bound[output].__array_interface__)
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
-        """Compares on the host, or by a device where that is in use and faster, copy included.
+        """Compares on the host, or on a device that is in use if that is faster, copy included.
 
-        That is where many elements are of another dtype than the reference: each is then widened and measured
-        against its tolerance, where equal ones of one dtype only have to be read.
+        It is faster for many elements of another dtype than the reference: each is widened and held against
+        its tolerance. Equal elements of one dtype only have to be read.
         """
         actual = self._bound[output]
         if actual.dtype != expected.dtype and actual.nbytes >= _WORTH_COPYING:
@@ -276,11 +276,11 @@ class HostWorkspace:
         return into
 
     def digest(self) -> dict[str, int]:
-        """CRC-32 of each input."""
+        """Returns a hash of each input."""
         return self.digest_of(self._host)
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """CRC-32 of each of these."""
+        """Returns a hash of each of these."""
         return {name: _digest(inputs[name]) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
@@ -292,7 +292,7 @@ class HostWorkspace:
         return bits_of(self._bound[output])
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:  # noqa: ARG002
-        """Returns none, and launches nothing: the host has no streams."""
+        """Returns nothing and launches nothing: the host has no streams."""
         return []
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ class HostWorkspace:
 
 
 class HostBackend(Backend):
-    """NumPy, and whatever else computes on NumPy arrays."""
+    """Runs NumPy, and anything else that computes on NumPy arrays."""
 
     name = "host"
 

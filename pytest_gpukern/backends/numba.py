@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NumbaBackend(GpuBackend):
-    """Numba's CUDA target; arrays are Numba device arrays."""
+    """Runs Numba's CUDA target; arrays are Numba device arrays."""
 
     name = "numba"
 
@@ -40,7 +40,7 @@ class NumbaBackend(GpuBackend):
         return self._cuda.as_cuda_array(array)
 
     def current(self) -> AbstractContextManager[Any]:
-        """Silences Numba's advice on small grids: some variants are slow on purpose, and sizes are given."""
+        """Silences Numba's advice on small grids: sizes are given, and some variants are slow on purpose."""
         return _without_advice()
 
     def release(self) -> None:
@@ -60,7 +60,7 @@ def _without_advice() -> Iterator[None]:
 
 
 class SimulatedWorkspace(HostWorkspace):
-    """Simulator arrays over the memory of a host workspace."""
+    """Holds simulator arrays on the memory of a host workspace."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SimulatedWorkspace(HostWorkspace):
 
 
 class SimulatedBackend(Backend):
-    """Numba's CUDA target in the simulator, where everything in a stream is synchronous."""
+    """Runs Numba's CUDA target in the simulator, where everything in a stream is synchronous."""
 
     name = "numba"
     simulated = True

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class PycudaBackend(GpuBackend):
-    """PyCUDA in the primary context, on a stream of its own; arrays are `pycuda.gpuarray.GPUArray`.
+    """Runs PyCUDA in the primary context, on its own stream; arrays are `pycuda.gpuarray.GPUArray`.
 
-    PyCUDA launches on no stream but its own, so the timed stream is made by it. The stream is a blocking one,
-    as PyCUDA's are by default: what PyCUDA launches without a stream (every operator of gpuarray) goes to the
-    legacy default stream, which waits for blocking streams and is waited for by them, hence is timed too.
+    PyCUDA launches only on its own streams, so it makes the timed stream. That is a blocking one, as PyCUDA's
+    are by default. Operators of gpuarray launch on the legacy default stream. It and blocking streams wait
+    for each other, so these launches are timed too.
 
     Attributes:
-        notes: what had to be supplied so that PyCUDA works here, in words.
+        notes: what we supplied so that PyCUDA works here, in words.
 
     Raises:
         ImportError: PyCUDA does not import; the message is the loader's.
@@ -57,7 +57,7 @@ class PycudaBackend(GpuBackend):
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
-        """Makes GPUArrays, which ask for the device."""
+        """Makes GPUArrays, which need a current context."""
         with self.current():
             return super().workspace(inputs, outputs, placed)
 
@@ -76,11 +76,11 @@ class PycudaBackend(GpuBackend):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """As `current`; headers are looked at once.
+        """Does what `current` does, and preprocesses each source once.
 
-        PyCUDA has nvcc preprocess a source with an `#include` each time it is given that, also where it then
-        finds the compiled module on the disk: 0.1 s for each generator of `pycuda.curandom`. What is timed
-        does so still, should it compile.
+        PyCUDA runs nvcc's preprocessor each time it is given a source with an `#include`, even if it then
+        finds the compiled module on disk: 0.1 s for each generator of `pycuda.curandom`. Timed calls that
+        compile still do so.
         """
         from pycuda import compiler
 
@@ -101,9 +101,9 @@ class PycudaBackend(GpuBackend):
 
 
 class _Address(int):
-    """An address as `GPUArray.gpudata`, which is given to kernels too.
+    """Holds an address as `GPUArray.gpudata`, which kernels are given too.
 
-    PyCUDA takes no plain integer there, but what has a `gpudata` that is one.
+    PyCUDA takes no plain integer there, but an object whose `gpudata` is one.
     """
 
     @property
@@ -120,7 +120,7 @@ def gpuarray_over(array: DeviceArray) -> Any:
 
 
 def _import_driver() -> list[str]:
-    """Imports `pycuda.driver` with what it lacks from CUDA's wheels; returns what that was, in words."""
+    """Imports `pycuda.driver`, supplies what it lacks from CUDA's wheels, and returns that in words."""
     supplied = []
     try:
         import pycuda.driver
@@ -144,7 +144,7 @@ def _import_driver() -> list[str]:
 
 
 def _primary_context() -> Any:
-    """PyCUDA's view of the primary context, current on this thread from now on.
+    """Returns PyCUDA's primary context, which is current on this thread from now on.
 
     Raises:
         CudaError: it is not the context that cuda.core made current.
@@ -171,11 +171,11 @@ def _primary_context() -> Any:
 
 
 class ToolkitError(Exception):
-    """A part of the CUDA toolkit is missing; the message says which, what needs it and what brings it."""
+    """Says which part of the CUDA toolkit is missing, what needs it and how to install it."""
 
 
 def load_library(name: str) -> str | None:
-    """Loads lib`name`, such as "cublas", for as long as the process lives; returns its path, or None."""
+    """Loads lib`name`, such as "cublas", until the process ends; returns its path, or None."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:
@@ -185,7 +185,7 @@ def load_library(name: str) -> str | None:
 
 
 def nvcc_on_path() -> str | None:
-    """Sees to it that nvcc is on PATH; returns the folder that had to be appended, or None.
+    """Puts nvcc on PATH if it is not there; returns the folder that was appended, or None.
 
     Raises:
         ToolkitError: there is no nvcc.
@@ -206,11 +206,11 @@ def nvcc_on_path() -> str | None:
 
 
 def missing_include_folder(header: str, library: str) -> str | None:
-    """Returns the folder of a wheel that holds `header` where nvcc's own toolkit lacks it, or None.
+    """Returns a wheel's folder that holds `header`; None if nvcc's own toolkit or no wheel has it.
 
     Args:
         header: file name, such as "curand_kernel.h".
-        library: which it belongs to, by NVIDIA's short name, such as "curand".
+        library: NVIDIA's short name of its library, such as "curand".
     """
     nvcc = shutil.which("nvcc")
     if nvcc is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SkcudaBackend(PycudaBackend):
-    """scikit-cuda with its global cuBLAS handle on the timed stream; arrays are GPUArrays.
+    """Runs scikit-cuda with its global cuBLAS handle on the timed stream; arrays are GPUArrays.
 
     Raises:
         ImportError, OSError: scikit-cuda or one of the CUDA libraries it wraps is missing.
@@ -30,10 +30,10 @@ class SkcudaBackend(PycudaBackend):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Makes the primary context current, and cuBLAS launch on the timed stream."""
+        """Makes the primary context current, and has cuBLAS launch on the timed stream."""
         from skcuda import cublas, misc
 
-        handle = misc._global_cublas_handle  # that of every function which is given no other
+        handle = misc._global_cublas_handle  # used by every function that is given no other
         with super().current():
             before = cublas.cublasGetStream(handle)
             cublas.cublasSetStream(handle, self.stream.handle)

@@ -21,10 +21,10 @@ _ABSENT = object()
 
 
 class _Finder(MetaPathFinder):
-    """Finds scikit-cuda where it is, and supplies what it needs while a module of it is executed.
+    """Finds scikit-cuda, and supplies what it needs while one of its modules is executed.
 
     Attributes:
-        changes: what stood in for what so far, in words.
+        changes: what we supplied so far, in words.
     """
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ _FINDER = _Finder()
 
 
 def supply() -> None:
-    """Supplies scikit-cuda from now on with what it needs while it is imported, whoever imports it."""
+    """Supplies what scikit-cuda needs at each import from now on, whoever imports it."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
 
 def notes() -> tuple[str, ...]:
-    """Returns what stood in for what while scikit-cuda was imported, with its version; else nothing."""
+    """Returns what we supplied while scikit-cuda was imported, with its version; else nothing."""
     if not _FINDER.changes:
         return ()
     from skcuda.version import __version__
@@ -80,9 +80,9 @@ def notes() -> tuple[str, ...]:
 
 @contextmanager
 def _package_metadata(changes: list[str]) -> Iterator[None]:
-    """`pkg_resources`, which setuptools 82 dropped, reduced to what is asked of it: the installed version.
+    """Supplies a `pkg_resources`, which setuptools 82 dropped, that only knows installed versions.
 
-    It stands in for the real one too, which warns, and refuses a package whose dependencies have other names.
+    It replaces a real one too, which warns, and refuses a package whose dependencies have other names.
     """
     stand_in = ModuleType("pkg_resources")
     vars(stand_in).update(declare_namespace=lambda _: None, require=_required)
@@ -109,7 +109,7 @@ def _required(name: str) -> list[SimpleNamespace]:
 
 @contextmanager
 def _type_codes(changes: list[str]) -> Iterator[None]:
-    """`numpy.typeDict`, which NumPy has dropped, with the one-letter codes that are looked up in it."""
+    """Supplies `numpy.typeDict`, which NumPy has dropped, with the one-letter codes that it needs."""
     import numpy as np
 
     if hasattr(np, "typeDict"):
@@ -126,7 +126,7 @@ def _type_codes(changes: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
-    """`ctypes.cdll.LoadLibrary`, which finds "libcublas.so" where there is only a wheel's libcublas.so.13."""
+    """Makes `ctypes.cdll.LoadLibrary` find "libcublas.so" if there is only a wheel's libcublas.so.13."""
     before = vars(ctypes.cdll).get("LoadLibrary", _ABSENT)
     load = ctypes.cdll.LoadLibrary
 
@@ -152,7 +152,7 @@ def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
 
 
 def _versioned(name: str) -> str | None:
-    """Returns where a library is that scikit-cuda asks for without a version, or None for any other name."""
+    """Returns the path of a library that scikit-cuda asks for without a version, or None for others."""
     if name == "libcuda.so":
         return "libcuda.so.1"
     from pytest_gpukern.backends.pycuda import load_library

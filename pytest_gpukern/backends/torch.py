@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TorchWorkspace(CudaWorkspace):
-    """CUDA tensors."""
+    """Holds CUDA tensors."""
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a CUDA tensor with values of its own.
 
-        What is conjugated or negated by a flag is computed when it is read, and what requires a gradient
-        drags the graph of its computation along.
+        A tensor that is conjugated or negated by a flag is computed when it is read. One that requires a
+        gradient keeps the graph of its computation.
         """
         if type(value) is self.array_type and (value.requires_grad or value.is_conj() or value.is_neg()):
             return None
@@ -28,7 +28,7 @@ class TorchWorkspace(CudaWorkspace):
 
 
 class TorchBackend(GpuBackend):
-    """PyTorch; arrays are CUDA tensors, and the timed stream is current during a launch.
+    """Runs PyTorch; arrays are CUDA tensors, and the timed stream is current during a launch.
 
     Raises:
         ImportError: PyTorch does not import.
@@ -57,5 +57,5 @@ class TorchBackend(GpuBackend):
         self._torch.cuda.empty_cache()
 
     def wrap(self, array: DeviceArray) -> Any:
-        """Returns a tensor on the memory of `array`, by the CUDA array interface: nothing is copied."""
+        """Returns a tensor on the memory of `array`, through the CUDA array interface, without a copy."""
         return self._torch.as_tensor(array, device="cuda")

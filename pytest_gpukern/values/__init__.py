@@ -1,4 +1,4 @@
-"""Holds the values that travel, what a run was asked, and safe reading and writing of files.
+"""Defines the values that travel and the settings of a run, and reads and writes files safely.
 
 Start with `result.py` and `settings.py`.
 """

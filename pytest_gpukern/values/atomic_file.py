@@ -29,10 +29,10 @@ _REMEDIES = {
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder against other runs that write baselines in it, from reading to replacing.
+    """Locks the folder against other runs that write baselines in it, from reading to replacing.
 
-    The lock is advisory, on the folder itself, so no lock file stays behind, and it goes with the process.
-    Where the system or the file system has none, the run goes on without.
+    The lock is advisory and on the folder itself, so no lock file remains, and it ends with the process. If
+    the system or the file system has no locks, the run goes on without.
 
     Raises:
         FileError: the folder cannot be made or opened, or another run has held it for 30 s.
@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what a writer left that was killed: nobody else writes baselines here now."""
+    """Removes the files of killed writers; nobody else can be writing baselines here now."""
     for left in folder.glob(".*.json.????????.tmp"):
         with contextlib.suppress(OSError):
             left.unlink()
@@ -80,10 +80,10 @@ def _sweep(folder: Path) -> None:
 def replace(path: Path, content: bytes) -> None:
     """Writes a file so that readers see the old content or the new, never a part, and keeps its permissions.
 
-    A link is followed. Owner and group become those of the writer.
+    It follows a link. Owner and group become those of the writer.
 
     Raises:
-        FileError: it cannot be written, or it was made read-only; the old file is as it was.
+        FileError: the file cannot be written or is read-only; it stays as it was.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -102,7 +102,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file; raises FileError where it cannot be."""
+    """Removes a file; raises FileError if it cannot."""
     try:
         path.unlink()
     except OSError as error:
@@ -128,7 +128,7 @@ def _write(path: Path, content: bytes, mode: int | None) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the new name survive a power cut; some file systems cannot, and the file is in place anyway."""
+    """Makes the new name survive a power cut, if the file system can; the file is in place anyway."""
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Lists the backends, one row each: what is known of a library before it is imported.
+"""Lists the backends, one row each, with what is known about a library before its import.
 
 To add a backend, write its file in `backends/` and its row here. Options, doctor, fingerprints and the
 simulator read this table; it loads nothing but the standard library.
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 
 class BackendRow(NamedTuple):
-    """One backend.
+    """Describes one backend.
 
     Attributes:
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
         needs: (module, package that brings it), in the order in which a missing one is reported.
-        simulated_by: what opens it while Numba's simulator is on; None where it does not run there.
+        simulated_by: what opens it while Numba's simulator is on; None if it cannot run there.
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
         starts_cuda: modules that may start CUDA when they are imported.
-        distributions: installed under these names; their versions are part of a fingerprint.
+        distributions: names of its distributions, whose versions are part of a fingerprint.
     """
 
     opened_by: str

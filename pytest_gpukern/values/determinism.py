@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Determinism(enum.StrEnum):
-    """How far the bits of an output are the same for the same inputs, code and device."""
+    """Says how far the bits of an output are the same for the same inputs, code and device."""
 
     BITWISE = "bitwise"
-    """Every launch gave the same bits: in this session, and in those that are recorded of the same code."""
+    """All launches gave the same bits, in this session and in recorded sessions of the same code."""
     RUN_TO_RUN = "run-to-run"
-    """Every launch of a process gave the same bits, but processes differ: a choice made at start-up."""
+    """All launches of a process gave the same bits, but processes differ: a choice made at start-up."""
     TOLERANT = "tolerant"
-    """Launches of one process gave other bits, each within the tolerance: the order of the work varies."""
+    """Launches of one process gave different bits, all within the tolerance: the order of work varies."""
 
 
 def of_launches(bits: Sequence[str | None]) -> Determinism | None:
-    """What launches of one process on the same inputs show, from the hashes of an output after each.
+    """Returns what launches of one process on the same inputs show, by an output's hash after each.
 
-    None where there are fewer than two, or one could not be hashed. A `BITWISE` rests on these launches: what
-    differs seldom is found by more of them, or by later sessions.
+    Returns None for fewer than two launches, or if one could not be hashed. `BITWISE` rests on these launches
+    only: more of them, or later sessions, may find a rare difference.
     """
     if len(bits) < 2 or None in bits:
         return None
@@ -34,10 +34,10 @@ def of_launches(bits: Sequence[str | None]) -> Determinism | None:
 
 
 def of_sessions(found: Iterable[tuple[str | None, str | None]]) -> Determinism | None:
-    """What sessions show together, from what each found and its hash, of the same inputs and machine code.
+    """Returns what sessions with the same inputs and machine code show, by what each found and its hash.
 
-    None where no session looked. A session that found `TOLERANT` decides; else hashes by one method that
-    differ between sessions make it `RUN_TO_RUN`.
+    Returns None if no session looked. A session that found `TOLERANT` decides. Else it is `RUN_TO_RUN` if
+    hashes by one method differ between sessions.
     """
     looked = [(kind, bits) for kind, bits in found if kind is not None]
     kinds = {kind for kind, _ in looked}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Has no garbage collected meanwhile, in whatever thread; a collector that is off already stays off."""
+    """Switches the garbage collector off meanwhile, in all threads; one that is off already stays off."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Reads constants out of source text without executing anything."""
+"""Reads constants from source text without executing anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def constant(node: ast.expr) -> Any:
     """Returns the value of a literal or of arithmetic on literals, such as `10**8` or `(128, 256)`.
 
     Raises:
-        ValueError: it is anything else; nothing is ever executed.
+        ValueError: it is anything else.
     """
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = constant(node.left), constant(node.right)

@@ -1,7 +1,7 @@
-"""Holds what one test found out, as plain values that travel on the test report.
+"""Defines the result of one test, as plain values that travel on the test report.
 
-The process that measures may not be the one that reports, so a `Result` turns into plain JSON
-(dict, list, str, float, int, bool, None) and back without loss, and nothing else crosses.
+The process that measures may not be the one that reports. So a `Result` turns into plain JSON (dict, list,
+str, float, int, bool, None) and back without loss, and nothing else crosses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JsonDict = dict[str, Any]
 
 
 class Correctness(enum.StrEnum):
-    """Whether the outputs of a case agreed with its reference."""
+    """Says whether the outputs of a case agreed with its reference."""
 
     PASSED = "PASSED"
     INCORRECT = "INCORRECT"
@@ -29,7 +29,7 @@ class Correctness(enum.StrEnum):
 
 
 class VerdictKind(enum.StrEnum):
-    """How a measurement compares with the record; see the table of words in the documentation."""
+    """Says how a measurement compares with the record; see the verdicts in the documentation."""
 
     NEW = "NEW"
     SAME = "SAME"
@@ -41,19 +41,19 @@ class VerdictKind(enum.StrEnum):
 
 
 class SessionRole(enum.StrEnum):
-    """What a session of a test was measured for."""
+    """Says what a session of a test was measured for."""
 
     MEASURED = "measured"
-    """The one that the run reports."""
+    """The session that the run reports."""
     FURTHER = "further"
-    """Another that was asked for, or that a record or the other side of a comparison needs."""
+    """One more that was asked for, or that a record or the other side of a comparison needs."""
     CONFIRMING = "confirming"
-    """A fresh one that decided about a suspected slowdown."""
+    """A fresh session that decided about a suspected slowdown."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The centre of a measurement's samples and how well it is known; times in nanoseconds.
+    """Holds the centre of a measurement's samples and how well it is known; times in nanoseconds.
 
     `low_ns` and `high_ns` bound the median with 95 % confidence for the samples of this session. They say
     nothing about the spread between sessions, which is the gate's business.
@@ -73,21 +73,21 @@ class Summary:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What is known of a kernel that a call launches: as a timer sees it, completed, or as a record has it.
+    """Describes a kernel that a call launches, as a timer sees it or as a record has it.
 
     Attributes:
-        name: as its author would write it; in a record without parameters where it is long.
-        registers: of a thread.
-        local_bytes: of a thread: spilled registers, arrays and the call stack.
-        shared_bytes: of a block, static and dynamic.
-        machine_code_sha256: of the code that the device executes, without names (`code:…`), or of the whole
-            module (`module:…`); None where the backend cannot give it.
+        name: name as its author would write it; in a record without parameters if it is long.
+        registers: registers of a thread.
+        local_bytes: local memory of a thread: spilled registers, arrays and the call stack.
+        shared_bytes: shared memory of a block, static and dynamic.
+        machine_code_sha256: hash of the code that the device executes, without names (`code:…`), or of the
+            whole module (`module:…`); None if the backend cannot give it.
         grid: blocks in x, y, z; None in records of older releases.
         block: threads in x, y, z; None likewise.
         symbol: its name as the compiler mangled it; None in a record.
         blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
         occupancy: their share of the warps that a multiprocessor holds, or None likewise.
-        limited_by: what keeps a further block away, in words; None at full occupancy.
+        limited_by: why no more blocks fit, in words; None at full occupancy.
         extra: fields of a record that this release does not know.
     """
 
@@ -106,13 +106,13 @@ class KernelFacts:
 
     @property
     def launch(self) -> tuple[object, ...]:
-        """What a timer sees of it: launches that differ in it are told apart."""
+        """What a timer sees of a launch; launches that differ in it are different kernels."""
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
 
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What a call has the device do: one kernel, or its copies in one direction, or its memsets.
+    """Describes device work of a call: one kernel, its copies in one direction, or its memsets.
 
     Attributes:
         kind: `kernel`, `memcpy` or `memset`.
@@ -133,7 +133,7 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The samples of one case in one scope by one timer under one cache policy.
+    """Holds the samples of one case in one scope by one timer under one cache policy.
 
     Attributes:
         measures: what the timer's number contains, in words.
@@ -194,12 +194,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far one output was from its reference.
+    """Says how far one output was from its reference.
 
     Attributes:
         size: number of elements compared.
         mismatches: number of elements outside the tolerance.
-        max_abs: largest |actual − expected|, or None where nothing finite was compared.
+        max_abs: largest |actual − expected|, or None if nothing finite was compared.
         max_rel: largest |actual − expected| / |expected| over non-zero expected values.
         max_ulp: largest distance in units in the last place of the output's dtype; None for integers.
         bits: hash of the output's bytes for the first data set, or None where it was not taken.
@@ -218,7 +218,7 @@ class OutputError:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one measurement compares with the record, with the reason in words.
+    """Says how one measurement compares with the record, with the reason in words.
 
     Attributes:
         ratio: new time ÷ recorded time.
@@ -257,7 +257,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found besides times, most of it by comparing with the record.
+    """Describes something found besides times, mostly by comparing with the record.
 
     Attributes:
         kind: `resources` (a kernel takes more registers or memory), `accuracy` (an error grew),
@@ -272,7 +272,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory that libraries had given out around one test, in bytes, as they account for it.
+    """Holds the bytes of device memory that libraries had handed out around one test, by their own count.
 
     Attributes:
         before_bytes: before the test was set up.
@@ -289,7 +289,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class CaseInfo:
-    """Which case a result belongs to, without the code behind it.
+    """Says which case a result belongs to, without the code behind it.
 
     Attributes:
         id: the pytest id, the baseline key and the report row.
@@ -317,7 +317,7 @@ class CaseInfo:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its times are of a GPU's work: of a plain test's, and of any backend's but the host's."""
+        """Whether its times are those of a GPU: true for a plain test, and every backend except the host."""
         return self.backend != "host"
 
     @property
@@ -331,13 +331,13 @@ class CaseInfo:
 
 
 def sizes_text(sizes: Mapping[str, str]) -> str:
-    """Axes or parameters with their values in one short string, such as `n=1000 block=128`."""
+    """Returns axes or parameters with their values in one short string, such as `n=1000 block=128`."""
     return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that reports, baselines and pytest-benchmark need to know about one test.
+    """Holds everything that reports, baselines and pytest-benchmark need to know about one test.
 
     Attributes:
         fingerprint: device, driver and library versions of the session.
@@ -397,7 +397,7 @@ class Result:
         )
 
     def to_json(self) -> JsonDict:
-        """The result as plain JSON values."""
+        """Returns the result as plain JSON values."""
         data: JsonDict = plain(self)
         for each in (data, *data["measurements"]):
             if not each["observations"]:
@@ -414,9 +414,9 @@ class Result:
 
 
 def hash_method(text: str) -> str:
-    """What a hash of bits or of machine code was computed by, as it says in front; nothing where it does not.
+    """Returns the method of a hash of bits or of machine code, which stands in front of it, or nothing.
 
-    Hashes by different methods differ for equal contents, and are not to be compared.
+    Hashes by different methods differ for equal contents, so they must not be compared.
     """
     return text.rpartition(":")[0]
 

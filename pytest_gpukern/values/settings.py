@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 
 SESSIONS_TO_RECORD = 5
-"""How many processes measure what is recorded, unless somebody says otherwise."""
+"""Processes that measure a record, by default."""
 SESSIONS_A_SIDE = 4
-"""How many processes measure each of two revisions, unless somebody says otherwise."""
+"""Processes that measure each of two revisions, by default."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds what a run was asked to do: the options of `options.OPTIONS`, parsed.
+    """Holds the parsed options of a run; see `options.OPTIONS`.
 
     Attributes:
-        benchmark: measuring is on; otherwise each case runs once, at its smoke size, and is checked.
-        asked: the run mentions this plugin at all; only then may the simulator be switched on.
-        scopes: scopes asked for; empty for each problem's own.
-        backends: backends asked for; empty for all.
+        benchmark: whether to measure; otherwise each case is checked once, at its smoke size.
+        asked: whether the run mentions this plugin at all; only then may we switch the simulator on.
+        scopes: scopes to measure; empty for each problem's own.
+        backends: backends to run; empty for all.
         size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        seeds: on how many seeds each case is checked, or None for what its check and timing take.
-        seed: of all inputs, or None for each problem's own.
+        seeds: number of seeds on which each case is checked; None for what its check and timing take.
+        seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         require_gpu: whether a run without any judged GPU measurement fails.
         threshold: relative slowdown that matters, 0.02 for 2 %.
-        isolate: None where nobody said.
-        timeout_s: None where nothing ends a test.
+        isolate: None if nobody said.
+        timeout_s: None if nothing ends a test.
         bounds_tests: whether somebody said how long a test may take.
         sanitize: empty for an ordinary run, and for one that measures.
     """
@@ -105,7 +105,7 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Reads a configured run; raises SettingsError for what is impossible or contradicts itself."""
+        """Reads a configured run; raises SettingsError for impossible or contradictory options."""
         return cls.from_values(
             *values_of(config),
             environ,
@@ -124,13 +124,13 @@ class Settings:
         invocation_dir: Path | None = None,
         ini_dir: Path | None = None,
     ) -> Settings:
-        """Reads as `from_config` does, from plain mappings: option name → value, if given."""
+        """Does the same from plain mappings of option name → value, if given."""
         values, labels = _parsed(given, ini, invocation_dir, ini_dir)
-        # An ini file speaks to runs of every kind: it is refused only where a baseline would be written.
+        # An ini file is for runs of every kind, so we refuse it only if a baseline would be written.
         for name, remedy in _contradictions(benchmark, values, labels, in_ci(environ)):
             if labels[name].startswith("--") or (name == "baseline" and benchmark):
                 raise SettingsError(f"{labels[name]}: {remedy}")
-        # A runner that lost its driver must not go green where a baseline was named for it.
+        # A runner that lost its driver must not go green if a baseline was named for it.
         records = values.get("baseline") in _WRITES
         against = values.get("against") if benchmark and not records else None
         compares = values.get("baseline", "compare" if "baseline-dir" in values else None) == "compare"
@@ -176,7 +176,7 @@ class Settings:
 def _parsed(
     given: Mapping[str, Any], ini: Mapping[str, Any], invocation_dir: Path | None, ini_dir: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the values of the options that were given, by name, and how errors call them."""
+    """Returns the given options: name → value, and name → label for errors."""
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
     bases: dict[str, Path | None] = {}
@@ -199,7 +199,7 @@ def _parsed(
 
 
 def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
-    """Says whether `CI` is set in the environment: baselines are then written on request only."""
+    """Says whether `CI` is set in the environment; if so, we write baselines on request only."""
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -243,7 +243,7 @@ def _whole_number(text: str, label: str, counted: str) -> int:
 
 
 def _seed(text: str, label: str) -> int:
-    """Reads a seed, or draws one for `random` that no kernel can have been tuned to."""
+    """Reads a seed, or draws one for `random`, which no kernel can have been tuned to."""
     stripped = text.strip()
     if stripped == "random":
         return secrets.randbelow(_SEEDS)
@@ -262,7 +262,7 @@ def _path(text: str, label: str) -> Path:
 
 
 def _truth(value: Any, label: str) -> bool:
-    """Reads a flag: given on the command line, or the words that pytest's own ini values take."""
+    """Reads a flag as pytest reads its own ini values."""
     words = {"1": True, "yes": True, "true": True, "on": True}
     words |= {"0": False, "no": False, "false": False, "off": False}
     text = str(value).strip().lower()
@@ -285,7 +285,7 @@ def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _axis_value(text: str) -> Any:
-    """Reads a number where the text is one (`1000`, `10**7`, `1e7`), else the text."""
+    """Reads a number if the text is one (`1000`, `10**7`, `1e7`), else returns the text."""
     try:
         value = constant(ast.parse(text, mode="eval").body)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
@@ -316,7 +316,7 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("strict", (), "gate", ("off",), "the gate is off"),
     ("gate-on", (), "gate", ("off",), "the gate is off"),
 )
-"""Option and the values of it, none for any, that cannot be meant with these values of another; and why."""
+"""Each row: an option and its values (none: any), another and its values that exclude them, and why."""
 _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     (
         "write-in-ci",
@@ -328,13 +328,13 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
-"""Option that needs one of these values of another, none for any; and the remedy."""
+"""Each row: an option, another that it needs and its values (none: any), and the remedy."""
 
 
 def _contradictions(
     benchmark: bool, values: Mapping[str, Any], labels: Mapping[str, str], in_ci: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields the options that cannot be meant, each with the reason and the way out."""
+    """Yields the options that contradict others, each with the reason and the remedy."""
 
     def given(name: str, *meant: Any) -> bool:
         return name in values and values[name] is not False and (not meant or values[name] in meant)

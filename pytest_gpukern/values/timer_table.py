@@ -1,4 +1,4 @@
-"""Holds the table of timers: all that other rooms know of a timer without loading it.
+"""Lists the timers, one row each, with what other rooms know about a timer without loading it.
 
 To add a timer, write its file in `timers/` and its row here. This file loads nothing but the standard
 library.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
-    """What is known of a timer.
+    """Describes a timer.
 
     Attributes:
         module: where its class is.
@@ -98,11 +98,11 @@ pairs had 1.0 to 1.3 %, and an extreme of 8 % where the call allocates. Copies a
 
 
 def timer_row(name: str) -> TimerRow:
-    """Returns the row of a timer; of one that a newer release recorded, the host's, which claims least."""
+    """Returns the row of a timer; for an unknown one of a newer release, the host's, which claims least."""
     return TIMERS.get(name, TIMERS["host"])
 
 
 def auto_timers() -> tuple[str, ...]:
-    """Returns the timers that `auto` tries, in order; the next one that works is kept beside the first."""
+    """Returns the timers that `auto` tries, in order; the second one that works is used beside the first."""
     found = [(row.auto, name) for name, row in TIMERS.items() if row.auto is not None]
     return tuple(name for _, name in sorted(found))

@@ -1,4 +1,4 @@
-"""Reads JSON that anybody may have written: it can be worked with, or is one clear error, safe to print."""
+"""Reads JSON that anybody may have written, and raises one clear error, safe to print, if it is bad."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _copied(package: types.ModuleType) -> Any:
-    """Returns a copy of a package: what somebody replaces in the original stays what it was in the copy."""
+    """Returns a copy of a package, in which nothing changes if somebody patches the original."""
     name = f"_gpukern_{package.__name__}"
     spec = importlib.util.spec_from_file_location(
         name, package.__file__, submodule_search_locations=list(package.__path__)
@@ -35,20 +35,20 @@ def _copied(package: types.ModuleType) -> Any:
 
 
 own_json = _copied(json)
-"""The standard library's, as no test can patch it: what our processes say to each other is made by it."""
+"""A copy of the standard library's `json` that no test can patch; our processes talk in it."""
 _INCOMPLETE = json.JSONDecodeError, own_json.JSONDecodeError
-"""The scanner in C raises the original's error, the copy's other parts their own."""
+"""The scanner in C raises the original's error, the rest of the copy its own."""
 
 DEEPEST = 50
-"""Levels of nesting; no file of this package needs more than twelve, and what follows them is recursive."""
+"""Most levels of nesting; our files need twelve at most, and code that walks them is recursive."""
 
 
 class JsonError(ValueError):
-    """What is wrong with a file's content, as the end of a sentence about the file."""
+    """Says what is wrong with a file's content, as the end of a sentence about the file."""
 
 
 def decoded(content: bytes) -> Any:
-    """The value in a file of UTF-8: keys are unique, numbers finite and in a float's range, nesting bounded.
+    """Returns the value in UTF-8 JSON with unique keys, finite numbers in a float's range, bounded nesting.
 
     Raises:
         JsonError: it is anything else.
@@ -85,7 +85,7 @@ def _fraction(token: str) -> float:
 
 
 def _whole(token: str) -> int:
-    # Of more digits Python converts none, or in a time that grows with their square.
+    # Python converts longer numbers not at all, or in a time that grows with the square of their digits.
     return int(token) if math.isfinite(float(token)) else _out_of_range(token)
 
 
@@ -102,7 +102,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def deep(value: Any) -> bool:
-    """Returns whether a value is nested deeper than what is recursive should have to follow."""
+    """Returns whether a value is nested too deeply for recursive code."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -115,29 +115,29 @@ def deep(value: Any) -> bool:
 
 
 class ShapeError(ValueError):
-    """A field that is missing, unknown or of another type; `where` is its path, `problem` says what."""
+    """Says that a field is missing, unknown or of a wrong type; `where` is its path."""
 
     def __init__(self, where: str, problem: str) -> None:
         self.where, self.problem = where, problem
         super().__init__(f"{where}: {problem}" if where else problem)
 
     def inside(self, step: str) -> ShapeError:
-        """Returns the same error with a longer path: `step` is where its holder stands."""
+        """Returns the same error with `step` in front of its path."""
         dot = "." if self.where and not self.where.startswith("[") else ""
         return ShapeError(f"{step}{dot}{self.where}", self.problem)
 
 
 def built(value: object, kind: Any, *, null_floats: bool = True) -> Any:
-    """Returns plain JSON as a value of `kind`, every field checked.
+    """Returns plain JSON as a value of `kind`, with every field checked.
 
     The model is the schema: dataclasses and msgspec's Structs, enums, str, int, float, bool, dict, tuple,
     unions with None, and `Annotated` with a `msgspec.Meta`. Fields with a default may be missing. Unknown
-    ones go into the field `extra`, or are refused where there is none.
+    fields go into the field `extra`; if there is none, we refuse them.
 
     Args:
-        value: as read from JSON.
+        value: a value as read from JSON.
         kind: the type that it should become.
-        null_floats: whether any float may be null, which is how a `Result` writes infinity.
+        null_floats: whether any float may be null, as which a `Result` writes infinity.
 
     Raises:
         ShapeError: it does not fit.
@@ -151,13 +151,13 @@ _Reader = Callable[[Any], Any]
 
 
 def unexpected(wanted: str, found: object) -> ShapeError:
-    """Returns the error of a value that is not what it should be."""
+    """Returns the error for a value that is not what it should be."""
     return ShapeError("", f"expected {wanted}, found {bounded(repr(found), 60)}")
 
 
 @functools.cache
 def _reader(kind: Any, null_floats: bool) -> _Reader:
-    """Returns the function that turns plain JSON into one type; made once a type."""
+    """Returns the function that turns plain JSON into a type; we make it once for each type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda value: value
@@ -303,7 +303,7 @@ def _of_fields(kind: Any, null_floats: bool) -> _Reader:
 
 
 EXTRA = "extra"
-"""The field of a model that takes what a file has and this release does not know."""
+"""The field of a model that takes unknown fields of a file."""
 
 
 _LONGEST_WHERE = 200
@@ -311,7 +311,7 @@ _LONGEST_PROBLEM = 400
 
 
 class FileError(Exception):
-    """A file that cannot be read or written; its message is one line that a terminal can be sent.
+    """Says that a file cannot be read or written, in one line that is safe to print.
 
     Attributes:
         path: the file.
@@ -327,21 +327,21 @@ class FileError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""A line whose unprintable characters are escaped as JSON does it: `\u001b` begins an escape sequence.
+    r"""Returns a line with unprintable characters escaped as in JSON, such as `\u001b`.
 
-    Those are control characters, ends of lines, marks that turn the direction of writing, and halves of
-    surrogate pairs.
+    Unprintable are control characters, ends of lines, marks that change the direction of writing, and halves
+    of surrogate pairs.
     """
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, which stay lines."""
+    """Does the same for a text of several lines, which stay lines."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def bounded(text: str, longest: int) -> str:
-    """A text of so many characters at most: of a longer one the beginning and the end."""
+    """Returns a text of at most `longest` characters; a longer one loses its middle."""
     if len(text) <= longest:
         return text
     kept = (longest - 1) // 2
