@@ -1,1 +1,1 @@
-"""The benchmark suites: one package a problem, with its variants, its broken variants and its test."""
+"""Holds the benchmark suites, one package for each problem with its variants, broken ones and test."""

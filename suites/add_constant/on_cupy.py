@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with CuPy."""
+"""Computes `add_constant` on the GPU with CuPy."""
 
 from __future__ import annotations
 

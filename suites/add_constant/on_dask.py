@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with Dask over CuPy."""
+"""Computes `add_constant` on the GPU with Dask over CuPy."""
 
 from __future__ import annotations
 

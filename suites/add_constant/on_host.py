@@ -1,4 +1,4 @@
-"""`add_constant` with Python loops and with NumPy."""
+"""Computes `add_constant` with Python loops and with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`add_constant` on the CPU with Numba: loop order, `prange`, `stencil` and `vectorize`."""
+"""Computes `add_constant` on the CPU with Numba: loop order, `prange`, `stencil` and `vectorize`."""
 
 from __future__ import annotations
 

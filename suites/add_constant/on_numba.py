@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with Numba: the seed's kernel, a 3-D grid, a grid-stride loop and `vectorize`."""
+"""Computes `add_constant` with Numba on a GPU: the seed's kernel, a 3-D grid, grid-stride, `vectorize`."""
 
 from __future__ import annotations
 

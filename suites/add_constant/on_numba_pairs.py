@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with Numba in accesses of 16 bytes.
+"""Computes `add_constant` on the GPU with Numba in accesses of 16 bytes.
 
 Numba has no vector loads, and what it emits for pairs of float64 (complex128, records, neighbouring elements)
 NVVM leaves as two accesses of 8 bytes, for want of a known alignment. An intrinsic can state the alignment.

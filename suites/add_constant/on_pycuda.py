@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with PyCUDA: the array expression, an ElementwiseKernel and CUDA C++."""
+"""Computes `add_constant` on the GPU with PyCUDA: the array expression, an ElementwiseKernel and CUDA C++."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`add_constant` on the GPU with PyTorch."""
+"""Computes `add_constant` on the GPU with PyTorch."""
 
 from __future__ import annotations
 

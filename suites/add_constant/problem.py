@@ -1,4 +1,4 @@
-"""The problem `add_constant`: out[z, y, x] = a[z, y, x] + 2 in float64, x running fastest in memory.
+"""Defines the problem `add_constant`: out[z, y, x] = a[z, y, x] + 2 in float64, x running fastest in memory.
 
 With 1024 × 1024 × 512 elements it reads 4.3 GB and writes 4.3 GB for one addition an element, so what is fast
 here is what reaches the memory's bandwidth. The seed filled its array with zeros, for which a constant is a

@@ -1,4 +1,4 @@
-"""Broken GPU variants of `add_constant`: mistakes that kernels really have. The checker rejects them all."""
+"""Declares broken GPU variants of `add_constant`, with real mistakes; the checker rejects them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken variants of `add_constant` that CuPy invites. The checker rejects them all."""
+"""Declares broken variants of `add_constant` that CuPy invites. The checker rejects them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken host variants of `add_constant`: they need NumPy alone, so they are rejected on every machine."""
+"""Declares broken host variants of `add_constant`, which need NumPy alone and are rejected everywhere."""
 
 from __future__ import annotations
 

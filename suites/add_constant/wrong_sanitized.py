@@ -1,4 +1,4 @@
-"""A broken variant that may be right by luck, to be rejected by a tool of compute-sanitizer."""
+"""Declares a broken variant that may be right by luck; compute-sanitizer must reject it."""
 
 import numpy as np
 from numba import cuda

@@ -1,1 +1,1 @@
-"""`discount`: a cumulative vest discount, one multiplication for every 16 bytes moved."""
+"""Benchmarks `discount`: a cumulative vest discount, one multiplication for every 16 bytes moved."""

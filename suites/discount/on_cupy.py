@@ -1,4 +1,4 @@
-"""`discount` on the GPU with CuPy: the array expression, an element-wise kernel and one in CUDA C++."""
+"""Computes `discount` with CuPy: the array expression, an element-wise kernel and one in CUDA C++."""
 
 from __future__ import annotations
 

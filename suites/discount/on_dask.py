@@ -1,4 +1,4 @@
-"""`discount` on the GPU with Dask over CuPy."""
+"""Computes `discount` on the GPU with Dask over CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`discount` with NumPy."""
+"""Computes `discount` with NumPy."""
 
 from __future__ import annotations
 

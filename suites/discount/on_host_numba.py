@@ -1,4 +1,4 @@
-"""`discount` on the CPU with Numba: the seed's host gufunc, the same on all cores, and a parallel loop."""
+"""Computes `discount` with Numba on the CPU: the seed's gufunc, on one core or all, and a parallel loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`discount` on the GPU with Numba: the seed's gufuncs, `vectorize`, and kernels written by hand.
+"""Computes `discount` on the GPU with Numba: the seed's gufuncs, `vectorize`, and kernels written by hand.
 
 Gufuncs and ufuncs are compiled when first wanted: with target='cuda' their decorators compile at once, which
 on import would create a CUDA context in every process that merely collects tests.

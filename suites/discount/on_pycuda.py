@@ -1,4 +1,4 @@
-"""`discount` on the GPU with PyCUDA: an ElementwiseKernel and CUDA C++.
+"""Computes `discount` on the GPU with PyCUDA: an ElementwiseKernel and CUDA C++.
 
 There is no array expression: operators of gpuarray take arrays of one shape, or a scalar.
 """

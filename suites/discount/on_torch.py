@@ -1,4 +1,4 @@
-"""`discount` on the GPU with PyTorch."""
+"""Computes `discount` on the GPU with PyTorch."""
 
 from __future__ import annotations
 

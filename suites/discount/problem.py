@@ -1,4 +1,4 @@
-"""The problem `discount`: cv[t, i, k] = mult[i, k] · discount[t, i, k] in float64.
+"""Defines the problem `discount`: cv[t, i, k] = mult[i, k] · discount[t, i, k] in float64.
 
 One multiplication for every 16 bytes, on the device as on the bus to it: whether a GPU helps depends on where
 the data live, so kernel, transfer and end-to-end time are three numbers and all three are measured.

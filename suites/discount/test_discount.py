@@ -1,4 +1,4 @@
-"""Every variant of `discount` is right and is measured; every broken one is rejected."""
+"""Checks and measures every variant of `discount`, and rejects every broken one."""
 
 from __future__ import annotations
 

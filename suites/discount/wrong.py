@@ -1,4 +1,4 @@
-"""Broken GPU variants of `discount`: mistakes that kernels really have. The checker rejects them all."""
+"""Declares broken GPU variants of `discount`, with real mistakes; the checker rejects them all."""
 
 from __future__ import annotations
 

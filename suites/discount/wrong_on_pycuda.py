@@ -1,4 +1,4 @@
-"""Broken variants of `discount` that PyCUDA invites. The checker rejects them all."""
+"""Declares broken variants of `discount` that PyCUDA invites. The checker rejects them all."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`discount_streamed`: the vest discount at the asker's size, larger than the card, streamed through it."""
+"""Benchmarks `discount_streamed`: the vest discount at a size larger than the card, streamed through it."""

@@ -1,4 +1,4 @@
-"""`discount_streamed` on the GPU with CuPy: slabs one after another, staged, and from page-locked arrays."""
+"""Computes `discount_streamed` with CuPy: slabs one after another, staged, and from page-locked arrays."""
 
 from __future__ import annotations
 

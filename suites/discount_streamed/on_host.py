@@ -1,4 +1,4 @@
-"""`discount_streamed` with NumPy."""
+"""Computes `discount_streamed` with NumPy."""
 
 from __future__ import annotations
 

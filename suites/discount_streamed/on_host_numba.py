@@ -1,4 +1,4 @@
-"""`discount_streamed` on all cores of the CPU with Numba."""
+"""Computes `discount_streamed` on all cores of the CPU with Numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`discount_streamed` on the GPU with Numba: slabs one after another, staged, and from page-locked arrays."""
+"""Computes `discount_streamed` with Numba on a GPU: slabs in turn, staged, and from page-locked arrays."""
 
 from __future__ import annotations
 

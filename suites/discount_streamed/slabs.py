@@ -1,4 +1,4 @@
-"""How the flat arrays are cut into slabs and copied on the host; shared by the GPU backends."""
+"""Cuts the flat arrays into slabs and copies them on the host, for the GPU backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken variants of `discount_streamed` in slabs, on device arrays; the checker rejects them all.
+"""Declares broken variants of `discount_streamed` in slabs, on device arrays; the checker rejects them all.
 
 A slab is one element more than a time step, so that slabs and time steps begin together only once.
 """

@@ -1,4 +1,4 @@
-"""Broken host variants of `discount_streamed`: they need NumPy alone."""
+"""Declares broken host variants of `discount_streamed`: they need NumPy alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken variants of `discount_streamed` that Numba invites on the CPU, where it checks no bounds."""
+"""Declares broken variants of `discount_streamed` that Numba invites on a CPU, as it checks no bounds."""
 
 from __future__ import annotations
 

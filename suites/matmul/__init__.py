@@ -1,1 +1,1 @@
-"""`matmul`: the product of two square float32 matrices."""
+"""Benchmarks `matmul`: the product of two square float32 matrices."""

@@ -1,4 +1,4 @@
-"""CuPy's product, which is cuBLAS's."""
+"""Uses CuPy's product, which is cuBLAS's."""
 
 import cupy
 

@@ -1,4 +1,4 @@
-"""NumPy's product, which is its BLAS's."""
+"""Uses NumPy's product, which is its BLAS's."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Numba's CPU target: the triple loop as a gufunc, and in an order that suits a cache."""
+"""Uses Numba's CPU target: the triple loop as a gufunc, and in an order that suits a cache."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Numba on the GPU: one thread for all, one an element, tiles in shared memory, tiles in registers too.
+"""Uses Numba on the GPU: one thread for all, one an element, tiles in shared memory, tiles in registers too.
 
 A tile's size must be a constant when a kernel is compiled, so kernels are made by factories, once a size.
 """

@@ -1,4 +1,4 @@
-"""PyCUDA: CUDA C++ through SourceModule, straight from global memory and through tiles in shared memory."""
+"""Uses PyCUDA: CUDA C++ through SourceModule, from global memory and through tiles in shared memory."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""scikit-cuda: cuBLAS on PyCUDA arrays, by its array function and by the BLAS call under it."""
+"""Uses scikit-cuda: cuBLAS on PyCUDA arrays, by its array function and by the BLAS call under it."""
 
 from skcuda import cublas, linalg, misc
 

@@ -1,4 +1,4 @@
-"""PyTorch's product, which is cuBLAS's."""
+"""Uses PyTorch's product, which is cuBLAS's."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""C = A·B for square float32 matrices: from the triple loop on one thread to the libraries.
+"""Defines C = A·B for square float32 matrices: from the triple loop on one thread to the libraries.
 
 n = 50, 100, 200 and 10 000 are the seed's sizes, 4096 fills a GPU, and 211 is a prime that no tile divides.
 10 000 is for libraries: kernels written here stop at 4096. At smoke size 17 is one more than the smallest

@@ -1,4 +1,4 @@
-"""The matrix product: every variant is checked, and measured under `--gpu-benchmark`."""
+"""Checks every variant of the matrix product, and measures it under `--gpu-benchmark`."""
 
 from .problem import matmul
 

@@ -1,4 +1,4 @@
-"""Broken variants that the checker must reject, each for the fault that it has."""
+"""Declares broken variants; each must be rejected for its fault."""
 
 import numpy as np
 from numba import cuda

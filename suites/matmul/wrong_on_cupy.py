@@ -1,4 +1,4 @@
-"""Broken variants that CuPy invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that CuPy invites; each must be rejected for its fault."""
 
 import cupy
 

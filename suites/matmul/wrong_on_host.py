@@ -1,4 +1,4 @@
-"""Broken host variants of `matmul`: they need NumPy alone."""
+"""Declares broken host variants of `matmul`: they need NumPy alone."""
 
 import numpy as np
 

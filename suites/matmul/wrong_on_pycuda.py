@@ -1,4 +1,4 @@
-"""Broken variants that SourceModule invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that SourceModule invites; each must be rejected for its fault."""
 
 import numpy as np
 from pycuda.compiler import SourceModule

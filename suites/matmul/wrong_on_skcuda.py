@@ -1,4 +1,4 @@
-"""Broken variants that cuBLAS invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that cuBLAS invites; each must be rejected for its fault."""
 
 from skcuda import cublas, misc
 

@@ -1,4 +1,4 @@
-"""Broken variants that may be right by luck, each to be rejected by a tool of compute-sanitizer."""
+"""Declares broken variants that may be right by luck; compute-sanitizer must reject them."""
 
 import numpy as np
 from numba import cuda, float32

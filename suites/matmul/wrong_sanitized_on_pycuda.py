@@ -1,4 +1,4 @@
-"""Broken variants in CUDA C++ that may be right by luck, to be rejected by a tool of compute-sanitizer."""
+"""Declares broken variants in CUDA C++ that may be right by luck; compute-sanitizer must reject them."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""CuPy: random arrays in pieces that are counted by a reduction, and Philox in CUDA C++."""
+"""Uses CuPy: random arrays in pieces that are counted by a reduction, and Philox in CUDA C++."""
 
 import cupy
 import numpy as np

@@ -1,4 +1,4 @@
-"""Dask over CuPy: a task a piece, each with a generator of its own."""
+"""Uses Dask over CuPy: a task a piece, each with a generator of its own."""
 
 import cupy
 import dask

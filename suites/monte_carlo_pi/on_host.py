@@ -1,4 +1,4 @@
-"""NumPy on one thread, in pieces that stay in cache."""
+"""Uses NumPy on one thread, in pieces that stay in cache."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Numba's CPU target: one thread, and all of them with `prange`, reseeded for each piece of work."""
+"""Uses Numba's CPU target: one thread, and all of them with `prange`, reseeded for each piece of work."""
 
 # ruff: noqa: NPY002 - inside njit there is no Generator; np.random is Numba's own, one state a thread
 import numba

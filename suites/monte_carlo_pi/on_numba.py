@@ -1,4 +1,4 @@
-"""Numba on the GPU: its xoroshiro128+ states in memory, and Philox, which keeps no state at all."""
+"""Uses Numba on the GPU: its xoroshiro128+ states in memory, and Philox, which keeps no state at all."""
 
 import numpy as np
 from numba import cuda, int64

@@ -1,4 +1,4 @@
-"""PyCUDA: `pycuda.curandom` into an array that is counted, and cuRAND's device API in a kernel."""
+"""Uses PyCUDA: `pycuda.curandom` into an array that is counted, and cuRAND's device API in a kernel."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""PyTorch: random tensors in pieces that are counted by a reduction."""
+"""Uses PyTorch: random tensors in pieces that are counted by a reduction."""
 
 import torch
 

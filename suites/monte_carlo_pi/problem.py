@@ -1,4 +1,4 @@
-"""π from random points: counts those of n uniform points in the unit square that lie in the quarter circle.
+"""Defines π from random points: how many of n uniform points of the unit square lie in the quarter circle.
 
 There is no reference to compare with: a count h of n points is right when it looks like a draw from the
 binomial distribution with p = π/4. `check_counts` judges the counts of several seeds together, or a variant

@@ -1,4 +1,4 @@
-"""π from random points: every variant is checked, and measured under `--gpu-benchmark`."""
+"""Checks every variant of π from random points, and measures it under `--gpu-benchmark`."""
 
 import pytest
 

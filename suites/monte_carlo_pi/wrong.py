@@ -1,4 +1,4 @@
-"""Broken variants that the checker must reject, each for the fault that it has.
+"""Declares broken variants; each must be rejected for its fault.
 
 A count is judged by statistics, so most of these would pass a comparison of one estimate with π.
 """

@@ -1,4 +1,4 @@
-"""Broken variants that Numba invites on the CPU, where it checks no bounds."""
+"""Declares broken variants that Numba invites on the CPU, where it checks no bounds."""
 
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""Broken variants that `pycuda.curandom` invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that `pycuda.curandom` invites; each must be rejected for its fault."""
 
 from pycuda.curandom import XORWOWRandomNumberGenerator
 

@@ -1,1 +1,1 @@
-"""`vector_exp`: the exponential of n standard normals, float32."""
+"""Benchmarks `vector_exp`: the exponential of n standard normals, float32."""

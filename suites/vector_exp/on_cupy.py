@@ -1,4 +1,4 @@
-"""CuPy: its own element-wise exponential, and CUDA C++ with 16-byte accesses."""
+"""Uses CuPy: its own element-wise exponential, and CUDA C++ with 16-byte accesses."""
 
 import cupy
 import numpy as np

@@ -1,4 +1,4 @@
-"""Dask over CuPy: blocks computed one after another, copied together or stored where they belong.
+"""Uses Dask over CuPy: blocks computed one after another, copied together or stored where they belong.
 
 Dask takes milliseconds a call to plan; larger n say nothing new. No elements cannot be cut into blocks.
 """

@@ -1,4 +1,4 @@
-"""NumPy's own exponential."""
+"""Uses NumPy's own exponential."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Numba's CPU target: the same scalar function as on the GPU, over all cores."""
+"""Uses Numba's CPU target: the same scalar function as on the GPU, over all cores."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Numba on the GPU: a ufunc, and kernels that differ in how threads share out the elements."""
+"""Uses Numba on the GPU: a ufunc, and kernels that differ in how threads share out the elements."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""PyCUDA: cumath as the seed calls it, an ElementwiseKernel, and CUDA C++ with 16-byte accesses."""
+"""Uses PyCUDA: cumath as the seed calls it, an ElementwiseKernel, and CUDA C++ with 16-byte accesses."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""PyTorch: into the given tensor, and into a new one from its caching allocator."""
+"""Uses PyTorch: into the given tensor, and into a new one from its caching allocator."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""y = exp(x) for n standard normals, float32: eight bytes of traffic for one transcendental function.
+"""Defines y = exp(x) for n standard normals, float32: eight bytes of traffic for one transcendental function.
 
 The data are the seed's (standard normals, seed 1), and so are the sizes; n = 10 000 019 is a prime, so that
 no block or vector width divides it. float64 and float16 are checked, not timed, where a variant takes them.

@@ -1,4 +1,4 @@
-"""The exponential: every variant is checked, and measured under `--gpu-benchmark`."""
+"""Checks every variant of the exponential, and measures it under `--gpu-benchmark`."""
 
 from .problem import vector_exp
 

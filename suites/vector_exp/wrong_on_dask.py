@@ -1,4 +1,4 @@
-"""Broken variants that Dask invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that Dask invites; each must be rejected for its fault."""
 
 from .on_dask import exponential
 from .problem import vector_exp

@@ -1,4 +1,4 @@
-"""Broken variants that PyCUDA invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that PyCUDA invites; each must be rejected for its fault."""
 
 import numpy as np
 import pycuda.driver

@@ -1,4 +1,4 @@
-"""Broken variants that PyTorch invites; the checker must reject each for the fault that it has."""
+"""Declares broken variants that PyTorch invites; each must be rejected for its fault."""
 
 from .problem import vector_exp
 

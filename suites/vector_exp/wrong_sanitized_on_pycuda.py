@@ -1,4 +1,4 @@
-"""A broken variant in CUDA C++ that may be right by luck, to be rejected by a tool of compute-sanitizer."""
+"""Declares a broken variant in CUDA C++ that may be right by luck; compute-sanitizer must reject it."""
 
 import functools
 
