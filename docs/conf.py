@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from pytest_gpukern.cli.main import COMMANDS  # noqa: E402
 from pytest_gpukern.package import __version__  # noqa: E402
-from pytest_gpukern.values.options import OPTIONS, Option  # noqa: E402
+from pytest_gpukern.values.options import GROUPS, Option  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,17 @@ autodoc_class_signature = "separated"
 html_theme = "furo"
 html_title = "pytest-gpukern"
 html_show_sphinx = False
+smartquotes = False  # they would make one dash of the two of an option
 
 
 def options() -> str:
-    """Returns every option with its values, its meaning and its ini twin, in MyST."""
-    return "\n\n".join(described(option) for option in OPTIONS) + "\n"
+    """Returns every option with its values, its meaning and its ini twin, in MyST, under headings."""
+    sections = []
+    for heading, group in GROUPS.items():
+        title = heading.removeprefix("GPU kernels, ")
+        title = "The run" if title == heading else f"{title[0].upper()}{title[1:]}"
+        sections += [f"## {title}", *map(described, group)]
+    return "\n\n".join(sections) + "\n"
 
 
 def described(option: Option) -> str:
