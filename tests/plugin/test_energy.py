@@ -68,7 +68,7 @@ def test_a_number_and_a_reason_stand_in_one_table(on_board, pytester, monkeypatc
     assert f"note {FIRST}: no energy told: {OF_INVALID}" in output
 
 
-def test_no_energy_is_shown_if_not_asked_for(gpu, monkeypatch, pytester):
+def test_nothing_is_shown_if_not_asked_for(gpu, monkeypatch, pytester):
     fake_gpu.install(monkeypatch, board=fake_gpu.Board())
     result = gpu("--gpukern-output=run.json")
     result.stdout.no_fnmatch_line("*energy*")
