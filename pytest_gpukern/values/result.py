@@ -117,10 +117,10 @@ class DeviceWork:
     Attributes:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's name as the compiler mangled it, or what is copied from where to where.
-        count: how often in a call; a mean, where calls differ.
-        time_ns: their time in a call, added up; the median over the calls.
-        size_bytes: copied or set in a call; 0 for a kernel.
-        kernel: how it was launched and what it takes; None for what is none.
+        count: how often in a call; a mean if calls differ.
+        time_ns: their total time in a call; the median over the calls.
+        size_bytes: bytes copied or set in a call; 0 for a kernel.
+        kernel: how the kernel was launched and what it needs; None for copies and memsets.
     """
 
     kind: str
@@ -144,18 +144,18 @@ class Measurement:
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
-            session; it is not subtracted. None where the timer has no such cost, or does not know it.
-        busy_ns: how long kernels were running in a call, the median; less than the time where they leave
-            gaps. None where the timer does not know.
-        work: what a call had the device do, in order; empty where the timer does not know.
+            session; it is not subtracted. None if the timer has no such cost, or does not know it.
+        busy_ns: median time that kernels ran in a call; less than the time of the call if there are gaps.
+            None if the timer does not know.
+        work: what a call had the device do, in order; empty if the timer does not know.
         buffer_sets: sets of inputs with different contents that were used in turn.
-        invalid_samples: how many more samples were taken and not used, because the device was not fit.
-        state: of the device around the samples; empty on the host.
-        energy_mj: energy of a call in millijoules, of the whole board with calls back to back and nothing
-            flushed between them, whatever `cache` says; None where it was not asked for or cannot be told.
+        invalid_samples: number of other samples that we did not use, because the device was not fit.
+        state: state of the device around the samples; empty on the host.
+        energy_mj: energy of a call in millijoules, of the whole board. Calls run back to back, without a
+            flush, whatever `cache` says. None if it was not asked for or cannot be measured.
         mean_power_w: average power of the board meanwhile, in watts.
-        energy_untold: why the energy that was asked for cannot be told, in words, or None.
-        beside: it was taken beside the main timer's, for comparison with records that lack that one.
+        energy_untold: why the energy that was asked for cannot be measured, in words, or None.
+        beside: whether it was taken beside the main timer's, to compare with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.

@@ -84,15 +84,15 @@ TIMERS = {
 }
 """Timer, as in `--gpukern-timer`, → its row.
 
-Prior spreads on one device are of identical processes on an H200. For events the prior is that of a kernel of
-tens of microseconds or more, so that one recorded session can say SAME at 2 %: 2.132·√2·0.5 % = 1.5 %; the
-fixed jitter that spreads shorter ones is in `jitter_ns`. For graphs it is the worst of eight processes. By
-CUPTI 239 pairs had a root mean square of 0.4 %, with extremes of 1.6 and 3.6 %. By the host's clock 60 copies
-and end-to-end times differed by up to 1.9 times (22 and 31 %) for what else those hosts did.
+Prior spreads on one device come from identical processes on an H200. For events we took kernels of tens of
+microseconds or more, so that one recorded session can say SAME at 2 %: 2.132·√2·0.5 % = 1.5 %; `jitter_ns`
+holds the fixed jitter of shorter ones. For graphs it is the worst of eight processes. CUPTI's 239 pairs had a
+root mean square of 0.4 %, with extremes of 1.6 and 3.6 %. On the host's clock 60 copies and end-to-end times
+differed by up to 1.9 times (22 and 31 %), depending on what else those hosts did.
 
-Prior spreads between devices are of H200s in different hosts. By events 327 pairs had 1.7 % (÷ √2 for one
-session) and an extreme of 13.5 %; the prior calls none of them SLOWER: 1.645·√2·6 % = 14 %. By CUPTI 1149
-pairs had 1.0 to 1.3 %, and an extreme of 8 % where the call allocates. Copies and end-to-end times took up to
+Prior spreads between devices come from H200s in different hosts. 327 pairs of events had 1.7 % (÷ √2 for one
+session) and an extreme of 13.5 %; the prior calls none of them SLOWER: 1.645·√2·6 % = 14 %. CUPTI's 1149
+pairs had 1.0 to 1.3 %, and an extreme of 8 % if the call allocates. Copies and end-to-end times took up to
 2.3 times as long on one host as on another.
 """
 

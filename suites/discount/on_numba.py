@@ -1,7 +1,7 @@
 """Computes `discount` on the GPU with Numba: the seed's gufuncs, `vectorize`, and kernels written by hand.
 
-Gufuncs and ufuncs are compiled when first wanted: with target='cuda' their decorators compile at once, which
-on import would create a CUDA context in every process that merely collects tests.
+Gufuncs and ufuncs are compiled at first use. With target='cuda' their decorators compile at once; on import
+that would create a CUDA context in every process that only collects tests.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def gufunc_whole(mult, discount, cv, stream):
 def gufunc_sliced_t(mult, discount, cv, stream):
     """One worker a time step: t threads, each walking a slice of its own, so no access is coalesced.
 
-    Of a single time step numba-cuda 0.30.4 expects an output without that axis ("output shape mismatch").
+    For a single time step numba-cuda 0.30.4 expects an output without that axis ("output shape mismatch").
     """
     gufunc = time_step_gufunc()
     return lambda: gufunc(mult, discount, out=cv, stream=stream)

@@ -113,7 +113,7 @@ def neighbours_factor(mult, discount, cv, stream):
 
 @discount.wrong("numba", expected_fault="wrong values")
 def first_factor_throughout(mult, discount, cv, stream):
-    """What a CUDA ufunc of numba-cuda 0.30.4 does when it broadcasts (i, k) against (t, i, k) itself."""
+    """Does what a CUDA ufunc of numba-cuda 0.30.4 does when it broadcasts (i, k) against (t, i, k) itself."""
     arrays = mult.ravel(), discount.ravel(), cv.ravel()
     return lambda: multiply_by_first[blocks_for(cv.size), BLOCK, stream](*arrays)
 

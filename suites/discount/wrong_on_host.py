@@ -129,7 +129,7 @@ def cached_by_id(mult, discount, cv):
 
 @discount.wrong("host", expected_fault="stale result")
 def cached_by_one_operand(mult, discount, cv):
-    """Remembers the product by the contents of `mult`, which tell nothing of `discount`."""
+    """Remembers the product by the contents of `mult`, which say nothing about `discount`."""
     answers = {}
 
     def launch():

@@ -1,4 +1,4 @@
-"""Defines the problem `discount_streamed`: `discount` at the size that was asked for, 200 × 10 000 000 × 5.
+"""Defines the problem `discount_streamed`: `discount` at its full size, 200 × 10 000 000 × 5.
 
 Input and output are 80 GB each, so they pass through the device in slabs, and the time that counts starts and
 ends with host data. The runner halves i until the arrays fit the host; the case that ran says which i it was.

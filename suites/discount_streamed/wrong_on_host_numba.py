@@ -17,7 +17,7 @@ def multiply_slab(mult, discount, cv, start, stop):
 
 @discount_streamed.wrong("host", expected_fault="out of bounds")
 def last_slab_taken_for_full(mult, discount, cv):
-    """A slab is one element more than a time step, and the last one ends behind the array."""
+    """A slab is one element more than a time step, and the last one ends after the array."""
     factors, source, target = mult.reshape(-1), discount.reshape(-1), cv.reshape(-1)
     size = mult.size + 1
 

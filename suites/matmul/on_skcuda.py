@@ -15,7 +15,7 @@ def dot(A, B):
 def cublas_sgemm(A, B, C, n):
     """`skcuda.cublas.cublasSgemm` into the given array.
 
-    cuBLAS counts by columns, for which rows make Aᵀ of A: it is asked for Cᵀ = Bᵀ·Aᵀ, so that nothing is
+    cuBLAS counts by columns, so it reads our rows as Aᵀ. We ask for Cᵀ = Bᵀ·Aᵀ, so that nothing is
     transposed.
     """
     handle = misc._global_cublas_handle

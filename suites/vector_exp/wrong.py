@@ -28,7 +28,7 @@ def exp_of_next(x, y):
 
 @cuda.jit
 def exp_of_two(x, y):
-    """Never compiled: a kernel that was takes further arguments without a word."""
+    """Is never compiled: a compiled kernel would take more arguments without complaint."""
     i = cuda.grid(1)
     if i < x.size:
         y[i] = math.exp(x[i])
@@ -163,7 +163,7 @@ def too_many_arguments(x, y, n, stream):
 
 @cuda.jit
 def exp_up_to_and_including(x, y):
-    """`<=` where `<` was meant: the thread behind the last one writes too."""
+    """`<=` where `<` was meant: the thread after the last one writes too."""
     i = cuda.grid(1)
     if i <= x.size:
         y[i] = math.exp(x[min(i, x.size - 1)])
@@ -272,7 +272,7 @@ def exp_by_int32(x, y):
     "numba", expected_fault="not written", at={"n": 2**31 + 11}, needs_gpu="overflow of 32-bit integers"
 )
 def int32_index(x, y, n, stream):
-    """Right for anything that anybody tries; behind 2³¹ elements, the last of them are left out."""
+    """Is right at usual sizes; above 2³¹ elements it leaves out the last ones."""
     return lambda: exp_by_int32[blocks(n), BLOCK, stream](x, y)
 
 

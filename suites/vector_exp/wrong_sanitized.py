@@ -10,7 +10,7 @@ from .wrong import BLOCK
 
 @cuda.jit
 def exp_and_one_more(x, y, count):
-    """`<=` where `<` was meant: the last thread writes behind the end of y."""
+    """`<=` where `<` was meant: the last thread writes after the end of y."""
     i = cuda.grid(1)
     if i <= count:
         y[i] = math.exp(x[min(i, count - 1)])

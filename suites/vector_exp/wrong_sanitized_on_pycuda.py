@@ -25,6 +25,6 @@ def smoothed_exp():
 
 @vector_exp.wrong("pycuda", detected_by="memcheck", needs_gpu="memory behind an array that belongs to nobody")
 def reads_one_too_many(x, y, n, stream):
-    """A neighbour of weight 0, which behind the end of x is anything, and wrong only if that is no number."""
+    """Adds a neighbour with weight 0; after the end of x that is wrong only if it is NaN or infinite."""
     kernel, grid = smoothed_exp(), (-(-n // BLOCK), 1)
     return lambda: kernel(x, y, np.int32(n), np.float32(0), grid=grid, block=(BLOCK, 1, 1), stream=stream)
