@@ -154,15 +154,22 @@ def main() -> None:
     if known.gpu and not commit:
         parser.error("git does not tell the commit; name it: --gpu=COMMIT")
     below = caption(commit) if known.gpu else ""
+    failed = False
     for name in known.names or [name for name, each in RECORDINGS.items() if each.needs_gpu == bool(commit)]:
-        text = output(RECORDINGS[name])
+        try:
+            text = output(RECORDINGS[name])
+        except RuntimeError as error:
+            failed = True
+            print(f"not recorded: {name}: {error}", flush=True)
+            continue
         block = re.compile(BLOCK.format(name=re.escape(name)), re.DOTALL)
         for page in PAGES:
             old = page.read_text(encoding="utf-8")
             new = block.sub(lambda found, text=text: found[1] + text + found[3] + below, old)
             if new != old:
                 page.write_text(new, encoding="utf-8")
-        print(f"recorded {name}", flush=True)  # noqa: T201
+        print(f"recorded {name}", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
