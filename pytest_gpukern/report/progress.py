@@ -1,58 +1,96 @@
-"""Shows a line now and then while a long run measures."""
+"""Shows how far a long run is: one line in place on a terminal, a line every 30 s in a log."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.rows import rows_of
+from pytest_gpukern.report.layout import shorten
+from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.values.result import Result
-
-EVERY_S = 10.0
+EVERY_S = 30.0
+_LONG_S = 2.0
+"""A shorter run shows no line."""
+_ERASE_BELOW = "\x1b[J"
 
 
 class Progress:
-    """Decides when a progress line is due and what it says; the clock is the caller's."""
+    """Shows one line about a run.
 
-    def __init__(self, started_s: float, every_s: float = EVERY_S) -> None:
-        self._started_s = started_s
+    On a terminal, the line stands below what pytest writes, and is gone at the end. In a log it is a line of
+    its own.
+
+    Args:
+        reporter: pytest's terminal reporter; None shows nothing.
+        in_place: whether it writes to a terminal that understands escape sequences.
+        every_s: seconds between two lines of a log.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        reporter: Any,
+        *,
+        in_place: bool,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.in_place = in_place and reporter is not None
+        self._reporter = reporter
         self._every_s = every_s
-        self._last_s = started_s
+        self._clock = clock
+        self._started_s = self._last_s = clock()
+        self._text = ""
 
-    def update(self, result: Result | None, finished: int, total: int, now_s: float) -> str | None:
-        """Returns `gpukern: 37 of 98 · exp/cupy.exp/n=1000 48.6 µs · 2 min 10 s`, or None if not due."""
-        if now_s - self._last_s < self._every_s:
-            return None
-        self._last_s = now_s
-        count = f"{finished} of {total}" if total else f"{finished} finished"
-        parts = [f"gpukern: {count}", units.duration(now_s - self._started_s)]
-        if result is not None:
-            first = rows_of(result, ())[0]
-            state = first.verdict if first.verdict == "INCORRECT" else first.time
-            parts.insert(1, f"{result.case.id} {state}")
-        return " · ".join(parts)
+    def show(self, what: str, finished: int, total: int, *, share: float) -> None:
+        """Shows `gpukern: 37 of 98 · measuring exp/cupy.exp/n=1000 · 2 min 10 s, about 3 min 34 s left`.
 
+        Args:
+            what: the test and its phase.
+            finished: number of tests that have ended.
+            total: number of all tests.
+            share: part of the run that is over; the time left is by the pace so far.
+        """
+        now_s = self._clock()
+        elapsed_s = now_s - self._started_s
+        left = f", about {units.duration(elapsed_s * (1 - share) / share)} left" if 0 < share < 1 else ""
+        before, after = f"gpukern: {finished} of {total} · ", f" · {units.duration(elapsed_s)}{left}"
+        if self.in_place and elapsed_s >= _LONG_S:
+            width = self._reporter._tw.fullwidth - 1  # a line that wraps could not be rewritten
+            room = width - len(before) - len(after)
+            self._text = f"{before}{shorten(printable(what), room)}{after}"[:width]
+            self.redraw()
+        elif self._reporter is not None and not self.in_place and now_s - self._last_s >= self._every_s:
+            self._last_s = now_s
+            self._reporter.ensure_newline()
+            if self._reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
+                self._reporter.write_line("")
+            self._reporter.write_line(f"{before}{printable(what)}{after}")
 
-class SessionProgress:
-    """Decides when a line about a further session is due and what it says: at its start and now and then."""
+    def redraw(self) -> None:
+        """Draws the line below the cursor, and puts the cursor back to where pytest goes on."""
+        if self._text:
+            column = self._reporter._tw.width_of_current_line + 1
+            self._write(f"\n{self._text}{_ERASE_BELOW}\x1b[A\x1b[{column}G")
 
-    def __init__(self, sessions: int, every_s: float = EVERY_S) -> None:
-        self._sessions = sessions
-        self._every_s = every_s
-        self._number = 0
-        self._last_s = 0.0
+    def clear(self) -> None:
+        """Erases the line, before something else is written."""
+        if self._text:
+            self._write(_ERASE_BELOW)
 
-    def update(self, number: int, finished: int, total: int, now_s: float) -> str | None:
-        """Returns `gpukern: session 3 of 5: 40 of 120`, or None if not due."""
-        if number == self._number and now_s - self._last_s < self._every_s:
-            return None
-        self._number, self._last_s = number, now_s
-        return f"gpukern: session {number} of {self._sessions}: {finished} of {total}"
+    def end(self) -> None:
+        """Erases the line for good."""
+        self.clear()
+        self._text = ""
+
+    def _write(self, text: str) -> None:
+        self._reporter.flush()
+        self._reporter._tw._file.write(text)  # not counted as a part of pytest's line
+        self._reporter.flush()
 
 
 def telling_now_and_then(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -19,8 +19,7 @@ from pytest_gpukern.run.stash import (
     environment_of,
     settings_of,
 )
-from pytest_gpukern.values.options import asked
-from pytest_gpukern.values.untrusted_json import printable
+from pytest_gpukern.values.options import asked, measures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.findings.common_shift import Compared, Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
+    from pytest_gpukern.report.progress import Progress
     from pytest_gpukern.values.result import JsonDict, Result
 
 T = TypeVar("T")
@@ -84,8 +84,7 @@ class Controller:
         self._stale: list[str] = []
         self._total = 0
         self._finished = 0
-        self._progress: Any = None
-        self._started_s = time.monotonic()
+        self._progress: Progress | None = None
 
     @property
     def results(self) -> list[Result]:
@@ -123,14 +122,39 @@ class Controller:
                 KnownCases(folder, name, frozenset(ids)) for folder, name, ids in known
             )
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
+        """Shows on a terminal which test begins."""
+        self.clear_progress()
+        started = yield
+        if self._progress is None and (self._results or measures(self._config)):
+            self._progress = self._new_progress()
+        if self._progress is not None and self._progress.in_place:
+            verb = "measuring" if measures(self._config) else "checking"
+            self._show_progress(f"{verb} {nodeid.partition('::')[2]}")
+        return started
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
         """Takes the result off a report, from this process or a worker."""
+        self.clear_progress()
+        self._take(report)
+        reported = yield
+        if self._progress is not None:
+            self._progress.redraw()
+        return reported
+
+    def clear_progress(self) -> None:
+        """Erases the line about how far the run is, before something else is written."""
+        if self._progress is not None:
+            self._progress.clear()
+
+    def _take(self, report: pytest.TestReport) -> None:
         carried = getattr(report, "gpukern", None)
         if report.when == "teardown":
             self._finished += 1
-            if self._results:
-                self._show_progress(next(reversed(self._results.values())))
+            if self._progress is not None and not self._progress.in_place and self._results:
+                self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried or {})
             return
         if carried is None or (report.when == "setup" and report.passed):
@@ -193,7 +217,11 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Measures what is to be recorded in extra sessions, once the tests have ended."""
-        looped = yield
+        try:
+            looped = yield
+        finally:
+            if self._progress is not None:
+                self._progress.end()
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             self._extra = self._measure_extra_sessions()
             for nodeid, found in self._extra.results.items():
@@ -298,7 +326,6 @@ class Controller:
     def _measure_extra_sessions(self) -> ExtraSessions:
         """Measures each test to be recorded in extra sessions, one whole session after the other."""
         from pytest_gpukern.processes.extra_sessions import ExtraSessions, measure_extra_sessions
-        from pytest_gpukern.report.progress import SessionProgress
 
         environment, settings = environment_of(self._config), settings_of(self._config)
         nodeids = [
@@ -310,17 +337,23 @@ class Controller:
         ]
         if settings.sessions == 1 or not nodeids:
             return ExtraSessions()
-        progress = SessionProgress(settings.sessions)
-        return measure_extra_sessions(
-            environment.children,
-            nodeids,
-            first=2,
-            last=settings.sessions,
-            environ=environment.gpu.for_children,
-            progress=lambda number, finished, total: self._write_line(
-                progress.update(number, finished, total, time.monotonic())
-            ),
-        )
+        progress = self._progress or self._new_progress()
+
+        def show(number: int, finished: int, total: int) -> None:
+            share = (number - 1 + finished / total) / settings.sessions
+            progress.show(f"session {number} of {settings.sessions}", finished, total, share=share)
+
+        try:
+            return measure_extra_sessions(
+                environment.children,
+                nodeids,
+                first=2,
+                last=settings.sessions,
+                environ=environment.gpu.for_children,
+                progress=show,
+            )
+        finally:
+            progress.end()
 
     def _record(self, nodeid: str, result: Result) -> None:
         """Queues a test's sessions for its baseline, or says why they are not recorded."""
@@ -383,20 +416,29 @@ class Controller:
             result.measurements and not result.simulated and result.case.on_gpu for result in self.results
         )
 
-    def _show_progress(self, result: Result) -> None:
+    def _new_progress(self) -> Progress:
         from pytest_gpukern.report.progress import Progress
 
-        if self._progress is None:
-            self._progress = Progress(started_s=self._started_s)
-        self._write_line(self._progress.update(result, self._finished, self._total, time.monotonic()))
-
-    def _write_line(self, line: str | None) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if line is not None and reporter is not None:
-            reporter.ensure_newline()
-            if reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
-                reporter.write_line("")
-            reporter.write_line(printable(line))
+        option = self._config.option
+        # What tests or a debugger write past pytest would end up in the line.
+        undisturbed = option.capture != "no" and not (option.usepdb or option.trace)
+        smart = os.environ.get("TERM", "dumb") != "dumb"
+        return Progress(reporter, in_place=getattr(reporter, "isatty", False) and undisturbed and smart)
+
+    def _show_progress(self, what: str) -> None:
+        assert self._progress is not None
+        sessions = settings_of(self._config).sessions if self._writes_baselines else 1
+        share = self._finished / (self._total * sessions) if self._total else 0.0
+        self._progress.show(what, self._finished, self._total, share=share)
+
+
+def _state_of(result: Result) -> str:
+    """Returns a case and its time, or that it is wrong."""
+    from pytest_gpukern.report.rows import rows_of
+
+    first = rows_of(result, ())[0]
+    return f"{result.case.id} {first.verdict if first.verdict == 'INCORRECT' else first.time}"
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

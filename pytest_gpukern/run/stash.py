@@ -291,6 +291,9 @@ def tell(config: pytest.Config, message: str) -> None:
         return
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    controller = config.pluginmanager.get_plugin("gpukern-controller")
+    if controller is not None:
+        controller.clear_progress()
     line = f"gpukern: {printable_lines(message)}\n"
     if reporter is None:  # in an xdist worker: the terminal's last line may be dots
         line = f"\n{line}"

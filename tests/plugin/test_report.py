@@ -57,9 +57,17 @@ def test_a_run_without_cases_reports_nothing(pytester, gpu):
 def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
     from pytest_gpukern.report.progress import Progress
 
-    monkeypatch.setattr(Progress.__init__, "__defaults__", (0.0,))  # a line is due at once
+    monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)  # a line is due at once
     lines = host("--gpu-benchmark", workers).stdout
     lines.fnmatch_lines([f"gpukern: {number} of 4 · doubling/host.* · *" for number in (1, 2, 3, 4)])
+
+
+def test_recording_shows_which_session_it_is_at(host, monkeypatch):
+    from pytest_gpukern.report.progress import Progress
+
+    monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)
+    lines = host("--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-sessions=3").stdout
+    lines.fnmatch_lines([f"gpukern: 0 of 4 · session {number} of 3 · * left" for number in (2, 3)])
 
 
 def test_an_expected_failure_is_listed_with_its_reason_and_not_with_its_traceback(host, pytester):

@@ -97,7 +97,6 @@ def recorded_sessions(pytester, case_id):
 def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pytester):
     result = project("-n2", "--gpukern-baseline=create")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"gpukern: session {number} of 5: 0 of 2" for number in (2, 3, 4, 5)])
     assert recorded_sessions(pytester, FIRST) == recorded_sessions(pytester, SECOND) == 5
     added = [line.split() for line in (pytester.path / "added.log").read_text().splitlines()]
     for case in (FIRST, SECOND):

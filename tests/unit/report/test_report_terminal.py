@@ -18,7 +18,6 @@ from pytest_gpukern.measure.device_clocks import Disturbance, Recovery, device_n
 from pytest_gpukern.measure.statistics import summarize
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Line
-from pytest_gpukern.report.progress import Progress, SessionProgress, telling_now_and_then
 from pytest_gpukern.report.terminal import render, skip_lines, totals
 from pytest_gpukern.values.result import Correctness, Finding, OutputError, Result
 from pytest_gpukern.values.settings import Settings
@@ -541,34 +540,6 @@ def test_with_v_a_large_run_has_its_tables():
     lines = [line.text for line in render(RunReport([*suites_on_a_gpu()]), width=120, verbose=True)]
     assert sum("a_variant_with_a_long_name" in line for line in lines) >= 600
     assert not any("-v" in line for line in lines)
-
-
-def test_progress_is_reported_every_ten_seconds_and_no_more():
-    progress = Progress(started_s=100.0)
-    case = result("cupy.exp", measured(), point={"n": 10_000_000})
-    assert progress.update(case, 1, 98, 109.9) is None
-    assert progress.update(case, 2, 98, 110.0) == (
-        "gpukern: 2 of 98 · vector_exp/cupy.exp/n=10000000 48.60 µs · 10 s"
-    )
-    assert progress.update(case, 3, 98, 115.0) is None
-    assert progress.update(None, 37, 98, 230.0) == "gpukern: 37 of 98 · 2 min 10 s"
-
-
-def test_a_further_session_is_told_of_at_its_start_and_every_ten_seconds():
-    progress = SessionProgress(5)
-    assert progress.update(2, 0, 120, 1.0) == "gpukern: session 2 of 5: 0 of 120"
-    assert progress.update(2, 39, 120, 10.9) is None
-    assert progress.update(2, 40, 120, 11.0) == "gpukern: session 2 of 5: 40 of 120"
-    assert progress.update(3, 0, 120, 11.5) == "gpukern: session 3 of 5: 0 of 120"
-
-
-@pytest.mark.parametrize("every_s", [3600.0, 0.0])
-def test_how_far_a_session_is_is_told_once_it_is_due(every_s):
-    told = []
-    progress = telling_now_and_then(told.append, "memcheck", every_s)
-    progress(3, 120)
-    progress(4, 120)
-    assert told == ([] if every_s else ["memcheck: 3 of 120", "memcheck: 4 of 120"])
 
 
 def test_the_first_call_is_shown_apart_from_the_measurements():
