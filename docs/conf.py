@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,6 @@ autodoc_class_signature = "separated"
 html_theme = "furo"
 html_title = "pytest-gpukern"
 html_show_sphinx = False
-smartquotes = False  # they would make one dash of the two of an option
 
 
 def options() -> str:
@@ -53,6 +53,7 @@ def described(option: Option) -> str:
     values = option.metavar or ",".join(option.choices)
     written = "" if option.flag else f" {values}" if option.metavar else f" {{{values}}}"
     text = option.help.replace("%%", "%")
+    text = re.sub("--[a-z][a-z=-]*", r"`\g<0>`", text)  # two dashes, which else become a long one
     text = f"{text[0].upper()}{text[1:]}. {option.more}".rstrip()
     return f"```{{option}} {option.cli}{written}\n{text}\nIni: `{option.ini}`.\n```"
 
