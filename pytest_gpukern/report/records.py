@@ -35,6 +35,7 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
     if settings.benchmark and settings.baseline == "compare":
         lines += _to_create(config, results)
         lines += _to_accept(report, config)
+        lines += _to_keep(report, config)
         folder = settings.baseline_dir
         if folder is not None and not folder.is_dir():
             lines.append(f"nothing to compare with: there is no folder {folder}")
@@ -89,13 +90,32 @@ def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
         command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
         where = "" if here == root else f" in {root}"
     else:
-        tests = ["TEST…"] if many else [os.path.relpath(root / result.nodeid, here) for result in slower]
-        update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
-        command = ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
-        where = ""
+        command, where = _update(slower, config), ""
     one = len(slower) == 1
     meant = "1 case is slower; if that is meant" if one else f"{len(slower)} cases are slower; if meant"
     return [f"{meant}{where}: {shlex.join(command)}"]
+
+
+def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
+    """Returns the command that records what became faster, so that its loss is seen, or nothing."""
+    faster = [
+        result
+        for result in report.results
+        if result.case.on_gpu and any(each.kind is VerdictKind.FASTER for each in result.verdicts.values())
+    ]
+    if not faster:
+        return []
+    count = "1 case is faster" if len(faster) == 1 else f"{len(faster)} cases are faster"
+    return [f"{count}; to gate at the new time: {shlex.join(_update(faster, config))}"]
+
+
+def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
+    """Returns the command that opens a new epoch for the tests of these results."""
+    root, here = config.rootpath, config.invocation_params.dir
+    few = [os.path.relpath(root / result.nodeid, here) for result in results[: _SHOWN + 1]]
+    tests = ["TEST…"] if len(few) > _SHOWN else few
+    update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
+    return ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:

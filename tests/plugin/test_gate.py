@@ -132,11 +132,18 @@ def test_the_last_failed_are_the_regressions_alone(recorded, slower):
     result.stdout.fnmatch_lines([f"*test_doubling[[]{FIRST}[]] FAILED*"])
 
 
-def test_an_improvement_passes(recorded, monkeypatch):
+def test_an_improvement_passes_with_the_command_that_keeps_it(recorded, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "900")
     result = recorded()
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 faster"])
+    test = "'test_doubling.py::test_doubling[[]doubling/numba.first/n=8]'"
+    update = f"pytest {test} --gpu-benchmark --gpukern-baseline=update --gpukern-reason=TEXT"
+    result.stdout.fnmatch_lines(
+        [
+            "gpukern: 2 passed · baseline: 1 same, 1 faster",
+            f"gpukern: 1 case is faster; to gate at the new time: {update}",
+        ]
+    )
 
 
 def test_a_gate_that_warns_passes_the_test_and_warns_with_the_reason(recorded, slower):

@@ -1,6 +1,10 @@
 """What the terminal shows, and what pytest-benchmark is given."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +112,51 @@ def test_a_run_works_with_another_plugin_blocked(recorded, monkeypatch, blocked)
     recorded("-p", blocked).assert_outcomes(passed=2) if blocked != "no:terminal" else None
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     assert recorded("-p", blocked).ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def in_a_terminal(pytester):
+    """What a run prints into a terminal with these environment variables."""
+    pytester.makepyfile(test_doubling=HOST_PROBLEM)
+
+    def run(*options, **environ):
+        ours, theirs = os.openpty()
+        kept = {name: text for name, text in os.environ.items() if not name.endswith(("_COLOR", "_COLORS"))}
+        command = [sys.executable, "-m", "pytest", "--gpukern-simulator=never", "--gpu-benchmark", *options]
+        process = subprocess.Popen(command, stdout=theirs, cwd=pytester.path, env=kept | environ)
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO, once nobody writes any more
+            while found := os.read(ours, 4096):
+                shown += found
+        os.close(ours)
+        assert process.wait() == 0
+        return shown.decode(environ.get("PYTHONIOENCODING", "utf-8"))
+
+    return run
+
+
+def test_a_terminal_has_colours_unless_it_is_dumb_or_nobody_wants_them(in_a_terminal):
+    assert "\x1b[1mdoubling · end_to_end by host, hot" in in_a_terminal(TERM="xterm")
+    for none in ({"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}):
+        shown = in_a_terminal(**none)
+        assert "\x1b" not in shown
+        assert "\r\ndoubling · end_to_end by host, hot" in shown
+
+
+def test_a_terminal_that_knows_ascii_only_has_it_spelled(in_a_terminal):
+    shown = in_a_terminal(PYTHONIOENCODING="ascii", TERM="dumb")
+    assert "doubling - end_to_end by host, hot" in shown
+    assert " +- " in shown
+    assert " ns " in shown or " us " in shown
+    assert "\\u" not in shown
+    assert "\\x" not in shown
+
+
+@pytest.mark.parametrize("columns", ["80", "120", "200"])
+def test_a_case_is_one_row_however_wide_the_terminal_is(host, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = host("--gpu-benchmark", "--gpukern-size=smoke").outlines
+    rows = [line for line in lines if line.startswith("  host.") and line.endswith(" NEW")]
+    assert len(rows) == 4
+    assert all(len(row) <= int(columns) for row in rows)
