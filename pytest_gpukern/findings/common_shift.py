@@ -55,8 +55,8 @@ class Shift:
         low: lower end of its 95 % interval.
         high: upper end.
         canaries: name → how it moved; empty where none was recorded.
-        usual: log ratio that a session's common shift stays within in 95 % of cases without any cause, as far
-            as the recorded sessions tell.
+        usual: how far sessions shift without a cause, as a log ratio: 95 % of them stay within it, as far as
+            the recorded sessions tell.
     """
 
     cases: int
@@ -84,7 +84,7 @@ class Shift:
 
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
-    """Returns the common shift of compared results and of the canaries; None where there are too few."""
+    """Returns the common shift of compared results and of the canaries; None if there are too few."""
     recorded = [session.canaries for each in compared for session in each.past.sessions]
     now = [each.result.canaries for each in compared]
     canaries = canary_changes(now, recorded)
@@ -169,7 +169,7 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
         f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
     )
     if not shift.canaries:
-        return f"{text}; no canaries by this timer are recorded that could tell whether it is the machine"
+        return f"{text}; the record has no canaries by this timer, which could tell whether it is the machine"
     readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
     moved = shift.with_it
     if moved:
@@ -180,7 +180,7 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
     what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
     still = f"{text}; the canaries were not ({', '.join(readings.values())})"
     if any(change.startswith("device ") for change in changed):
-        return f"{still}, but the card is another one, and cards of a model differ a little"
+        return f"{still}, but this is another card, and cards of a model differ a little"
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
 
 

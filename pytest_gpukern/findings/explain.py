@@ -60,9 +60,9 @@ _OF_THE_HOST = (
 def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
     """Says what else changed between the recorded sessions and a result, for a verdict that something did.
 
-    As `is_cause` tells apart, it also says that the code did not change, or that nothing did.
+    It also says that the code did not change, or that nothing did; `is_cause` tells these apart.
 
-    A thing has changed where no recorded session had it as it is now.
+    A value has changed if no recorded session had it.
 
     Args:
         result: the new result, with its kernels and fingerprint.
@@ -108,7 +108,7 @@ def is_cause(text: str) -> bool:
 def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> tuple[str, ...]:
     """Returns what a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
 
-    What a recorded session does not tell, as one of an older release, is no difference.
+    A field that a recorded session lacks, such as one by an older release, is no difference.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
     found = [
@@ -192,7 +192,7 @@ def clock_change(
 def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
     """Says how the multiprocessors' clock moved since the recorded sessions of measurements under one key.
 
-    Of several sessions their median is what it is now, and the spread is also that between them.
+    If there are several sessions, their median counts, and the spread between them is part of the spread.
     """
     ranges = [each.state.get("sm_mhz_range") or (0.0, 0.0) for each in deciding]
     own = [mhz for each in deciding if (mhz := each.state.get("sm_mhz"))]
@@ -231,7 +231,7 @@ def _times(key: str, past: Past) -> list[RecordedTime]:
 def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
     """Says whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
 
-    It is not where the gate held them against those of their own card, or of the epoch's opening, only.
+    It is not if the gate compared them only with sessions on their own card, or with the epoch's first.
     """
     recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
     now = statistics.fmean(math.log(each.summary.median_ns) for each in deciding)
@@ -242,7 +242,7 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
     """Returns what changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
-    # Hashes by another method, as older releases recorded, tell nothing.
+    # Older releases recorded hashes by another method, which tell nothing.
     known = {
         kernel.machine_code_sha256
         for kernel in before

@@ -55,9 +55,8 @@ _FIELDS = (
 def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
     """Returns a finding for each output whose error exceeds four times the largest one recorded.
 
-    Up to four ULP an error is rounding, whatever it was. Where the record's is exact, any other error
-    beyond that has grown. Beside a reference near zero, where errors are of many ULP, the absolute error is
-    what counts.
+    An error of up to four ULP is rounding, whatever it was. If the recorded one is exact, any other error
+    beyond that has grown. Near a zero in the reference, errors are many ULP, and the absolute error counts.
     """
     findings = []
     for name, error in errors.items():
@@ -80,9 +79,8 @@ def other_bits(
 ) -> tuple[Finding, ...]:
     """Returns a finding for each output whose bits differ from those of the same machine code and inputs.
 
-    Only where all recorded sessions agree, and those are two or more: otherwise the output may be one that
-    differs from run to run. The inputs are the same where problem version and measured point are, since they
-    are random from a fixed seed.
+    Two or more sessions have to be recorded, and all have to agree: else the output may differ from run to
+    run. Equal problem versions and measured points mean equal inputs, which are random from a fixed seed.
     """
     code = _code(map(as_recorded, kernels))
     if code is None or any(_code(session.kernels) != code for session in past.sessions):
@@ -104,7 +102,7 @@ def over_sessions(
 ) -> dict[str, OutputError]:
     """Returns the errors with each output's determinism over this session and those of the same machine code.
 
-    Without such sessions, or where the machine code is not known, it is what this session found.
+    Without such sessions, or if the machine code is not known, it is what this session found.
     """
     code = _code(map(as_recorded, kernels))
     alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
@@ -122,8 +120,8 @@ def over_sessions(
 def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
     """Returns a finding for each output that was the same in every launch and no longer is, or vice versa.
 
-    Whatever code it comes from: an atomic addition where there was a tree is what is to be told. That an
-    output became `bitwise` is told only where several sessions saw it differ.
+    The machine code need not be the same: we want to tell of an atomic addition that replaced a tree. We tell
+    that an output became `bitwise` only if several sessions saw it differ.
     """
     findings = []
     for name, error in errors.items():
@@ -213,8 +211,8 @@ def resource_changes(
 def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ...]:
     """Returns a finding where some calls became slow: mean or 95th percentile grew beyond what was recorded.
 
-    Both are taken relative to the session's median, so that a clock or a card changes neither. They are
-    larger than in every recorded session, by 5 % at least, and beyond a prediction interval of Student's.
+    Both are relative to the session's median, so that a clock or a card changes neither. They have to be
+    larger than in every recorded session, by 5 % at least, and beyond a Student prediction interval.
 
     Args:
         deciding: measurements of new sessions under one key, whose median did not become slower.
@@ -234,7 +232,7 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
         error = statistics.stdev(before) * math.sqrt(1 / len(now) + 1 / len(before))
         least = max(_LEAST_TAIL, student_t(_SURE, len(before) - 1) * error)
         if found > max(before) and found - usual >= least:
-            grown.append(f"the {name} is {math.exp(found):.2f} times it ({math.exp(usual):.2f} as recorded)")
+            grown.append(f"the {name} is {math.exp(found):.2f} times it (recorded: {math.exp(usual):.2f})")
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
 
 

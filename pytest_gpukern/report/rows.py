@@ -136,7 +136,7 @@ class ScopeTime:
 def scope_times(result: Result) -> list[ScopeTime]:
     """Returns the scopes of a result in order, each by its main measurement.
 
-    Where only the one beside it was judged it is that: a record may know the scope by one timer only.
+    If only the measurement beside it was judged, that one is shown: a record may know a scope by one timer.
     """
     scopes: dict[str, list[Measurement]] = {}
     for each in sorted(result.measurements, key=lambda each: each.beside):
@@ -153,7 +153,7 @@ def scope_times(result: Result) -> list[ScopeTime]:
 def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
     """Returns the kind, ratio and reason of a scope's verdict, the reason with what else changed.
 
-    It is INVALID also where nothing was compared, or where the number beside the one shown is.
+    It is INVALID, too, if nothing was compared, or if the measurement beside the shown one is INVALID.
     """
     for measurement in (time.shown, *time.others):
         if measurement.invalid is not None:
@@ -315,7 +315,7 @@ def rate_text(measurement: Measurement) -> str:
 def error_text(result: Result) -> str:
     """Returns the worst error over the outputs: in ULP where that is telling, else relative or absolute.
 
-    Beside a reference near zero, as of a sum that cancels, any error is many ULP: then the absolute tells.
+    Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
     if not result.errors:
         return "unchecked" if result.correctness is Correctness.UNCHECKED else ""
@@ -396,7 +396,7 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
 
     The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
     by the same timer if it has that, else by its main one.
-    Of a reference with several parameter values, the same ones count if they are there, else the fastest.
+    If the reference has several parameter values, equal ones count if they are there, else the fastest.
     """
     if not result.speedup_against:
         return ""

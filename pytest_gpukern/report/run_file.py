@@ -100,7 +100,7 @@ def write_run_file(
     content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Halves of surrogate pairs, as of names that are no UTF-8, become what JSON escapes them by.
+        # Names that are no UTF-8 hold halves of surrogate pairs, which JSON escapes.
         replace(path, content.encode(errors="backslashreplace"))
     except FileError as error:
         raise FileError(path, error.problem, _UNWRITABLE) from error
@@ -150,7 +150,7 @@ def read_run(path: Path) -> RunFile:
 
 @dataclass(frozen=True)
 class _Version:
-    """What the file of a run by any release has; `extra` is the rest."""
+    """Holds what the file of a run by any release has; `extra` is the rest."""
 
     schema: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
     gpukern: str = "a newer release"
@@ -159,7 +159,7 @@ class _Version:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What the file of a run has besides its version."""
+    """Holds what the file of a run has besides its version."""
 
     created: str
     fingerprints: dict[str, dict[str, Any]]
@@ -207,7 +207,7 @@ def _created(text: str) -> datetime:
 
 
 def _from_3(entry: JsonDict) -> JsonDict:
-    """A result of schema 3 as of 4; what is damaged passes through, for the check of its fields to name."""
+    """Returns a result of schema 3 as one of 4; the check of its fields names what is damaged."""
     measurements = entry.get("measurements")
     for measurement in measurements if isinstance(measurements, list) else ():
         work = measurement.get("work") if isinstance(measurement, dict) else None
@@ -221,7 +221,7 @@ def _from_3(entry: JsonDict) -> JsonDict:
 
 
 def _flat(kernel: Any) -> Any:
-    """A kernel of schema 3 with its launch beside its other values."""
+    """Returns a kernel of schema 3 with its launch beside its other values."""
     shape = kernel.get("shape") if isinstance(kernel, dict) else None
     if not isinstance(shape, dict):
         return shape

@@ -233,7 +233,7 @@ def _tables(problems: Iterable[_Problem], width: int, *, verbose: bool) -> list[
             memory = [line for each in problem.results for line in device_memory(each, width=width)]
             lines += [*memory, Line("")] if memory else []
     if left_out:
-        hint = f"left out for want of width: {', '.join(left_out)}; widen the terminal or set COLUMNS"
+        hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
         lines += [*wrapped(hint, width), Line("")]
     return lines
 
@@ -329,7 +329,7 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     if not gated:
         return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to be expected in such a run"]
+    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
 
 
 def _ordered(results: list[Result]) -> list[Result]:

@@ -109,7 +109,7 @@ def test_what_is_not_known_of_the_last_epoch_fails_no_strict_update(gpu):
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):
     lines = recorded().stdout.lines
     (line,) = [line for line in lines if "false SLOWER" in line]
-    assert line == "2 times were gated: 0.002 false SLOWER to be expected in such a run"
+    assert line == "2 times were gated: 0.002 false SLOWER to expect in such a run"
     assert "false SLOWER" not in gpu("--gpukern-baseline=off").stdout.str()
 
 

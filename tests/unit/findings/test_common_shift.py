@@ -52,7 +52,7 @@ def test_all_kernels_slower_without_the_canaries_is_what_they_share():
 
 def test_another_card_is_no_reason_to_look_at_the_compiler():
     text = told(shift_of(ratios(1.01), STILL), ["device GPU-1 → GPU-2"])
-    assert text.endswith("FMA −0.10 %), but the card is another one, and cards of a model differ a little")
+    assert text.endswith("FMA −0.10 %), but this is another card, and cards of a model differ a little")
 
 
 @pytest.mark.parametrize("ratio", [1.01, 0.95])

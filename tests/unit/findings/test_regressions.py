@@ -162,8 +162,8 @@ def slow(samples, *recorded, older=False):
 def test_one_call_in_ten_three_times_as_slow_is_a_finding_by_mean_and_percentile():
     (text,) = slow(TENTH, CALM, CALM, CALM)
     assert text == (
-        f"{KEY}: the median is no slower, but the mean is 1.20 times it (1.00 as recorded), "
-        "the 95th percentile is 3.01 times it (1.00 as recorded)"
+        f"{KEY}: the median is no slower, but the mean is 1.20 times it (recorded: 1.00), "
+        "the 95th percentile is 3.01 times it (recorded: 1.00)"
     )
 
 

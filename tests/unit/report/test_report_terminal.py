@@ -404,7 +404,7 @@ def test_variants_that_differ_in_the_middle_stay_apart_as_long_as_a_column_can_g
     lines = [line.text for line in table_of(*cases, width=70)]
     assert len({line.split()[0] for line in lines[2:6]}) == 2
     assert all("48.60 µs" in line for line in lines[2:6])
-    assert "left out for want of width: first call, " in "\n".join(lines)
+    assert "columns left out: first call, " in "\n".join(lines)
     assert "first call" in text_of(*cases, width=120).partition("\n")[2]
 
 
@@ -500,7 +500,7 @@ def test_the_summary_of_a_large_run_counts_cases_by_verdict_and_backend():
     assert "6 skipped: not in the simulator (6 reasons)" in lines
     assert any(re.fullmatch(r"\d+ skipped for \d+ other reasons; -v tells each", line) for line in lines)
     assert "told with -v: 41 host times UNDECIDED, noise in 67 cases, sizes not checked in 86 cases" in lines
-    assert "500 times were gated: 0.5 false SLOWER to be expected in such a run" in lines
+    assert "500 times were gated: 0.5 false SLOWER to expect in such a run" in lines
     assert lines[-1].startswith("gpukern: 600 passed, 95 skipped · baseline: 557 same, 1 faster, 41 und")
 
 
