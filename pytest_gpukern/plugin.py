@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test item a case."""
+    """Makes one test item for each case."""
     declared = getattr(metafunc.function, "_gpukern_problem", None)
     if declared is not None:
         from pytest_gpukern.run.collection import parametrize_cases
@@ -199,7 +199,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Lets the result travel on the report as plain JSON."""
+    """Puts the result on the report as plain JSON."""
     from pytest_gpukern.run.test_end import attach
 
     report = yield
@@ -208,7 +208,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Device, driver, CUDA, libraries, simulator state and BLAS, for a run that asked for the plugin."""
+    """Returns device, driver, CUDA, libraries, simulator state and BLAS; nothing if nobody asked for us."""
     if not asked(config):
         return []
     from pytest_gpukern.run.collection import header
@@ -217,7 +217,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """What libraries were supplied with from outside so that they work here: collecting opens them."""
+    """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
     from pytest_gpukern.run.collection import notes
@@ -264,7 +264,7 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
 
 
 def _environment(config: pytest.Config) -> Environment:
-    """The run's environment; in a run that did not ask for the plugin, nothing was refused at start-up."""
+    """Returns the run's environment; a run that did not ask for the plugin refuses bad options only here."""
     from pytest_gpukern.run.stash import environment_of
 
     try:
@@ -288,7 +288,7 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
 
 @pytest.fixture(scope="session")
 def gpu_synchronize(gpu_device: Device) -> Callable[[], None]:
-    """A callable that waits for everything on the device, whatever library or stream it came from."""
+    """Returns a callable that waits for all work on the device, from any library and stream."""
     from pytest_gpukern.run.call_subject import waiting_for
 
     return waiting_for(gpu_device)
@@ -322,5 +322,5 @@ def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
 
 @pytest.fixture
 def gpukern(gpu_benchmark: GpuBenchmark) -> GpuBenchmark:
-    """The same object as `gpu_benchmark`, under the plugin's own name."""
+    """Returns the same object as `gpu_benchmark`, under the plugin's own name."""
     return gpu_benchmark

@@ -1,4 +1,4 @@
-"""`gpukern baseline`: lists, shows, prunes and merges records, on any machine.
+"""Runs `gpukern baseline`: lists, shows, prunes and merges records, on any machine.
 
 Each of the four commands is a section of its own. How baseline files and cases are found comes last.
 """
@@ -60,8 +60,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _declare_list(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Lists baseline files: of each the device, how many cases it has, how many epochs a case has at "
-        "most, how many sessions its newest epochs hold, when the newest was recorded, and with which driver."
+        "Lists baseline files with device, number of cases, most epochs of a case, sessions of the newest "
+        "epochs, date of the newest session, and driver."
     )
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="FOLDER|FILE", help="where to look; this folder by default"
@@ -70,7 +70,7 @@ def _declare_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(known: argparse.Namespace) -> int:
-    """Prints a line a file; goes on behind a file that cannot be read."""
+    """Prints a line for each file; goes on after a file that cannot be read."""
     paths = known.paths or [Path()]
     status, rows = exits.FINE, []
     for file in dict.fromkeys(file for path in paths for file in baseline_files(path)):
@@ -128,9 +128,9 @@ def _file_table(rows: list[JsonDict]) -> list[str]:
 
 def _declare_show(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Shows, for each case and measurement of a baseline file, the sessions of its current epoch, their "
-        "median, the standard deviation between them, and the time relative to the first epoch, the anchor; "
-        "then the epochs of cases that have several, with their reasons."
+        "Shows each case and measurement of a baseline file: the sessions of its current epoch, their median "
+        "and standard deviation, and the time relative to the first epoch, the anchor. Then lists the epochs "
+        "of cases that have several, with their reasons."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
@@ -225,9 +225,7 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
 
 
 def _declare_prune(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Removes from a baseline file the records of cases. A file without records is deleted."
-    )
+    parser.description = "Removes records of cases from a baseline file. Deletes the file if none is left."
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
     parser.add_argument(
         "--case", nargs="+", required=True, metavar="ID|GLOB", help="cases to remove, such as 'exp/cupy.*'"
@@ -267,11 +265,11 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Records results of a run that --gpukern-output wrote, on whatever machine: as a new epoch with a "
-        "reason, or with --append as further sessions of the current one. All sessions of a case that the "
-        "file holds are recorded, but for those that raised a suspicion which others confirmed. What is "
-        "incorrect, INVALID or simulated is refused. The records lie beside the tests, as seen from this "
-        "folder, or where --into says; the run file's own paths are not used."
+        "Records results of a run that --gpukern-output wrote, on any machine: as a new epoch with a "
+        "reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
+        "except those that raised a suspicion which other sessions confirmed. Refuses what is INCORRECT, "
+        "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
+        "Paths in the run file are not used."
     )
     parser.add_argument("file", type=Path, metavar="RUN.json", help="a file that --gpukern-output wrote")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")

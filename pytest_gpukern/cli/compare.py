@@ -1,4 +1,4 @@
-"""`gpukern compare A B`: judges the times of one run or baseline by those of another, by the gate's rule."""
+"""Runs `gpukern compare A B`: judges the times of a run or baseline by those of another, as the gate does."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _SHOWN = 5
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern compare`."""
     parser.description = (
-        "Judges the times of B by those of A, case by case, as the gate does: ratio and 90 % interval. "
-        "A and B are files that --gpukern-output wrote, baseline files, or folders of the latter. What "
-        "differs between the machines comes first. Times are geometric means over sessions, as judged. "
-        "Ends with status 1 where the gate would fail a test of B: INCORRECT, INVALID, or SLOWER than three "
-        "sessions of A by what two sessions of B on a GPU confirm. " + exits.STATUSES
+        "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
+        "intervals, and first how the machines differ. A and B are files that --gpukern-output wrote, "
+        "baseline files, or folders of baseline files. A time is the geometric mean over sessions. Exit "
+        "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two GPU "
+        "sessions of B confirm that it is SLOWER than three sessions of A. " + exits.STATUSES
     )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")

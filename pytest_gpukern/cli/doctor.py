@@ -1,4 +1,4 @@
-"""`gpukern doctor` and `gpukern devices`: say what is wrong with an installation, and list its GPUs."""
+"""Runs `gpukern doctor` and `gpukern devices`: says what is wrong with an installation, lists its GPUs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _WIDTH = 100
 def declare_doctor(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern doctor`."""
     parser.description = (
-        "Looks at driver, GPUs, libraries and environment, opens each installed library in a process of its "
-        "own, and says what is wrong. Changes nothing. Ends with status 0 where nothing is broken, 1 where "
-        "something is (with --strict, also for warnings)."
+        "Checks driver, GPUs, libraries and environment, and opens each installed library in a process of "
+        "its own. Says what is wrong and what to do, and changes nothing. Exit status: 0 nothing is broken,"
+        " 1 something is (with --strict, also for warnings)."
     )
     add_json(parser)
-    parser.add_argument("--strict", action="store_true", help="status 1 for warnings too")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.set_defaults(run=_doctor)
 
 
 def declare_devices(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern devices`."""
     parser.description = (
-        "Lists every GPU and MIG instance with its UUID, as --gpukern-device takes it. Ends with status 0, "
-        "or 1 where there is none."
+        "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Exit status: 0, or 1 if "
+        "there is none."
     )
     add_json(parser)
     parser.set_defaults(run=_devices)
@@ -66,7 +66,7 @@ def _devices(known: argparse.Namespace) -> int:
 
 
 def facts(machine: Machine) -> list[str]:
-    """Says what is installed, a line each."""
+    """Returns what is installed, one line each."""
     cuda = f", CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
     nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
@@ -85,7 +85,7 @@ def facts(machine: Machine) -> list[str]:
 
 
 def spoken(advice: Sequence[Advice]) -> list[str]:
-    """Says what is wrong, a paragraph each, or that nothing is."""
+    """Returns what is wrong, one paragraph each, or that nothing is."""
     lines = []
     for each in advice:
         text = f"{each.level.upper()}  {each.subject}: {each.text}"

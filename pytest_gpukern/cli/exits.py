@@ -1,4 +1,4 @@
-"""Says how a command ends: its exit status, its output for people or machines, its complaints."""
+"""Ends commands: exit status, output for people or machines, complaints."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 FINE = 0
 BAD = 1
-"""Something was found that should not pass: slower, incorrect, invalid, refused, or not there."""
+"""Something is slower, incorrect, invalid, refused or missing."""
 USAGE = 2
-"""The command line cannot be meant; argparse's own."""
+"""The command line is wrong; argparse uses the same number."""
 UNREADABLE = 3
 """A file cannot be read or written; the message names file and field."""
 
 STATUSES = (
-    "Exit status: 0 fine, 1 something was found that should not pass or was refused, 2 a wrong command line, "
-    "3 a file that cannot be read or written."
+    "Exit status: 0 fine, 1 something is wrong, refused or missing, 2 a wrong command line, 3 a file that "
+    "cannot be read or written."
 )
 _WIDTH = 120
-"""Of what is printed into a file or a pipe; a terminal has its own."""
+"""The width of text in a file or a pipe; a terminal has its own."""
 
 
 def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
-    """Spells what a stream cannot encode in ASCII; a codec's error handler."""
+    """Spells in ASCII what a stream cannot encode; a codec calls it on errors."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(IN_ASCII)
@@ -42,7 +42,7 @@ def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_anywhere() -> None:
-    """Lets a terminal or pipe that knows ASCII only be told all that a command says."""
+    """Lets commands print everything to a terminal or pipe that knows only ASCII."""
     codecs.register_error("gpukern-plain", _in_plain_letters)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -51,7 +51,7 @@ def print_anywhere() -> None:
 
 
 def width() -> int:
-    """Returns the number of the terminal's columns."""
+    """Returns the width of the terminal in columns."""
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
@@ -70,18 +70,18 @@ def may_write(command: str, known: argparse.Namespace) -> bool:
     if not in_ci() or known.write_in_ci:
         return True
     complain(
-        command, "CI is set in the environment and CI may not write baselines; add --write-in-ci if meant"
+        command, "CI is set in the environment, and CI may not write baselines; add --write-in-ci to allow it"
     )
     return False
 
 
 def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
-    """Returns a column's cells, of which those are empty that repeat the one above."""
+    """Returns the cells of a column, with empty ones for those that repeat the cell above."""
     return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
 
 
 def show(lines: Iterable[str]) -> None:
-    """Prints lines, what would steer a terminal escaped; a reader that leaves early is no error."""
+    """Prints lines with control characters escaped; a reader that leaves early is no error."""
     try:
         print("\n".join(map(printable, lines)), flush=True)
     except BrokenPipeError:  # Python would complain again when it ends

@@ -1,4 +1,4 @@
-"""`gpukern init`: writes an ini option, a first test, a CI workflow and the baselines folder."""
+"""Runs `gpukern init`: writes an ini option, a first test, a CI workflow and the baselines folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECTIONS = {
 
 
 class _Configuration(NamedTuple):
-    """The file that pytest reads its options from, its text, and the section that holds them."""
+    """Holds the file that pytest reads its options from, its text, and the section for them."""
 
     path: Path
     text: str
@@ -39,7 +39,7 @@ class _Configuration(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line to have in it."""
+        """Returns the line to have in it."""
         return f'{_OPTION} = "auto"' if self.path.suffix == ".toml" else f"{_OPTION} = auto"
 
     @property

@@ -1,4 +1,4 @@
-"""Runs `gpukern`: the table of its commands. A command's module is loaded when the command is run."""
+"""Runs `gpukern` by the table of its commands; loads the module of the command that is run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COMMANDS = {
     ),
     "baseline": (
         "pytest_gpukern.cli.baseline:declare",
-        "list, show, prune and merge records",
+        "list, show, prune and merge baseline files",
     ),
     "selftest": (
         "pytest_gpukern.selftest.command:declare",
-        "find out what this machine and the timers can resolve",
+        "find out how small a difference this machine and its timers can show",
     ),
     "doctor": (
         "pytest_gpukern.cli.doctor:declare_doctor",

@@ -1,4 +1,4 @@
-"""`gpukern show`: prints what a run with `-v` printed, from the file of the run."""
+"""Runs `gpukern show`: prints what a run with `-v` printed, from the file of the run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern show`."""
     parser.description = (
         "Prints a run that --gpukern-output wrote, as pytest -v does: what needs a reader, all tables, and a "
-        "summary. Where CUPTI could be used it adds what the device did in a call of each case: copies, "
-        "memsets, kernels and their share of the time. " + exits.STATUSES
+        "summary. Adds what the device did in a call of each case, if CUPTI saw it: copies, memsets, kernels "
+        "and their share of the time. " + exits.STATUSES
     )
     parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")

@@ -1,4 +1,4 @@
-"""`gpukern validate`: runs the suites that come with the package on this machine."""
+"""Runs `gpukern validate`: the suites that come with the package, on this machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern validate`; its options are pytest's."""
     parser.description = (
-        "Runs pytest on the packaged suites with --gpu-benchmark; further options go to pytest, "
-        "for example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. "
-        "See pytest --help for all of them, and for the exit status."
+        "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
+        "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
+        "pytest's."
     )
     parser.usage = "%(prog)s [-h] [PYTEST OPTIONS]"
     parser.set_defaults(run=lambda known: validate(known.rest), takes_pytest_options=True)
@@ -32,7 +32,7 @@ def validate(options: Sequence[str] = ()) -> int:
     folder = suites_folder()
     if folder.parent == FOLDER and _writes_beside_the_suites(options):
         sys.stderr.write(
-            "gpukern validate: baselines beside the installed suites would go with the next installation; "
+            "gpukern validate: the next installation would delete baselines beside the installed suites; "
             "add --gpukern-baseline-dir=FOLDER\n"
         )
         return 4  # pytest's own status for a usage error

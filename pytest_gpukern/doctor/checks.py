@@ -104,7 +104,7 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
 
 
 def _libraries(machine: Machine) -> Iterator[Advice]:
-    """Versions that do not go together, by what was seen of them."""
+    """Finds versions that were seen not to work together."""
     from packaging.version import Version
 
     numba_cuda, numpy = _version(machine, "numba-cuda"), _version(machine, "numpy")
@@ -123,7 +123,7 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
         text = "numba without numba-cuda: the CUDA target inside Numba is no longer maintained, and not used"
         yield Advice(Level.WARNING, "numba", text, "pip install numba-cuda")
     if "pycuda" in machine.versions and machine.nvcc is None:
-        text = "there is no nvcc on PATH, with which SourceModule compiles"
+        text = "SourceModule compiles with nvcc, and there is none on PATH"
         remedy = "install the CUDA toolkit, or the wheel nvidia-cuda-nvcc, which is found without PATH"
         yield Advice(Level.NOTE, "pycuda", text, remedy)
     if "pynvml" in machine.versions and "nvidia-ml-py" in machine.versions:
@@ -137,7 +137,7 @@ def _libraries(machine: Machine) -> Iterator[Advice]:
 
 def _timers(machine: Machine) -> Iterator[Advice]:
     if machine.timer is not None:
-        text = f"CUPTI cannot time here ({machine.timer}); events stand in, which read about 3 µs too much"
+        text = f"CUPTI cannot time here ({machine.timer}); events stand in, and read about 3 µs too much"
         remedy = "pip install cupti-python of the driver's CUDA version; detach other profilers"
         yield Advice(Level.WARNING, "timer", text, remedy)
 
@@ -157,7 +157,7 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
-    """Variables that change what runs or what is timed."""
+    """Finds variables that change what runs or what is timed."""
     environ = machine.environ
     for variable, harmless, text, remedy in (
         (
@@ -238,7 +238,7 @@ def _memory_errors(gpu: Gpu) -> Iterator[_Found]:
 def _modes(gpu: Gpu) -> Iterator[_Found]:
     setup, record = gpu.setup, gpu.record
     if setup.persistence is False:
-        text = "persistence mode is off: the driver unloads between processes, and clocks and ECC counters go"
+        text = "persistence mode is off: the driver unloads between processes, with clocks and ECC counters"
         yield Level.WARNING, text, "run nvidia-persistenced, or nvidia-smi -pm 1 -i {index}"
     if setup.compute_mode == "prohibited":
         yield Level.ERROR, "compute mode PROHIBITED: no CUDA program may run", "nvidia-smi -c 0 -i {index}"
@@ -265,19 +265,17 @@ def _load(gpu: Gpu) -> Iterator[_Found]:
         yield Level.WARNING, text, "look after cooling and power; times taken now are INVALID"
     if gpu.processes:
         named = ", ".join(map(str, gpu.processes))
-        remedy = (
-            "if they are left over from a run that failed, end them; a measurement shares the GPU with them"
-        )
+        remedy = "end them if a failed run left them; a measurement shares the GPU with them"
         yield Level.WARNING, f"in use by {named}", remedy
     elif (gpu.state.memory_used_bytes or 0) > _UNEXPLAINED_BYTES:
         used = (gpu.state.memory_used_bytes or 0) // _MIB
-        text = f"{used} MiB are in use, and NVML lists no process: it may be in another container"
+        text = f"{used} MiB are in use, and NVML lists no process: the process may run in another container"
         yield Level.WARNING, text, "look on the host: nvidia-smi there, or fuser -v /dev/nvidia{index}"
 
 
 def _lock(machine: Machine) -> Iterator[Advice]:
     if machine.lock is not None:
-        remedy = "set GPUKERN_LOCK_DIR to a folder that all who measure on this machine can write"
+        remedy = "set GPUKERN_LOCK_DIR to a folder that everybody who measures on this machine can write to"
         yield Advice(Level.WARNING, "lock", f"measurements are not kept apart: {machine.lock}", remedy)
 
 

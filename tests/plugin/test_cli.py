@@ -23,7 +23,7 @@ def test_validate_runs_the_packaged_suites_from_anywhere_with_pytests_options(tm
     pytest.importorskip("numba_cuda")
     found = gpukern(tmp_path, "validate", "-k", "vector_exp and host.numpy", "--gpukern-output=run.json")
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "vector_exp · host, hot" in found.stdout
+    assert "vector_exp · end_to_end by host, hot" in found.stdout
     assert "gpukern: 2 passed" in found.stdout
     assert (tmp_path / "run.json").exists(), "a path belongs to whoever typed it"
 
