@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,18 +16,19 @@ if TYPE_CHECKING:
 
 
 class Argument(NamedTuple):
-    """Holds one argument of a call; its place is `argument 2`, counted from 0, or its keyword."""
+    """Holds one argument of a call; its place is its name, or `argument 2`, counted from 0, if unknown."""
 
     place: str
     value: Any
 
 
-def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
+def arguments_of(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Argument]:
     """Returns each argument of a call."""
-    return [
-        *(Argument(f"argument {n}", value) for n, value in enumerate(args)),
-        *map(Argument._make, kwargs.items()),
-    ]
+    names = _names(function)[: len(args)]
+    places = (*names, *(f"argument {n}" for n in range(len(names), len(args))))
+    return [*map(Argument, places, args), *map(Argument._make, kwargs.items())]
 
 
 def captured_by(function: Any) -> Iterator[Any]:
@@ -90,7 +92,7 @@ def declared_arguments(
         if argument is None:
             raise ValueError(
                 f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
-                f"{_what_there_is(args, kwargs)}: give a position, counted from 0, or a name"
+                f"{_what_there_is(function, args, kwargs)}: give a position, counted from 0, or a name"
             )
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for each in inside or [argument]:
@@ -110,14 +112,16 @@ def _argument(
     if parts is None:
         return None
     base, steps = parts.groups()
-    if base in kwargs:
-        argument = Argument(base, kwargs[base])
-    else:
-        number = base.removeprefix("-").isdecimal()
-        at = int(base) if number else _position(function, base, len(args))
-        if at is None or not -len(args) <= at < len(args):
+    there = arguments_of(function, args, kwargs)
+    if base.removeprefix("-").isdecimal():
+        if not -len(args) <= int(base) < len(args):
             return None
-        argument = Argument(f"argument {at % len(args)}", args[at])
+        argument = there[int(base) % len(args)]
+    else:
+        named = [each for each in there if each.place == base]
+        if not named:
+            return None
+        argument = named[0]
     for text in re.findall(r"\[([^\[\]]+)\]", steps):
         place, value = argument
         try:
@@ -133,33 +137,29 @@ def _argument(
     return argument
 
 
-def _position(function: Callable[..., Any], name: str, given: int) -> int | None:
-    """Returns the position of a parameter that is passed by position, or None if that is not known.
+def _names(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of the parameters that are passed by position, as far as they are known.
 
     For Numba's `kernel[grid, block]` we read the signature of its Python function.
     """
     dispatcher = getattr(function, "dispatcher", function)
     function = getattr(dispatcher, "py_func", function)
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # no Python function
-        return None
-    for position, parameter in enumerate(parameters[:given]):
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            return None
-        if parameter.name == name:
-            return position
-    return None
+        return []
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [each.name for each in itertools.takewhile(lambda each: each.kind in by_position, parameters)]
 
 
-def _what_there_is(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
     there = f"{len(args)} positional{last}"
     if kwargs:
         there += f", and {', '.join(kwargs)}"
     inside = [
         leaf.place
-        for place, value in arguments_of(args, kwargs)
+        for place, value in arguments_of(function, args, kwargs)
         for leaf in leaves(place, value)
         if leaf.place != place and users_array(leaf.value) is not None
     ]

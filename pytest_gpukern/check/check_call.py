@@ -200,7 +200,7 @@ class CheckedCalls:
         for key, region in self._written.items():
             for name, _ in named("written", [key]):
                 regions[name] = self._region(name, region, outputs, updated)
-        rest = [leaf for name, value in arguments_of(args, kwargs) for leaf in leaves(name, value)]
+        rest = [leaf for name, value in arguments_of(function, args, kwargs) for leaf in leaves(name, value)]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
         inputs = {
             name: array

@@ -119,7 +119,7 @@ def test_views_are_noted(gpu_benchmark, view):
     x, out = (torch.ones((64, 64), dtype=torch.complex64, device="cuda") for _ in range(2))
     gpu_benchmark(lambda x, out: (torch.mul(x, 3, out=out), getattr(x, view)())[1], x, out)
     notes = gpu_benchmark._test.result.notes
-    assert any("returned is a view of all of argument 0, not a new result" in note for note in notes)
+    assert any("returned is a view of all of x, not a new result" in note for note in notes)
 
 @vectorize(["float32(float32)"], target="cuda")
 def twice(x):
@@ -218,13 +218,13 @@ def test_handed_out_twice(gpu_benchmark):
     )
     assert not result.parseoutcomes().get("passed"), result.stdout.str()
     lines = result.stdout.str()
-    assert "argument 1: not written: 1 of 10007 elements, the first at [10006]" in lines
-    assert "input modified: the call changed argument 0" in lines
-    assert "argument 1: aliased: it shares memory with argument 0" in lines
+    assert "out: not written: 1 of 10007 elements, the first at [10006]" in lines
+    assert "input modified: the call changed x" in lines
+    assert "out: aliased: it shares memory with x" in lines
     assert "out: not deterministic: " in lines
-    assert "test_random_states - Failed: INCORRECT: input modified: the call changed argument 0" in lines
+    assert "test_random_states - Failed: INCORRECT: input modified: the call changed x" in lines
     if "could not import 'torch'" not in lines:
-        assert "INCORRECT: returned: aliased: it shares memory with argument 0; " in lines
+        assert "INCORRECT: returned: aliased: it shares memory with x; " in lines
     if "could not import 'cupy'" not in lines:
         assert "returned: aliased: it shares memory with returned of an earlier call" in lines
 

@@ -209,4 +209,4 @@ def test_calls_that_do_not_keep_to_what_they_declare(pytester, plugin_option):
     result = pytester.runpytest_subprocess(*plugin_option, "-rA")
     result.assert_outcomes(passed=4, failed=4)
     result.stdout.fnmatch_lines(["INCORRECT: * not written: 1 of 100003 elements, the first at [[]100001]*"])
-    result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed argument 0*"])
+    result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed states*"])

@@ -147,7 +147,7 @@ def doubling(then=None, once_in=64):
 
 
 def verified(seen, expected, rtol):
-    out = seen.outputs["argument 1"].value
+    out = seen.outputs["out"].value
     return check_against_reference(
         "output", out, expected, rtol, None, seen=seen, hashes=False, asks_what_else=False
     )
@@ -157,7 +157,7 @@ def test_quick_calls_are_repeated_after_timing_unless_they_differ(rechecked, clo
     right = doubling()
     seen = rechecked(right).seen
     assert right.calls == 3 + 1 + 200
-    assert seen.determinism("argument 1") is Determinism.BITWISE
+    assert seen.determinism("out") is Determinism.BITWISE
     differs = doubling(lambda out: out.fill(1), once_in=3)
     rechecked(differs)
     assert differs.calls == 4
