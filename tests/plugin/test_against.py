@@ -127,7 +127,7 @@ def changed(tmp_path_factory):
     broken = OTHER.format(name="broken").replace('"first"', '"broken"')
     kernels += 'TAKES_NS["broken"] = 1000'
     repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
-    found = run(repository, "-rA", "--gpukern-output=run.json")
+    found = run(repository, "-rA", "--gpukern-output=run.json", "--benchmark-sort=name")
     found.top = repository.top
     content = json.loads((repository.top / "run.json").read_text())
     found.results = {result["case"]["variant"]: result for result in content["results"]}
