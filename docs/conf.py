@@ -54,6 +54,7 @@ def described(option: Option) -> str:
     written = "" if option.flag else f" {values}" if option.metavar else f" {{{values}}}"
     text = option.help.replace("%%", "%")
     text = re.sub("--[a-z][a-z=-]*", r"`\g<0>`", text)  # two dashes, which else become a long one
+    text = re.sub(r"\b(gpu|none)(?=: )", r"`\1`", text)  # what stands before a colon is a value
     text = f"{text[0].upper()}{text[1:]}. {option.more}".rstrip()
     return f"```{{option}} {option.cli}{written}\n{text}\nIni: `{option.ini}`.\n```"
 
