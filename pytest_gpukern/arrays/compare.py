@@ -457,7 +457,7 @@ class Tolerance:
     def for_sum(cls, terms: int, dtype: DTypeLike, magnitude: float = 1.0) -> Tolerance:
         """Returns the tolerance for a sum of `terms` products of size `magnitude`.
 
-        It is 8 · eps relative, and 8 · eps · magnitude · √terms absolute: the statistical error of a sum
+        It is 8 · eps relative, and 8 · eps · magnitude · √terms absolute. The statistical error of a sum
         grows as the square root of its terms (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
         2002, section 2.8). The factor 8 leaves room for the order of summation.
         """

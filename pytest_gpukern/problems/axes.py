@@ -114,7 +114,7 @@ def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int,
 
     They are 0, 1, warp - 1, block, block + 1, 4·block - 1, 4·block, 4·block + 2 and a prime above two blocks.
     Sizes from warp + 2 on are added until every remainder modulo 8 occurs above 8. So a loop over vectors of
-    2, 4 or 8 elements meets every tail, and warps, blocks and tiles are filled, short by one and exceeded.
+    2, 4 or 8 elements meets every tail. Warps, blocks and tiles are filled, short by one and exceeded.
 
     Args:
         block: threads in a block.

@@ -94,9 +94,9 @@ class Problem:
             timed one, we put back what `make_inputs` gave them. After it they are compared with what
             `reference` returns under their names. `outputs` need not list them.
         rearrange: makes another set of contents from one above 1 GiB, where a second reference would take
-            seconds. It takes `rng`, inputs, the reference under the outputs' names, and axes; it returns both
-            again, changed alike, such as the rows of a product and of its left operand in another order.
-            Every element of every output must change, or an old result would pass.
+            seconds. It takes `rng`, inputs, the reference under the outputs' names, and axes. It returns
+            inputs and reference, changed alike, such as rows in another order in a product and in its left
+            operand. Every element of every output must change, or an old result would pass.
         tolerance: a `Tolerance`, a dict of output → `Tolerance`, or a function of the axes that returns
             either; by default `Tolerance.for_dtype` of the output. At the points of `axes` we refuse one that
             would pass the next lower precision, or an output of zeros; elsewhere a note says so.
@@ -114,7 +114,7 @@ class Problem:
         shrink: axis that we halve until `host_bytes` fits the machine; the result shows what ran.
         host_bytes: takes axes; returns the bytes of host memory that inputs, outputs and reference need.
         check_points: more points at which every variant is checked and never timed, such as
-            `[{"n": n} for n in boundaries()]`; axes that a point leaves out keep their first smoke value.
+            `[{"n": n} for n in boundaries()]`. Axes that a point leaves out keep their first smoke value.
             They may depend on the variant's parameters: `lambda block=256: …`. Each variant is checked there
             once for each set of its parameters, unless the run chooses values of an axis.
         special_values: input → values such as NaN, infinities, subnormals and -0.0, or a function of the axes
@@ -264,9 +264,9 @@ class Problem:
     ) -> Registration:
         """Registers the decorated function as a variant on `backend`.
 
-        The function takes by name what it needs: inputs and outputs as arrays of the backend's own type,
-        scalars, axes, `stream` in the backend's own type, and its parameters. It may prepare, untimed. It
-        returns the function that is timed.
+        The function takes by name what it needs: inputs, outputs, axes, `stream`, and its parameters. Arrays
+        and the stream are of the backend's own type. It may prepare, untimed. It returns the function that
+        is timed.
 
         Args:
             backend: a backend, such as "numba".
@@ -276,8 +276,8 @@ class Problem:
             needs_gpu: what the variant needs that the simulator lacks, in words; None if the simulator can
                 run it.
             scopes: the scopes to measure; by default the problem's.
-            determinism: `bitwise` or `run-to-run` if two launches on the same inputs must give the same bits,
-                else the variant is INCORRECT; `tolerant` or None if they may differ.
+            determinism: with `bitwise` or `run-to-run`, launches on the same inputs must give the same bits,
+                or the variant is INCORRECT. With `tolerant` or None they may differ.
             host_data: the variant takes host arrays and moves the data itself; it is timed end to end only.
             layouts: layouts of the problem that the variant takes; it is checked in them, never timed.
             dtypes: dtypes of the problem, besides the first, that it takes; it is checked in them, never
@@ -320,7 +320,7 @@ class Problem:
 
         Args:
             backend: as of `variant`, which explains the arguments that are not listed here.
-            expected_fault: the diagnosis that it must get, a value of `check.diagnosis.Fault` such as
+            expected_fault: the fault that it must be rejected for, in the report's words, such as
                 "not written".
             detected_by: a tool of compute-sanitizer, such as "racecheck".
             at: the only point at which it must be rejected, such as `{"n": 2**31 + 11}` for an index that

@@ -18,7 +18,8 @@ class GpuBenchmark:
     """Measures and verifies what one test launches; the value of the `gpu_benchmark` fixture.
 
     A test measures once: it calls the fixture, `pedantic`, `run` or `reject`. Without a GPU the test is
-    skipped. In the simulator, and without `--gpu-benchmark`, its calls are checked and not timed.
+    skipped, unless only the host's clock times it. In the simulator, and without `--gpu-benchmark`, its calls
+    are checked and not timed.
     """
 
     def __init__(self, test: MeasuredTest) -> None:
