@@ -35,7 +35,7 @@ _SAME_CYCLES = 0.25
 """Share of a change of the time that may remain in cycles which are called the same."""
 
 _ALIKE = 3
-"""From how many kernels on with the same to say they are counted, not named."""
+"""From how many on kernels with the same to say, or recorded values of one kind, are counted, not named."""
 
 _OF_THE_DEVICE = (
     ("driver_version", "driver", ""),
@@ -282,9 +282,11 @@ def dimensions(size: tuple[int, ...]) -> str:
 def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> str | None:
     if now is None or now in recorded:
         return None
-    known = dict.fromkeys(_text(value) for value in recorded if value is not None)
+    known = list(dict.fromkeys(_text(value) for value in recorded if value is not None))
     if not known:
         return None
+    if len(known) >= _ALIKE:
+        return f"{label} → {_text(now)}{unit} ({len(known)} others recorded)"
     return f"{label} {' or '.join(known)} → {_text(now)}{unit}"
 
 

@@ -189,6 +189,11 @@ def test_what_any_recorded_session_had_is_no_difference():
     assert told(recorded=(BEFORE, other), device_uuid="GPU-3") == (f"device {UUID} or GPU-2 → GPU-3",)
 
 
+def test_many_recorded_cards_are_counted():
+    others = [{**BEFORE, "device_uuid": f"GPU-{number}"} for number in range(2, 6)]
+    assert told(recorded=(BEFORE, *others), device_uuid="GPU-9") == ("device → GPU-9 (5 others recorded)",)
+
+
 def test_what_a_fingerprint_does_not_tell_is_no_difference():
     assert told(recorded=({"libraries": {"cupy": "14.0", "numba": "0.67"}},), driver_version="590") == ()
     assert told(driver_version=None) == ()
