@@ -13,11 +13,13 @@ _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))| (?=± )|(?<=
 _TIED = "\N{NO-BREAK SPACE}"
 _NAME = re.compile(r"([^\d\s=]{4,})")
 _SHORTEST_NAME = 3
+_READABLE_NAME = 6
 IN_ASCII = str.maketrans(
     {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->"}
     | dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))
 )
 """How characters that a terminal may lack are spelled."""
+_SHORTENED_NAME = re.compile(rf"(?<=\S){_ELLIPSIS}(?=\S)")
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,24 @@ class Column:
             width -= 1
         return width
 
+    @functools.cached_property
+    def readable(self) -> int:
+        """The width below which we rather leave out another column than shorten names further."""
+        if self.narrowest is None:
+            return self.width
+        return max(self.distinct, *(len(shorten(cell, 0, shortest=_READABLE_NAME)) for cell in self.cells))
 
-def shorten(text: str, width: int) -> str:
+
+def shorten(text: str, width: int, *, shortest: int = _SHORTEST_NAME) -> str:
     """Returns the text, its longest names shortened in the middle where it is longer than `width`.
 
-    No number is cut, and three characters of each name remain, so that the text may stay too long.
+    No number is cut, and `shortest` characters of each name remain, so that the text may stay too long.
     """
     parts = _NAME.split(text)  # every second one is a name
     lengths = [len(name) for name in parts[1::2]]
     for _ in range(len(text) - width):
         longest = max(lengths, default=0)
-        if longest <= _SHORTEST_NAME:
+        if longest <= shortest:
             break
         lengths[lengths.index(longest)] -= 1
     parts[1::2] = map(_shortened, parts[1::2], lengths)
@@ -95,10 +104,11 @@ def _shortened(name: str, width: int) -> str:
 
 
 def in_encoding(text: str, encoding: str) -> str:
-    """Returns the text with what an encoding lacks spelled in ASCII: `48.6 us`."""
+    """Returns the text with what an encoding lacks spelled in ASCII: `48.6 us`. Columns stay aligned."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
+        text = _SHORTENED_NAME.sub("~", text).replace("  ±", " +-")
         return text.translate(IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
     return text
 
@@ -122,14 +132,14 @@ def table(
 ) -> tuple[list[str], list[str]]:
     """Returns the header and rows of a table that fits `width`, and the titles of columns left out.
 
-    First names are shortened as long as they stay distinct, the widest column most. Then dispensable columns
-    are left out. Then names are shortened further. A terminal too narrow even then gets lines that are too
-    long: no number is cut. Columns without any text are not shown.
+    First names are shortened as long as they stay distinct and readable, the widest column most. Then
+    dispensable columns are left out. Then names are shortened further. A terminal too narrow even then gets
+    lines that are too long: no number is cut. Columns without any text are not shown.
     """
     kept = [column for column in columns if any(column.cells)]
     room = width - len(indent)
     left_out: list[str] = []
-    while sum(column.distinct for column in kept) + gap * (len(kept) - 1) > room:
+    while sum(column.readable for column in kept) + gap * (len(kept) - 1) > room:
         candidates = [column for column in kept if column.dispensable is not None]
         if not candidates:
             break

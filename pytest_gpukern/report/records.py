@@ -127,7 +127,8 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
         lines.append(f"{len(report.removed)} {gone}")
     reasons: dict[str, list[str]] = {}
     for refusal in report.refused:
-        reasons.setdefault(refusal.reason, []).append(refusal.case_id)
+        first_line = refusal.reason.partition("\n")[0]
+        reasons.setdefault(first_line, []).append(refusal.case_id)
     return lines + [f"not recorded: {reason} ({_which(cases)})" for reason, cases in reasons.items()]
 
 

@@ -298,8 +298,11 @@ def _remarks(measurement: Measurement) -> list[Footnote]:
 
 
 def _half_width(measurement: Measurement) -> float | None:
+    """Returns half the interval relative to the median; None if there is none, as of a single sample."""
     summary = measurement.summary
-    known = all(units.is_number(value) for value in (summary.median_ns, summary.low_ns, summary.high_ns))
+    known = summary.n > 1 and all(
+        units.is_number(value) for value in (summary.median_ns, summary.low_ns, summary.high_ns)
+    )
     return summary.half_width if known else None
 
 

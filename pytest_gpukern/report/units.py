@@ -40,6 +40,8 @@ def uncertainty(half_width: float | None) -> str:
     if not is_number(half_width):
         return NOTHING
     percent = 100 * half_width
+    if 0 < percent < 0.001:
+        return "< 0.001 %"
     return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpukern.report.layout import Column, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, in_encoding, shorten, table, wrapped
 
 
 def test_shortening_keeps_the_beginning_and_the_end():
@@ -44,3 +44,23 @@ def test_a_wrapped_sentence_keeps_numbers_and_units_on_one_line():
         assert all(whole in text for whole in ("+5.3 %", "48.6 µs", "1.65 TB/s", "3.02 s ± 0.25 %"))
         assert max(len(line.text) for line in lines) <= width
         assert "\N{NO-BREAK SPACE}" not in text
+
+
+def test_columns_are_left_out_before_names_become_unreadable():
+    names = ("host.allocating_slower_way", "numba.grid_stride")
+    columns = [
+        Column("variant", names, narrowest=1),
+        Column("rate", ("3.13 GB/s", "924 MB/s"), numeric=True, dispensable=0),
+        Column("time", ("986 ns", "3.34 µs"), numeric=True),
+    ]
+    lines, left_out = table(columns, 24)
+    assert left_out == ["rate"]
+    assert "host.al" in lines[1]
+
+
+def test_columns_stay_aligned_in_ascii():
+    lines, _ = table([Column("variant", ("numba.grid…ide",)), Column("   ±", ("12 %",), numeric=True)], 60)
+    header, row = (in_encoding(line, "ascii") for line in lines)
+    assert row == "numba.grid~ide  12 %"
+    assert len(header) == len(row)
+    assert header.endswith("+-")

@@ -674,3 +674,11 @@ def test_numbers_that_did_not_survive_the_journey_are_dashes_at_worst():
     crossed = Result.from_json(odd.to_json())
     assert "–" in cells(row_with("a.b  ", crossed))
     assert "event –" in text_of(crossed)
+
+
+def test_a_single_sample_has_no_uncertainty():
+    one = measured()
+    one = dataclasses.replace(one, summary=dataclasses.replace(one.summary, n=1))
+    row = row_with("cupy.exp", result("cupy.exp", one)).text
+    assert " –" in row
+    assert "%" not in row

@@ -34,7 +34,15 @@ def test_a_time_that_is_known_well_gets_a_fourth_digit():
 
 @pytest.mark.parametrize(
     ("half_width", "text"),
-    [(0.0025, "0.25 %"), (0.00018, "0.018 %"), (0.123, "12 %"), (0.997, "100 %"), (2.5, "250 %"), (0, "0 %")],
+    [
+        (0.0025, "0.25 %"),
+        (0.00018, "0.018 %"),
+        (0.123, "12 %"),
+        (0.997, "100 %"),
+        (2.5, "250 %"),
+        (0, "0 %"),
+        (1.7e-7, "< 0.001 %"),
+    ],
 )
 def test_an_uncertainty_is_a_percentage_with_two_digits(half_width, text):
     assert units.uncertainty(half_width) == text
