@@ -77,7 +77,10 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
 
 def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
     """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
-    slower = [result for result in report.results if result.case.on_gpu and confirmed_slower(result)]
+    with_hosts = "host" in report.settings.gate_on
+    slower = [
+        result for result in report.results if (result.case.on_gpu or with_hosts) and confirmed_slower(result)
+    ]
     if not slower:
         return []
     root, here = config.rootpath, config.invocation_params.dir
