@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class GpuBenchmark:
     """Measures and verifies what one test launches; the value of the `gpu_benchmark` fixture.
 
-    A test measures once: it calls the fixture, `pedantic`, `run` or `reject`. Without a GPU the test is
-    skipped, unless only the host's clock times it. In the simulator, and without `--gpu-benchmark`, its calls
-    are checked and not timed.
+    A test measures once: it calls the fixture, `pedantic`, `run` or `reject`. With neither a GPU nor the
+    simulator the test is skipped there, unless only the host's clock times it. In the simulator, and without
+    `--gpu-benchmark`, its calls are checked and not timed.
     """
 
     def __init__(self, test: MeasuredTest) -> None:
@@ -31,7 +31,8 @@ class GpuBenchmark:
         The first call compiles and loads; its time is reported apart. If the marker names `outputs`, or a
         call returns new arrays, we check up to three calls before timing and one after it. The device is
         synchronized around every sample, whatever library the function launches with. The measurement is
-        INVALID if the call launches nothing, or if its work on a non-blocking stream outlasts it.
+        INVALID if the call launches nothing. Timed by events alone, it is INVALID too if work on a
+        non-blocking stream outlasts the default stream; CUPTI times such work.
 
         Raises:
             ValueError: the marker names an output that the call does not have, or sets `determinism` without
