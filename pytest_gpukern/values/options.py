@@ -95,6 +95,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "timeout",
             "seconds for one test in a process of its own, or in a worker of xdist (default: 60)",
             metavar="SECONDS|off",
+            more="In a run that measures nothing on a GPU, only this option or `--gpukern-isolate=on` starts "
+            "such a process.",
         ),
         Option(
             "sanitize",
