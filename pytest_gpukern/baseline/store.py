@@ -342,6 +342,8 @@ def unfit(result: Result) -> str | None:
         return "the simulator's times say nothing about speed"
     if result.correctness is Correctness.INCORRECT:
         return f"INCORRECT: {result.diagnosis}" if result.diagnosis else "INCORRECT"
+    if result.seed is not None:
+        return f"its inputs are those of --gpukern-seed={result.seed}, not the recorded ones"
     if not result.measurements:
         return "nothing was measured"
     for measurement in result.measurements:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
+class DeclarationError(ValueError):
+    """Says that a marker declares of a call what it does not have; the message names the test."""
+
+
 class Argument(NamedTuple):
     """Holds one argument of a call; its place is its name, or `argument 2`, counted from 0, if unknown."""
 
@@ -26,7 +30,7 @@ def arguments_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Argument]:
     """Returns each argument of a call."""
-    names = _names(function)[: len(args)]
+    names = parameter_names(function)[: len(args)]
     places = (*names, *(f"argument {n}" for n in range(len(names), len(args))))
     return [*map(Argument, places, args), *map(Argument._make, kwargs.items())]
 
@@ -137,7 +141,7 @@ def _argument(
     return argument
 
 
-def _names(function: Callable[..., Any]) -> list[str]:
+def parameter_names(function: Callable[..., Any]) -> list[str]:
     """Returns the names of the parameters that are passed by position, as far as they are known.
 
     For Numba's `kernel[grid, block]` we read the signature of its Python function.
@@ -155,8 +159,9 @@ def _names(function: Callable[..., Any]) -> list[str]:
 def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
     there = f"{len(args)} positional{last}"
-    if kwargs:
-        there += f", and {', '.join(kwargs)}"
+    names = [*parameter_names(function)[: len(args)], *kwargs]
+    if names:
+        there += f", and the names {', '.join(names)}"
     inside = [
         leaf.place
         for place, value in arguments_of(function, args, kwargs)

@@ -26,11 +26,13 @@ class ReferenceCheck:
     """Holds the result of comparing an output with its reference.
 
     Attributes:
+        name: what the output is called.
         diagnosis: what is wrong, or None.
         error: distance from the reference; None if the shapes differ.
         loose: what else would pass within these bounds, in words, or None.
     """
 
+    name: str
     diagnosis: Diagnosis | None
     error: OutputError | None = None
     loose: str | None = None
@@ -50,7 +52,7 @@ def check_against_reference(
     """Compares an output with its reference; the device must be idle.
 
     Args:
-        name: name of the output, for messages.
+        name: what to call the output in messages if it is none that the marker declares.
         actual: array on the device or the host, of any shape.
         expected: reference of the same shape, in the same or a higher precision.
         rtol: relative bound, or None.
@@ -65,9 +67,12 @@ def check_against_reference(
     """
     refuse_what_proves_nothing(actual, expected)
     found, reference = to_host(actual), to_host(expected)
+    output = None if seen is None else seen.name_of(actual, found)
+    if seen is not None and output is not None and seen.outputs[output].declared:
+        name = output
     diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
     if diagnosis is not None:
-        return ReferenceCheck(diagnosis)
+        return ReferenceCheck(name, diagnosis)
     _refuse_nothing(reference, may_be_empty=seen is not None and seen.given_empty)
     dtype = BFLOAT16 if str(getattr(actual, "dtype", "")) == "torch.bfloat16" else found.dtype
     if (rtol, atol) == (None, None):
@@ -76,7 +81,6 @@ def check_against_reference(
         tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
     comparison = compare(found, reference, tolerance, poison=None)
     bits = bits_of(found) if hashes else None
-    output = None if seen is None else seen.name_of(actual, found)
     determinism = None
     poisoned = seen is not None and output is not None and seen.outputs[output].poisoned
     diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
@@ -89,7 +93,7 @@ def check_against_reference(
         loose = None if dtype == BFLOAT16 else passes_lower_precision(name, reference, dtype, tolerance)
         if reference.any():
             loose = passes_zeros(name, reference, found.dtype, tolerance) or loose
-    return ReferenceCheck(diagnosis, error, loose)
+    return ReferenceCheck(name, diagnosis, error, loose)
 
 
 def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:

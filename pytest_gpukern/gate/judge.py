@@ -199,7 +199,7 @@ def of_host(verdict: Verdict) -> Verdict:
     """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
     reason = verdict.reason
     if verdict.kind is VerdictKind.SLOWER:
-        reason += "; a host time fails no test by default (--gpukern-gate-on)"
+        reason += "; a host time fails no test by default (--gpukern-gate-on=time,host)"
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpukern.check.call_arguments import DeclarationError, parameter_names
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.launch import left_to_threads
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
@@ -86,6 +87,19 @@ class CallTarget:
         cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CallTarget:
         """Repeats a call with the same arguments."""
+        __tracebackhide__ = True
+        if not callable(function):
+            raise DeclarationError(
+                f"gpu_benchmark was given {type(function).__name__} to call: pass the kernel and its "
+                "arguments, as in gpu_benchmark(kernel[grid, block], x, out), not what it returned"
+            )
+        names = parameter_names(function)
+        misplaced = [name for name in ("outputs", "inout", "written") if name in kwargs and name not in names]
+        if names and misplaced:
+            raise DeclarationError(
+                f"gpu_benchmark(…, {misplaced[0]}=…): the call takes {', '.join(names)}; what it writes is "
+                f'declared in the marker: @pytest.mark.gpu_benchmark({misplaced[0]}="{names[-1]}")'
+            )
         call = functools.partial(function, *args, **kwargs)
         return cls(function, lambda: Turn(call, args, kwargs), Repeated(call))
 
@@ -331,7 +345,10 @@ class CallSubject:
             turn = self._target.next_turn()
             pending = None
             if self._checks is not None:
-                pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
+                try:
+                    pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
+                except (TypeError, ValueError) as error:
+                    raise DeclarationError(str(error)) from error
             self._synchronize()
         threads, first = running_threads(), self._first_call_ns is None
         with self._loading_observed(own=True):

@@ -34,10 +34,8 @@ class GpuBenchmark:
         INVALID if the call launches nothing. Timed by events alone, it is INVALID too if work on a
         non-blocking stream outlasts the default stream; CUPTI times such work.
 
-        Raises:
-            ValueError: the marker names an output that the call does not have, or sets `determinism` without
-                any.
-            TypeError: an output is not a writable array.
+        The test fails if the marker names an output that the call does not have or cannot write, or sets
+        `determinism` without any.
         """
         __tracebackhide__ = True
         return self._test.measure_call(CallTarget.repeated(function, args, kwargs)).first

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
@@ -95,7 +96,10 @@ class MeasuredTest:
         self.seen = subject.seen
         self._is_ours = not target.runs_once
         self.found = Found(subject.begin())
-        run(subject, self.found, self.environment)
+        try:
+            run(subject, self.found, self.environment)
+        except DeclarationError as error:
+            self._fail(str(error))
         self._fail_where_incorrect()
         return subject
 
@@ -145,10 +149,9 @@ class MeasuredTest:
             from pytest_gpukern.gpu.runtime import runtime
 
             runtime().synchronize()
-        number = len(self.result.errors) + 1 if self.result else 1
-        name = "output" if number == 1 else f"output {number}"
+        errors = self.result.errors if self.result else {}
         check = check_against_reference(
-            name,
+            f"output {len(errors) + 1}" if errors else "output",
             actual,
             expected,
             rtol,
@@ -157,6 +160,7 @@ class MeasuredTest:
             hashes=environment.gpu.measures,
             asks_what_else=self.found is not None,
         )
+        name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if self.found is not None and wrong is None:
             if check.loose is not None:

@@ -273,7 +273,7 @@ def refuse_bad_marker(item: pytest.Item) -> None:
         try:
             MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
         except SettingsError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
 
 
 def timeout_of(item: pytest.Item) -> float | None:

@@ -154,6 +154,11 @@ def conclude(item: pytest.Item) -> None:
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     if test is None:
         return
+    if test.found is None and (test.context.marker.outputs or test.context.marker.inout):
+        told = f"{item.nodeid} never called gpu_benchmark, so nothing that its marker declares was checked"
+        if settings_of(item.config).strict:
+            pytest.fail(told, pytrace=False)
+        warnings.warn(GpukernWarning(told), stacklevel=2)
     _complain(item, test, test.settle())
 
 

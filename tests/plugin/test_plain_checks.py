@@ -67,8 +67,8 @@ def test_in_place_without_outputs(gpu_benchmark):
     ).assert_outcomes(passed=5)
     found = found_in(pytester)
     assert {result["correctness"] for result in found.values()} == {"PASSED"}
-    for name in ("test_name", "test_position", "test_returned"):
-        assert found[name]["errors"]["output"]["determinism"] == "bitwise", name
+    for name, output in (("test_name", "out"), ("test_position", "out"), ("test_returned", "output")):
+        assert found[name]["errors"][output]["determinism"] == "bitwise", name
 
 
 WRONG = {
@@ -176,7 +176,7 @@ def test_declared_updates_and_partial_writes_inside_a_tuple_pass(plain, pytester
         (
             "np.add.at(into, data, 1)",
             "into[:] = np.bincount(data)",
-            "INCORRECT: output: wrong values: 4 of 4 *",
+            "INCORRECT: into: wrong values: 4 of 4 *",
         ),
         (
             "arrays[1][1:-1] = 2 * arrays[0][1:-1]",
@@ -246,7 +246,7 @@ def test_declared(gpu_benchmark):
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["INCORRECT: out: not deterministic: 2 results from 2 launches *'bitwise'*"])
-    assert found_in(pytester)["test_tolerant"]["errors"]["output"]["determinism"] == "tolerant"
+    assert found_in(pytester)["test_tolerant"]["errors"]["out"]["determinism"] == "tolerant"
 
 
 def test_returned_arrays_are_checked_without_a_marker(plain):
@@ -309,15 +309,15 @@ def test_it(gpu_benchmark, call):
     [
         (
             "'ouT'",
-            "*ValueError: test_doubling.py::test_it: gpu_benchmark(outputs='ouT'): the call has no such *",
+            "test_doubling.py::test_it: gpu_benchmark(outputs='ouT'): the call has no such *",
         ),
         (
             "7",
-            "*gpu_benchmark(outputs=7): the call has no such argument; it has 2 positional (0 to 1), and a*",
+            "*gpu_benchmark(outputs=7): the call has no such argument; it has 2 positional (0 to 1), and*",
         ),
         (
             "'a'",
-            "*TypeError: test_doubling.py::test_it: gpu_benchmark(outputs=…): a is float 2.0, no*",
+            "test_doubling.py::test_it: gpu_benchmark(outputs=…): a is float 2.0, no*",
         ),
     ],
 )
@@ -331,6 +331,34 @@ def test_it(gpu_benchmark):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
+
+
+def test_slips_in_a_call_are_named_with_the_remedy(plain):
+    result = plain(
+        """
+@declared
+def test_never_called(gpu_benchmark):
+    pass
+
+def test_called_already(gpu_benchmark):
+    gpu_benchmark(double(x, np.empty(N)))
+
+def test_declared_in_the_call(gpu_benchmark):
+    gpu_benchmark(double, x, np.empty(N), outputs="out")
+""",
+        "-W",
+        "default",
+    )
+    result.assert_outcomes(passed=1, failed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*::test_never_called never called gpu_benchmark, so nothing that its marker *"]
+    )
+    result.stdout.fnmatch_lines(
+        ["*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*"]
+    )
+    result.stdout.fnmatch_lines(
+        ['*the call takes x, out; *the marker: @pytest.mark.gpu_benchmark(outputs="out")']
+    )
 
 
 def test_a_call_that_goes_wrong_once_it_is_timed_or_afterwards_is_found(pytester, gpu):

@@ -183,6 +183,7 @@ def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
     ("changes", "reason"),
     [
         ({"simulated": True}, "the simulator's times say nothing about speed"),
+        ({"seed": 7}, "its inputs are those of --gpukern-seed=7, not the recorded ones"),
         ({"correctness": Correctness.INCORRECT, "diagnosis": "out[3] is 0"}, "INCORRECT: out[3] is 0"),
         ({"measurements": (measurement_of(invalid="throttled"),)}, f"{KERNEL} is INVALID: throttled"),
         ({"measurements": (measurement_of(0.0),)}, f"{KERNEL} has a median of 0 ns"),
