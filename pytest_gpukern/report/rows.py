@@ -238,7 +238,8 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         footnotes += _notes(result)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
     if kind in _TOLD:
-        quiet = kind if kind == "UNDECIDED" else ""
+        # A suspicion that fresh sessions could neither confirm nor clear needs a reader; noise does not.
+        quiet = kind if kind == "UNDECIDED" and not reason.startswith("suspected") else ""
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
     tells = kind not in ("SAME", "NEW") and units.is_number(ratio)
     first_ns = result.first_call_ns if first else None

@@ -277,6 +277,11 @@ def test_an_undecided_time_is_counted_and_told_with_v():
     gpu = result("cupy.exp", measured(), verdicts=[verdict("UNDECIDED")])
     text = text_of(host, gpu, verbose=False)
     assert "told with -v: 1 host time UNDECIDED, 1 GPU time UNDECIDED\n" in text
+    doubt = verdict("UNDECIDED", reason="suspected +9.0 %, not confirmed by 2 fresh sessions: +8.0 %")
+    told = text_of(result("numba.one", measured(), verdicts=[doubt]), verbose=False)
+    assert (
+        "UNDECIDED vector_exp/numba.one/n=1000 (kernel/event/cold): suspected +9.0 %, not confirmed" in told
+    )
     assert "moon" not in text
     assert "  host.numpy end_to_end: UNDECIDED: the moon is full" in text_of(host, gpu)
 
