@@ -357,7 +357,10 @@ class Problem:
         return function
 
     def wrong_cases(self, function: TestFunction) -> TestFunction:
-        """Turns a test function with a `case` argument into one test for each broken variant."""
+        """Turns a test function with a `case` argument into one test for each broken variant.
+
+        They run at the smoke sizes or their `at`, also in a run that measures.
+        """
         function._gpukern_problem = (self, True)  # type: ignore[attr-defined]
         return function
 
