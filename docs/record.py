@@ -88,7 +88,8 @@ def output(recording: Recording) -> str:
             done = run(command, here, gpu=recording.needs_gpu)
             if done.returncode != (recording.status if last else 0):
                 raise RuntimeError(f"{command}: status {done.returncode}\n{done.stdout}")
-    printed = done.stdout.replace(str(here), "project").strip("\n")
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.replace(str(here), "project").strip("\n"))
+    printed = re.sub(r"\S*/site-packages/", "…/site-packages/", printed)
     return f"$ {recording.commands[-1]}\n{printed}\n"
 
 

@@ -157,6 +157,10 @@ def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[L
             who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
             texts = footnote.text.split("\n")
             first, *others = texts if verbose else texts[:1]
+            if (
+                kind == "FASTER" and not verbose and units.is_number(footnote.ratio)
+            ):  # nothing to find out, only to record
+                first = units.change(footnote.ratio)
             lines += wrapped(f"{kind or 'note'} {who}: {first}", width, markup=footnote.markup)
             for text in others:
                 lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)

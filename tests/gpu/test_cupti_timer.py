@@ -111,7 +111,7 @@ def middle(values):
 @pytest.mark.parametrize("ns", [1_500, 5_000, 20_000, 100_000, 1_000_000])
 def test_a_kernel_reads_as_long_as_it_says_it_ran(timer, spin, ns, cold):
     """The record has the start and exit of its one block, some 0.7 µs, which its own reading has not: a short
-    spin has the same."""
+    spin has the same. Each of the two readings comes in ticks."""
     count = 100 if ns < 10**6 else 40
 
     def read(duration):
@@ -123,7 +123,7 @@ def test_a_kernel_reads_as_long_as_it_says_it_ran(timer, spin, ns, cold):
     (record, own), (short_record, short_own) = read(ns), read(500)
     assert own >= ns
     truth = own - short_own
-    assert record - short_record == pytest.approx(truth, rel=0.01, abs=TICK_NS)
+    assert record - short_record == pytest.approx(truth, rel=0.01, abs=2 * TICK_NS)
 
 
 def test_the_launch_cost_of_a_slow_host_is_not_between_two_kernels(timer, spin):

@@ -272,6 +272,13 @@ def test_a_verdict_that_needs_a_reader_is_told_once_with_its_reason_above_the_ta
     assert text.count("moon") == 1
 
 
+def test_a_faster_time_is_told_by_its_change_and_with_v_by_its_reason():
+    faster = result("cupy.exp", measured(), verdicts=[verdict("FASTER", 0.5, reason="the moon is full")])
+    brief = text_of(faster, verbose=False)
+    assert "FASTER vector_exp/cupy.exp/n=1000 (kernel/event/cold): −50.0 %\n" in brief
+    assert "moon" in text_of(faster)
+
+
 def test_an_undecided_time_is_counted_and_told_with_v():
     host = result("host.numpy", measured(**HOST), verdicts=[verdict("UNDECIDED", reason="the moon is full")])
     gpu = result("cupy.exp", measured(), verdicts=[verdict("UNDECIDED")])
