@@ -102,9 +102,9 @@ def test_new_machine_code_and_a_new_driver_are_among_the_reasons(with_kernels, m
     )
 
 
-def test_a_faster_kernel_has_its_reasons_in_the_report(with_kernels, monkeypatch):
+def test_a_faster_kernel_has_its_reasons_in_the_report_with_v(with_kernels, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "900")
-    result = with_kernels()
+    result = with_kernels("-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"FASTER {FIRST} (*): −10.0 % *; same machine code; *"])
 
