@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DeclarationError(ValueError):
-    """Says that a marker declares of a call what it does not have; the message names the test."""
+    """Says that a test's call does not fit what its marker declares, or cannot be called at all."""
 
 
 class Argument(NamedTuple):
@@ -30,7 +30,7 @@ def arguments_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Argument]:
     """Returns each argument of a call."""
-    names = parameter_names(function)[: len(args)]
+    names = _names(function)[: len(args)]
     places = (*names, *(f"argument {n}" for n in range(len(names), len(args))))
     return [*map(Argument, places, args), *map(Argument._make, kwargs.items())]
 
@@ -88,20 +88,20 @@ def declared_arguments(
     may follow; without one, all arrays in the container are meant.
 
     Raises:
-        ValueError: the call has no such argument, or one is named twice.
+        DeclarationError: the call has no such argument, or one is named twice.
     """
     found: list[Argument] = []
     for name in declared:
         argument = _argument(name, function, args, kwargs)
         if argument is None:
-            raise ValueError(
+            raise DeclarationError(
                 f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
                 f"{_what_there_is(function, args, kwargs)}: give a position, counted from 0, or a name"
             )
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for each in inside or [argument]:
             if any(each.place == other.place for other in found):
-                raise ValueError(
+                raise DeclarationError(
                     f"{where}: gpu_benchmark({option}={tuple(declared)!r}): {each.place} is named twice"
                 )
             found.append(each)
@@ -141,30 +141,44 @@ def _argument(
     return argument
 
 
-def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the parameters that are passed by position, as far as they are known.
+def takes_keyword(function: Callable[..., Any], name: str) -> bool:
+    """Returns whether a call may be given this keyword, as far as the signature is known."""
+    parameters = _parameters(function)
+    return not parameters or any(
+        each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters
+    )
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of the parameters that are passed by position, as far as they are known."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    leading = itertools.takewhile(lambda each: each.kind in by_position, _parameters(function))
+    return [each.name for each in leading]
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Returns a callable's parameters; none if it has no signature.
 
     For Numba's `kernel[grid, block]` we read the signature of its Python function.
     """
     dispatcher = getattr(function, "dispatcher", function)
     function = getattr(dispatcher, "py_func", function)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # no Python function
         return []
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [each.name for each in itertools.takewhile(lambda each: each.kind in by_position, parameters)]
 
 
 def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     last = f" (0 to {len(args) - 1})" if len(args) > 1 else " (0)" if args else ""
     there = f"{len(args)} positional{last}"
-    names = [*parameter_names(function)[: len(args)], *kwargs]
+    arguments = arguments_of(function, args, kwargs)
+    names = [place for place, _ in arguments if place.isidentifier()]
     if names:
         there += f", and the names {', '.join(names)}"
     inside = [
         leaf.place
-        for place, value in arguments_of(function, args, kwargs)
+        for place, value in arguments
         for leaf in leaves(place, value)
         if leaf.place != place and users_array(leaf.value) is not None
     ]

@@ -22,7 +22,13 @@ from pytest_gpukern.arrays.compare import (
 )
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
 from pytest_gpukern.backends.host import bits_of
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, leaves
+from pytest_gpukern.check.call_arguments import (
+    DeclarationError,
+    arguments_of,
+    captured_by,
+    declared_arguments,
+    leaves,
+)
 from pytest_gpukern.check.diagnosis import (
     UNWRITTEN_ON_PURPOSE,
     Diagnosis,
@@ -180,8 +186,8 @@ class CheckedCalls:
         """Poisons the declared outputs, puts updated ones back and hashes every other array.
 
         Raises:
-            ValueError: the call has no such argument, or a region does not fit its output.
-            TypeError: a declared output is not an array that can be written.
+            DeclarationError: the call has no such argument, a declared output is not an array that can be
+                written, or a region does not fit its output.
             IncorrectError: outputs share memory with inputs, or with each other.
         """
         self._synchronize()
@@ -193,7 +199,7 @@ class CheckedCalls:
         updated = {name for name, _ in put_back}
         for name, _ in poisoned:
             if name in updated:
-                raise ValueError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
+                raise DeclarationError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
         declared = [*poisoned, *put_back]
         outputs = {name: self._writable(name, value, updated) for name, value in declared}
         regions = {}
@@ -227,18 +233,18 @@ class CheckedCalls:
     def _region(
         self, name: str, region: Any, outputs: Mapping[str, UsersArray], updated: Collection[str]
     ) -> Any:
-        """Returns the index or mask of the written part of an output; ValueError if it does not fit."""
+        """Returns the index or mask of the written part of an output; DeclarationError if it does not fit."""
         import numpy as np
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
         if name not in outputs or name in updated:
-            raise ValueError(f"{label} is not in outputs=")
+            raise DeclarationError(f"{label} is not in outputs=")
         try:
             some = np.empty(outputs[name].shape, bool)[region].size
         except (IndexError, TypeError) as error:
-            raise ValueError(f"{label}: {error}") from None
+            raise DeclarationError(f"{label}: {error}") from None
         if not some and outputs[name].nbytes:
-            raise ValueError(f"{label}: selects no element of shape {outputs[name].shape}")
+            raise DeclarationError(f"{label}: selects no element of shape {outputs[name].shape}")
         return region
 
     def end(self, call: Call, returned: Any) -> None:
@@ -275,10 +281,10 @@ class CheckedCalls:
         """Says whether to make another call before timing, after `calls` of which the last took `last_ns`.
 
         Raises:
-            ValueError: determinism is declared, but the call has no outputs and returns no array.
+            DeclarationError: determinism is declared, but the call has no outputs and returns no array.
         """
         if not self.seen.outputs and self._determinism is not None:
-            raise ValueError(
+            raise DeclarationError(
                 f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
@@ -304,18 +310,18 @@ class CheckedCalls:
         """Returns the executions; if all have the same arguments, we put back what each updates.
 
         Raises:
-            ValueError: they are rounds, or an updated device array is not in C order.
+            DeclarationError: they are rounds, or an updated device array is not in C order.
         """
         if not (self._inout and self._fixed):
             return executions
         if isinstance(executions, Rounds):
-            raise ValueError(
+            raise DeclarationError(
                 f"{self._where}: gpu_benchmark(inout=…) restores arrays before each call, which rounds "
                 "cannot: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
             )
         for name, output in self.seen.outputs.items():
             if name in self._before and output.array.on_device and output.array.strides is not None:
-                raise ValueError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
+                raise DeclarationError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
         return _Restored(executions, self)
 
     def timed(self, executions: Executions) -> Executions:
@@ -357,12 +363,12 @@ class CheckedCalls:
         label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
         if array is None or not (array.holds_numbers or name in updated):
             shown = f"{value!r}"[:60]
-            raise TypeError(
+            raise DeclarationError(
                 f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
                 "place in a tuple or dict, such as '2[1]'"
             )
         if array.read_only:
-            raise TypeError(f"{label}, which is read-only: pass an array that can be written")
+            raise DeclarationError(f"{label}, which is read-only: pass an array that can be written")
         return array
 
     def _look_at(

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpukern.check.call_arguments import DeclarationError, parameter_names
+from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.launch import left_to_threads
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
@@ -93,13 +93,12 @@ class CallTarget:
                 f"gpu_benchmark was given {type(function).__name__} to call: pass the kernel and its "
                 "arguments, as in gpu_benchmark(kernel[grid, block], x, out), not what it returned"
             )
-        names = parameter_names(function)
-        misplaced = [name for name in ("outputs", "inout", "written") if name in kwargs and name not in names]
-        if names and misplaced:
-            raise DeclarationError(
-                f"gpu_benchmark(…, {misplaced[0]}=…): the call takes {', '.join(names)}; what it writes is "
-                f'declared in the marker: @pytest.mark.gpu_benchmark({misplaced[0]}="{names[-1]}")'
-            )
+        for name in ("outputs", "inout", "written"):
+            if name in kwargs and not takes_keyword(function, name):
+                raise DeclarationError(
+                    f"gpu_benchmark(…, {name}=…): the call takes no {name}; declare what it writes in the "
+                    f"marker: @pytest.mark.gpu_benchmark({name}=…)"
+                )
         call = functools.partial(function, *args, **kwargs)
         return cls(function, lambda: Turn(call, args, kwargs), Repeated(call))
 
@@ -205,8 +204,8 @@ class CallSubject:
 
         Raises:
             IncorrectError: a call was wrong.
-            ValueError: the marker names an output that the call does not have, or `determinism` without any.
-            TypeError: an output is not a writable array.
+            DeclarationError: the marker names an output that the call does not have or cannot write, or
+                `determinism` without any.
         """
         __tracebackhide__ = True
         simulated_before = Launches.made
@@ -345,10 +344,7 @@ class CallSubject:
             turn = self._target.next_turn()
             pending = None
             if self._checks is not None:
-                try:
-                    pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
-                except (TypeError, ValueError) as error:
-                    raise DeclarationError(str(error)) from error
+                pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
             self._synchronize()
         threads, first = running_threads(), self._first_call_ns is None
         with self._loading_observed(own=True):

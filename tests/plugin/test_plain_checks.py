@@ -345,11 +345,15 @@ def test_called_already(gpu_benchmark):
 
 def test_declared_in_the_call(gpu_benchmark):
     gpu_benchmark(double, x, np.empty(N), outputs="out")
+
+@pytest.mark.parametrize("takes_it", [lambda x, *, outputs: 2 * x, lambda x, **options: 2 * x])
+def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
+    gpu_benchmark.verify(gpu_benchmark(takes_it, x, outputs=1), 2 * x)
 """,
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=1, failed=2, warnings=1)
+    result.assert_outcomes(passed=3, failed=2, warnings=1)
     result.stdout.fnmatch_lines(
         ["*::test_never_called never called gpu_benchmark, so nothing that its marker *"]
     )
@@ -357,7 +361,7 @@ def test_declared_in_the_call(gpu_benchmark):
         ["*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*"]
     )
     result.stdout.fnmatch_lines(
-        ['*the call takes x, out; *the marker: @pytest.mark.gpu_benchmark(outputs="out")']
+        ["*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)"]
     )
 
 

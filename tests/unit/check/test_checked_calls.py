@@ -174,7 +174,7 @@ def test_declared_determinism_makes_a_difference_incorrect():
 def test_an_output_that_is_read_only_is_refused():
     out = np.empty(9)
     out.flags.writeable = False
-    with pytest.raises(TypeError, match="out is ndarray, which is read-only: pass an array"):
+    with pytest.raises(ValueError, match="out is ndarray, which is read-only: pass an array"):
         checked(double, X, out, outputs=("out",))
 
 
