@@ -69,7 +69,7 @@ def init(folder: Path) -> int:
             (
                 folder / ".github" / "workflows" / "kernels.yml",
                 _template("kernels.yml"),
-                "checks each push; its second job needs a runner with a GPU",
+                'for CI; look at its lines marked "replace"',
             ),
         )
         written = _write_option(configuration, folder)

@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pytest_gpukern.cli import main as cli
 
@@ -34,6 +35,8 @@ def test_a_new_project_passes_its_first_test_where_there_is_no_gpu(project, pyte
     said = capsys.readouterr().out
     assert all(f"wrote  {name} " in said for name in files(project))
     assert said.endswith("\nNext: pytest tests/test_saxpy.py\n")
+    workflow = yaml.safe_load(files(project)[".github/workflows/kernels.yml"])
+    assert workflow["jobs"].keys() == {"simulator", "gpu"}
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", f"--rootdir={project}", str(project))
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpukern simulator: on (no GPU: *"])

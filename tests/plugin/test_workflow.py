@@ -1,6 +1,6 @@
 """Runs the workflow that we propose, step by step as GitHub's runner does: real shells, a fake GPU.
 
-What it would install is already there. `actions/checkout` and `actions/upload-artifact` are stood in for.
+What it would install is already there, and the three actions are stood in for.
 """
 
 import os
@@ -14,12 +14,15 @@ import pytest
 import yaml
 from repositories import Repository
 
+from pytest_gpukern import __version__
+
 from .test_against import HERE, KERNELS, SUITE
 
 WORKFLOW = (Path(__file__).parents[2] / "pytest_gpukern/cli/templates/kernels.yml").read_text(
     encoding="utf-8"
 )
-JOBS = yaml.safe_load(WORKFLOW)["jobs"]
+PARSED = yaml.safe_load(WORKFLOW)
+JOBS = PARSED["jobs"]
 TEST = """
 import numpy as np
 from numba import cuda, vectorize
@@ -33,8 +36,8 @@ def test_cube(gpu_benchmark):
     gpu_benchmark.verify(gpu_benchmark(cube, cuda.to_device(x)), x**3, rtol=1e-15)
 """
 RIGHT = KERNELS.replace('"mended": 3', "")
-PYTHON3 = """#!/bin/sh
-# As `python3 -m venv FOLDER`, with what would be installed from the network.
+PYTHON = """#!/bin/sh
+# As `python -m venv FOLDER`, with what would be installed from the network.
 [ "$1 $2" = "-m venv" ] || exit 64
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\necho "$@" >> "$RUNNER_TEMP/installed"\\n' > "$3/bin/pip"
@@ -49,7 +52,7 @@ class Runner:
     Args:
         folder: for the workspace and temporary files.
         origin: the repository.
-        event: `push` or `pull_request`.
+        event: `push`, `merge_group` or `pull_request`.
         commit: what is checked out.
         options: of pytest, which the machine would not need.
         labels: of the pull request.
@@ -89,13 +92,14 @@ class Runner:
     def _prepare(self):
         programs = self._temp / "programs"
         programs.mkdir(parents=True)
-        script = programs / "python3"
-        script.write_text(PYTHON3.format(python=sys.executable, options=self._options))
+        script = programs / "python"
+        script.write_text(PYTHON.format(python=sys.executable, options=self._options))
         script.chmod(0o755)
         (self._temp / "path").touch()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
         kept.pop("NUMBA_ENABLE_CUDASIM", None)
-        self._environ = kept | {
+        self._environ = kept | PARSED["env"]
+        self._environ |= {
             "CI": "true",
             "CUDA_VISIBLE_DEVICES": "",
             "PATH": f"{programs}{os.pathsep}{kept['PATH']}",
@@ -112,6 +116,9 @@ class Runner:
             self.uploaded = [
                 name for name in step["with"]["path"].split() if (self.workspace / name).is_file()
             ]
+            return 0
+        if "uses" in step:
+            assert step["uses"].startswith("actions/setup-python@")
             return 0
         added = Path(self._environ["GITHUB_PATH"]).read_text().split()
         environ = self._environ | {
@@ -192,7 +199,7 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
     assert "against" in runner.output
 
 
-def test_a_push_is_compared_with_the_stored_baseline(tmp_path, origin):
+def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
     record = [*(sys.executable, "-m", "pytest", "-q", "-p", "fake_gpu", "-p", "no:cacheprovider")]
     record += ["--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-sessions=3"]
     environ = {name: value for name, value in os.environ.items() if name != "CI"}
@@ -200,7 +207,7 @@ def test_a_push_is_compared_with_the_stored_baseline(tmp_path, origin):
     environ |= {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
     subprocess.run(record, cwd=origin.top, env=environ, check=True, capture_output=True)
     same = origin.commit()
-    runner = Runner(tmp_path / "same", origin, "push", same, "-p fake_gpu")
+    runner = Runner(tmp_path / "same", origin, "merge_group", same, "-p fake_gpu")
     assert runner.run(JOBS["gpu"]) == 0, runner.output
     assert "3 same" in runner.output
     slower = origin.commit(kernels=SLOWER)
@@ -230,6 +237,12 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
     assert "INCORRECT" in runner.output
 
 
+def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
+    assert set(PARSED[True]) == {"pull_request", "merge_group", "push"}, "`on` is a truth value in YAML 1.1"
+    assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
+    assert re.findall(r"pytest-gpukern\[\w+\](.*)'", WORKFLOW) == [f"=={__version__}"] * len(JOBS)
+
+
 def test_it_has_what_two_revisions_need_and_no_more_rights_than_reading():
     for line in (
         "permissions:\n  contents: read\n",
@@ -244,6 +257,6 @@ def test_it_has_what_two_revisions_need_and_no_more_rights_than_reading():
 def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():
     steps = [step for job in JOBS.values() for step in job["steps"]]
     actions = [step["uses"] for step in steps if "uses" in step]
-    assert len(actions) == 3
+    assert len(actions) == 5
     assert [action for action in actions if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)] == []
     assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
